@@ -10,7 +10,7 @@ from typing import Any
 from spark_audit.history.clocks import Clocks
 from spark_audit.services.control import Plan, Summary
 from spark_audit.services.key_check import KeyResult
-from spark_audit.services.key_facts import Fact, facts_of
+from spark_audit.services.key_facts import Fact, Subject, facts_of
 from spark_audit.services.naming import Finding, first_findings
 from spark_audit.services.settle import settled_rows_of, with_run
 from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
@@ -47,10 +47,10 @@ def check_services(run_id: str, rows: Callable[[], Iterable[Row]], clocks: Clock
     if not summary.rows:
         return ServiceResult(run_id)
     plan = Plan.of(summary, clocks)
-    facts: dict[str, list[Fact]] = {}
+    facts: dict[Subject, list[Fact]] = {}
     for row in rows():
-        for key, fact in facts_of(row, plan.interest):
-            facts.setdefault(key, []).append(fact)
+        for subject, fact in facts_of(row, plan.interest):
+            facts.setdefault(subject, []).append(fact)
     return result_of(run_id, plan, plan.judge(facts))
 
 

@@ -15,10 +15,11 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import as_bytes
 from spark_audit.history.services import is_service, parse_service
 from spark_audit.services.key_check import About, KeyResult, check_key
-from spark_audit.services.key_facts import Fact, Interest
+from spark_audit.services.key_facts import Fact, Interest, Subject
 from spark_audit.services.leases import LEASES, LeaseCall, LeaseEnd, calls_of, lease_findings, leases_of
 from spark_audit.services.locks import LOCKS, LockCall, lock_findings, lock_of
 from spark_audit.services.naming import Finding
+from spark_audit.services.revision_order import Listed, Steps, judge_order
 from spark_audit.services.watches import (
     BOOKMARK,
     ONCE,
@@ -102,15 +103,24 @@ class Plan:
         interest = Interest.of(ranges, summary.read_at, attached)
         return cls(summary, clocks, segments, interest, parts, attached, [*summary.findings, *found])
 
-    def judge(self, facts: Mapping[str, Iterable[Fact]]) -> KeyResult:
-        """Judge some keys, and return their joined result. `facts`: for each of these keys, all facts of the run."""
+    def judge(self, facts: Mapping[Subject, Iterable[Fact]]) -> KeyResult:
+        """Judge some keys and revisions, and return their joined result.
+
+        `facts`: for each of these keys and revisions, all facts of the run.
+        """
         together = KeyResult()
         leases = leases_of(self.summary.leases)
-        for key in sorted(facts):
+        for key in sorted(subject for subject in facts if isinstance(subject, str)):
             have = as_bytes(key)
             covering = [segment for segment in self.segments if covers_key(segment.parts[0].range, have)]
             about = About(self.parts, covering, self.attached.get(key, ()), leases, self.clocks)
-            together.add(check_key(key, facts[key], about))
+            mine = (fact for fact in facts[key] if not isinstance(fact, Steps | Listed))
+            together.add(check_key(key, mine, about))
+        for revision in sorted(subject for subject in facts if isinstance(subject, int)):
+            about_it = (fact for fact in facts[revision] if isinstance(fact, Steps | Listed))
+            found = judge_order(about_it, self.parts)
+            together.findings += found
+            together.counts.update(one.judged for one in found)
         return together
 
     def judge_whole(self, ends: Sequence[LeaseEnd]) -> tuple[list[Finding], Counter[str]]:

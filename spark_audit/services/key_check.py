@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.report.material import rounded_latency
-from spark_audit.services.key_facts import Candidate, Change, Delivered, Fact, KeyRead
+from spark_audit.services.key_facts import Candidate, Change, Delivered, KeyFact, KeyRead
 from spark_audit.services.leases import LEASES, Lease, LeaseCall, LeaseEnd, early_end
 from spark_audit.services.naming import Finding, change_words, finding
 from spark_audit.services.watches import WatchPart, WatchSegment
@@ -91,13 +91,13 @@ class About:
     clocks: Clocks
 
 
-def check_key(key: str, facts: Iterable[Fact], about: About) -> KeyResult:
+def check_key(key: str, facts: Iterable[KeyFact], about: About) -> KeyResult:
     """Judge one key."""
     return _Key(key, facts, about).judge()
 
 
 class _Key:
-    def __init__(self, key: str, facts: Iterable[Fact], about: About) -> None:
+    def __init__(self, key: str, facts: Iterable[KeyFact], about: About) -> None:
         self.key, self.segments, self.leases, self.clocks = key, about.segments, about.leases, about.clocks
         self.parts = about.parts
         self.attached = {call.name.revision: call for call in about.attached if call.name.revision is not None}

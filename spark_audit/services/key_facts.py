@@ -1,7 +1,7 @@
 """Facts about single keys, from the rows of a run: changes, writes of unknown outcome, events, and some reads.
 
 Facts are collected only for keys that a watch covers, that were attached to a lease, or that were read at a revision
-(`Interest`).
+(`Interest`). There are facts about single revisions, too, if a revision has several changes (`revision_order.py`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_audit.history.operation import WEAK, as_bytes
 from spark_audit.history.requests import parse_request
 from spark_audit.history.services import Record, answer_of, is_service, messages_of, parse_service, plain_rows
 from spark_audit.services.naming import RowName
+from spark_audit.services.revision_order import Listed, Steps
 from spark_audit.services.watches import Range
 
 Row: TypeAlias = Mapping[str, Any]
@@ -71,7 +73,9 @@ class KeyRead(NamedTuple):
     name: RowName
 
 
-Fact: TypeAlias = Change | Candidate | Delivered | KeyRead
+KeyFact: TypeAlias = Change | Candidate | Delivered | KeyRead
+Fact: TypeAlias = KeyFact | Steps | Listed
+Subject: TypeAlias = str | int  # What a fact is about: a key, or a revision.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,8 @@ class Interest:
         return end is None or key < end
 
 
-def facts_of(row: Row, interest: Interest) -> Iterator[tuple[str, Fact]]:
-    """Yield (key, fact) for each fact in a well-formed row.
+def facts_of(row: Row, interest: Interest) -> Iterator[tuple[Subject, Fact]]:
+    """Yield (key or revision, fact) for each fact in a well-formed row.
 
     Events, and reads at a revision, are yielded for all keys; other facts only for the keys in `interest`.
     """
@@ -137,14 +141,22 @@ def facts_of(row: Row, interest: Interest) -> Iterator[tuple[str, Fact]]:
             if strict and plain["key"] in interest.leased:
                 yield plain["key"], _read(plain, 0)
         elif plain["op"] != "range":
-            for key, fact in _writes(plain, row):
-                if interest.holds(key):
-                    yield key, fact
+            wanted = [(key, fact) for key, fact in _writes(plain, row) if interest.holds(key)]
+            yield from wanted
+            keys = [key for key, fact in wanted if isinstance(fact, Change)]
+            if row["op"] == "delete_range":
+                keys.sort(key=as_bytes)
+            if len(keys) > 1:
+                yield plain["revision"], Steps(tuple(keys), RowName.of(row))
 
 
-def _events(row: Row) -> Iterator[tuple[str, Fact]]:
+def _events(row: Row) -> Iterator[tuple[Subject, Fact]]:
     _, messages = messages_of(row)
     for message in messages:
+        for revision, events in groupby(message.events, key=lambda event: event.revision):
+            told = tuple((event.kind, event.key) for event in events)
+            if len(told) > 1:
+                yield revision, Listed(revision, told, row["op_id"])
         for event in message.events:
             yield (
                 event.key,
@@ -169,7 +181,7 @@ def _read(row: Row, at: int) -> KeyRead:
     return KeyRead(at, bool(seen.get("found")), seen.get("value"), create, revision, version, RowName.of(row))
 
 
-def _writes(plain: Row, row: Row) -> Iterator[tuple[str, Fact]]:
+def _writes(plain: Row, row: Row) -> Iterator[tuple[str, KeyFact]]:
     name = RowName.of(row)
     if plain["op_id"] != row["op_id"]:
         lease_id = answer_of(row)["lease_id"] if row["op"] == "lock" else parse_service(row)["lease_id"]

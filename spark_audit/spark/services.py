@@ -1,8 +1,8 @@
 """Judges the services of all runs, in two passes of Spark over the files.
 
 The first pass summarizes the rows of services of each source. The driver joins the summaries, which have a few fields
-of each row of a watch, lease or lock, but no events. The second pass collects the facts about keys. A shuffle brings
-all facts about a key to one task, which judges the key.
+of each row of a watch, lease or lock, but no events. The second pass collects the facts about keys and revisions. A
+shuffle brings all facts about a key, or about a revision, to one task, which judges it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.services.check import ServiceResult, result_of
 from spark_audit.services.control import Plan, Summary
 from spark_audit.services.key_check import KeyResult
-from spark_audit.services.key_facts import Fact, facts_of
+from spark_audit.services.key_facts import Fact, Subject, facts_of
 from spark_audit.services.naming import first_findings
 from spark_audit.spark.scan import Scan, Source, chunks
 from spark_audit.tables.conform import conform
@@ -30,7 +30,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _SUMMARY = "run_id string, payload binary"
 _FACTS = "target int, payload binary"
-_KeyFact = tuple[str, str, Fact]  # (run_id, key, fact)
+_RunFact = tuple[str, Subject, Fact]  # (run_id, key or revision, fact)
 
 
 def check_services(scan: Scan, runs: Collection[str], clocks: Mapping[str, Clocks]) -> list[ServiceResult]:
@@ -72,12 +72,12 @@ def _collector(sources: Sequence[Source], plans: Mapping[str, Plan], partitions:
         for batch in batches:
             for task in batch.to_pylist():
                 for frame in _frames(sources[task["id"]]):
-                    pieces: dict[int, list[_KeyFact]] = {}
+                    pieces: dict[int, list[_RunFact]] = {}
                     for row in frame.dicts(np.arange(frame.rows)):
                         run_id = row["run_id"]
-                        for key, fact in facts_of(row, interests[run_id]) if run_id in interests else ():
-                            target = crc32(f"{run_id}\0{key}".encode("utf-8", "surrogatepass")) % partitions
-                            pieces.setdefault(target, []).append((run_id, key, fact))
+                        for subject, fact in facts_of(row, interests[run_id]) if run_id in interests else ():
+                            target = crc32(f"{run_id}\0{subject}".encode("utf-8", "surrogatepass")) % partitions
+                            pieces.setdefault(target, []).append((run_id, subject, fact))
                     for target, facts in pieces.items():
                         arrays: list[pa.Array[Any]] = [pa.array([target], pa.int32()), _packed(facts)]
                         yield pa.RecordBatch.from_arrays(arrays, names=["target", "payload"])
@@ -87,14 +87,14 @@ def _collector(sources: Sequence[Source], plans: Mapping[str, Plan], partitions:
 
 def _judge(plans: Mapping[str, Plan]) -> Stage:
     def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        by_run: dict[str, dict[str, list[Fact]]] = {}
+        by_run: dict[str, dict[Subject, list[Fact]]] = {}
         for batch in batches:
             for piece in batch.to_pylist():
-                facts: list[_KeyFact] = _unpacked(piece["payload"])
-                for run_id, key, fact in facts:
-                    by_run.setdefault(run_id, {}).setdefault(key, []).append(fact)
-        for run_id, of_keys in by_run.items():
-            result = plans[run_id].judge(of_keys)
+                facts: list[_RunFact] = _unpacked(piece["payload"])
+                for run_id, subject, fact in facts:
+                    by_run.setdefault(run_id, {}).setdefault(subject, []).append(fact)
+        for run_id, of_subjects in by_run.items():
+            result = plans[run_id].judge(of_subjects)
             result.findings = first_findings(result.findings)
             yield _named(run_id, result)
 

@@ -133,6 +133,19 @@ def _split_revision(history: _History) -> Row | None:
     return None
 
 
+def _reordered_revision(history: _History) -> Row | None:
+    """A watch delivers two events of one acknowledged operation in the wrong order, in one message."""
+    known = {row["revision"] for row in [*history.of("txn"), *history.of("delete_range")]}
+    for watch in history.watches:
+        for message in watch.messages:
+            events = message[2]
+            for place, (one, other) in enumerate(pairwise(events)):
+                if one[_REVISION] == other[_REVISION] and one[_REVISION] in known:
+                    events[place : place + 2] = [other, one]
+                    return watch.write()
+    return None
+
+
 def _early_bookmark(history: _History) -> Row | None:
     """A watch delivers a bookmark for a revision before it delivers an event of this revision."""
     for watch in history.watches:
@@ -273,6 +286,7 @@ _MADE: dict[str, Callable[[_History], Row | None]] = {
     "repeated_event": _repeated_event,
     "swapped_events": _swapped_events,
     "split_revision": _split_revision,
+    "reordered_revision": _reordered_revision,
     "early_bookmark": _early_bookmark,
     "wrong_previous": _wrong_previous,
     "phantom_event": _phantom_event,
@@ -292,6 +306,7 @@ FAULT_PROPERTIES = {
     "repeated_event": "watch_once",
     "swapped_events": "watch_once",
     "split_revision": "watch_once",
+    "reordered_revision": "watch_once",
     "early_bookmark": "watch_bookmark",
     "wrong_previous": "watch_previous",
     "phantom_event": "watch_source",

@@ -170,7 +170,7 @@ def _change_messages(messages: list[list[Any]], random: Random) -> None:
     m, e = random.choice(places)
     when, _, events = messages[m]
     event = events[e]
-    match random.randrange(7):
+    match random.randrange(8):
         case 0:
             events.pop(e)
             if not events:
@@ -191,3 +191,12 @@ def _change_messages(messages: list[list[Any]], random: Random) -> None:
         case 6:
             events.reverse()
             messages[m][1] = events[-1][0]
+        case 7:
+            _swap_within_a_revision(messages, random)
+
+
+def _swap_within_a_revision(messages: list[list[Any]], random: Random) -> None:
+    pairs = [(m[2], e) for m in messages for e in range(len(m[2]) - 1) if m[2][e][0] == m[2][e + 1][0]]
+    if pairs:
+        events, e = random.choice(pairs)
+        events[e : e + 2] = reversed(events[e : e + 2])
