@@ -75,8 +75,8 @@ FAST_PATHS: tuple[FastPath, ...] = (
     FastPath(
         "parse_uniform_puts",
         SERVICE,
-        "if FAST_PATHS and connection.may_skip_the_line",
-        "if False and connection.may_skip_the_line",
+        "if FAST_PATHS and connection.is_client and not connection.backlog",
+        "if False and connection.is_client and not connection.backlog",
         (("put", 64), ("put", 1024)),
     ),
     FastPath(
