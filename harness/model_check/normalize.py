@@ -52,8 +52,7 @@ def _count_from_zero(member: CoreHost, state: Any, elections: Any) -> None:
     writes.issued_sequence -= done
     writes.barrier_sequence = max(0, writes.barrier_sequence - done)
     writes._claims = type(writes._claims)((sequence - done, index) for sequence, index in writes._claims)
-    outbox._durable_sequence = 0
-    outbox._waiting = [(after - done, peer_id, message) for after, peer_id, message in outbox._waiting]
+    outbox.waiting = [(after - done, peer_id, message) for after, peer_id, message in outbox.waiting]
     if elections._own_vote_sequence is not None:
         elections._own_vote_sequence = max(0, elections._own_vote_sequence - done)
     member.disk.count_from(done)

@@ -41,7 +41,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
         }
     ),
     # `last_applied` only serves the low-water mark, and `heard_at` never changes, because time stands still.
-    "Progress": frozenset({"last_applied", "heard_at"}),
+    # `is_idle` and `may_send` follow from the other fields.
+    "Progress": frozenset({"last_applied", "heard_at", "_config", "is_idle", "may_send"}),
+    "Outbox": frozenset({"_writes"}),  # It is a field of the state as well.
     "Disk": frozenset({"appended"}),  # It follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
     "AppendAccepted": frozenset({"last_applied"}),
@@ -50,7 +52,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
 
 # Fields with a tuple of messages whose order does not matter: any two of these messages go to different peers, wait for
 # different writes, or are of different kinds.
-UNORDERED = {("Outbox", "_waiting")}
+UNORDERED = {("Outbox", "waiting")}
 
 _fields: dict[type, tuple[str, ...]] = {}
 

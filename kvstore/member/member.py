@@ -165,7 +165,7 @@ async def _run(
     if transport is not None:
         service.cluster.duplicate_members = lambda: transport.duplicate_members
     driver = (metrics.driver if metrics else Driver)(
-        node, completions=completions, application=port, transport=transport, start_io=files.start
+        node, completions=completions, application=port, transport=transport, files=files
     )
     port.attach(driver)
     await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)

@@ -315,11 +315,11 @@ class ClientListener:
                 began = trio.current_time()
                 await self._wait_for_turn(data)
                 connection.frame_began += trio.current_time() - began
-            self._service.receive(connection_id, data)
+            has_output = self._service.receive(connection_id, data)
             if connection.is_hurried and self._service.is_greeted(connection_id):
                 connection.patience.deadline = math.inf  # Waiting for room is not the client's fault.
                 connection.is_hurried = False
-            if self._service.has_output:  # Rare: most responses have to wait for the node.
+            if has_output:
                 self._flush()
             self._bring_in(connection_id)
 

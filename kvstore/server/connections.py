@@ -34,19 +34,13 @@ class Connection:
         self.head_is_costly = False  # The first waiting frame needs a long response, for which there was no time.
         # Responses that wait for room below `unsent_bytes_max`.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = deque()
-        self.out: list[bytes] = []
+        self.out: list[bytes] = []  # What `Service.take_output` returns next, in pieces.
         self.unsent_bytes = 0
 
     @property
     def incomplete_bytes(self) -> int:
         """Bytes of requests that wait for the rest of their frame, or for room. Cost: O(waiting frames)."""
         return len(self.splitter.rest) + sum(map(len, self.backlog))
-
-    def take_out(self) -> bytes:
-        """Take the bytes to be sent. They count as unsent until the host reports that they were sent."""
-        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
-        self.out.clear()
-        return data
 
 
 class OpenBatch(NamedTuple):

@@ -95,7 +95,7 @@ class ResponseBatcher:
         self._puts(connection, ids, revisions)
 
     def _single_put(self, ticket: int, revision: int) -> None:
-        opened = self._opened.take(ticket)
+        opened = self._opened.by_ticket.pop(ticket, None) or self._opened.take(ticket)  # Usually without a call.
         connection = None if opened is None else self._connections.get(opened[0])
         if opened is not None and connection is not None:
             connection.in_flight -= 1

@@ -168,11 +168,14 @@ class Service:
         if connection is not None and not connection.closed:
             self._end(connection, ProtocolError(reason))
 
-    def receive(self, connection_id: int, data: bytes) -> None:
-        """Process received bytes. The host then wakes the driver, because a command may have been proposed."""
+    def receive(self, connection_id: int, data: bytes) -> bool:
+        """Process received bytes. The host then wakes the driver, because a command may have been proposed.
+
+        Returns True if there is output already. This is rare: most responses have to wait for the node.
+        """
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
-            return
+            return False
         # If the bytes begin a new frame, and no earlier request waits:
         if FAST_PATHS and connection.is_client and not connection.backlog and not connection.splitter.rest:
             data = data[self._serve_alike(connection, data) :]
@@ -186,6 +189,7 @@ class Service:
             self._serve(connection, self._run_max)
             if connection.backlog or connection.splitter.rest:
                 self.held(len(data))
+        return bool(self._dirty or self._closed)
 
     def disconnected(self, connection_id: int) -> None:
         """Note that a client has disconnected. Its proposed commands continue."""
@@ -414,7 +418,11 @@ class Service:
         if not self._dirty:
             return []
         dirty, self._dirty = self._dirty, {}
-        return [(connection_id, connection.take_out()) for connection_id, connection in dirty.items()]
+        output: list[tuple[int, bytes]] = []
+        for connection_id, connection in dirty.items():
+            output.append((connection_id, b"".join(connection.out)))
+            connection.out.clear()
+        return output
 
     def take_closed(self) -> list[int]:
         """Connections that the host has to close once their output was sent. The host then calls `disconnected`."""
@@ -512,7 +520,7 @@ class Service:
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
         """Serve requests, with those of frequent kinds in batches. Return how many were served before room or time ran
-        out.
+        out. The connection must have room for at least one.
 
         `waiting`: how many requests of the connection wait, including these.
         """
@@ -522,7 +530,7 @@ class Service:
             self._record(error)
             items = None  # The general path judges the requests one by one.
         place = 0
-        while place < len(bodies) and not connection.closed and self._has_room(connection):
+        while True:
             if items is not None:
                 try:
                     batch = parse_batch(bodies, items, place, self.limits.admission)
@@ -534,9 +542,10 @@ class Service:
                 place = batch.end
             if place < len(bodies):
                 if not self._serve_one(connection, bodies[place], waiting):
-                    break
+                    return place
                 place += 1
-        return place
+            if place == len(bodies) or connection.closed or not self._has_room(connection):
+                return place
 
     def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
         """Hand a batch to the node as a whole. If the node refuses the batch, hand over its requests one by one, and

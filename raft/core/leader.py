@@ -392,7 +392,7 @@ class Leader:
             while (
                 peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE
             ):  # The peer lacks something.
-                if not (peer.may_send(state.config) and self._send_entries(peer_id, peer)):
+                if not (peer.may_send and self._send_entries(peer_id, peer)):
                     break
         self._send_commit_updates()
         if self.reads.confirmed:

@@ -61,7 +61,7 @@ class MembershipChanger:
         everybody = {*self.peers, *(earlier_ids or ()), *state.peer_ids} - {state.node_id}
         next_index, now = state.log.last_index + 1, state.now
         peers = {
-            peer_id: self.peers.get(peer_id) or Progress(next_index=next_index, now=now)
+            peer_id: self.peers.get(peer_id) or Progress(state.config, next_index=next_index, now=now)
             for peer_id in sorted(everybody)
         }
         self.peers.clear()

@@ -12,46 +12,39 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raft.core.ready import Ready
+from raft.core.write_stream import WriteStream
 from raft.protocol.messages import AppendAccepted, AppendRejected, Message, PreVoteRequest, VoteRequest
 
 
 class Outbox:
     """Gathers the next `Ready`. Messages to one peer that wait for the same write keep their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, writes: WriteStream) -> None:
         self.ready = Ready()
-        self._durable_sequence = 0
-        self._waiting: list[tuple[int, str, Message]] = []  # (sequence, peer_id, message)
-
-    @property
-    def waiting_count(self) -> int:
-        """The number of messages that wait for the disk."""
-        return len(self._waiting)
+        self._writes = writes
+        self.waiting: list[tuple[int, str, Message]] = []
+        """The messages that wait for the disk, as (sequence, peer_id, message)."""
 
     def send(self, peer_id: str, message: Message, *, after: int = 0) -> None:
         """Send the message now if the write `after` is durable, otherwise once it is."""
-        if after <= self._durable_sequence:
+        if after <= self._writes.durable_sequence:
             self.ready.send.append((peer_id, message))
             return
-        for place, (other_after, other_peer_id, other) in enumerate(self._waiting):
+        for place, (other_after, other_peer_id, other) in enumerate(self.waiting):
             if (other_after, other_peer_id, type(other)) == (after, peer_id, type(message)):
-                self._waiting[place] = (after, peer_id, _joined(other, message))
+                self.waiting[place] = (after, peer_id, _joined(other, message))
                 return
-        self._waiting.append((after, peer_id, message))
+        self.waiting.append((after, peer_id, message))
 
-    def release(self, durable_sequence: int) -> None:
-        """Every write up to this one is durable: send the messages that waited for these writes."""
-        if durable_sequence > self._durable_sequence:
-            self._durable_sequence = durable_sequence
-        if not self._waiting:
-            return  # The usual case on a leader: its appends do not wait.
+    def release(self) -> None:
+        """More writes are durable: send the messages that waited for these writes."""
         still_waiting = []
-        for after, peer_id, message in self._waiting:
-            if after <= self._durable_sequence:
+        for after, peer_id, message in self.waiting:
+            if after <= self._writes.durable_sequence:
                 self.ready.send.append((peer_id, message))
             else:
                 still_waiting.append((after, peer_id, message))
-        self._waiting = still_waiting
+        self.waiting = still_waiting
 
     def drop_terms_before(self, term: int) -> None:
         """This member has moved to `term`: drop its waiting messages of older terms."""
@@ -67,7 +60,7 @@ class Outbox:
         The cut came from a leader of a later term, because validation refuses a leader that contradicts its own
         appends. The change of term has dropped the acknowledgements of the earlier term.
         """
-        for _, peer_id, message in self._waiting:
+        for _, peer_id, message in self.waiting:
             assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
 
     def drop_campaign(self) -> None:
@@ -75,8 +68,8 @@ class Outbox:
         self._keep(lambda message: not isinstance(message, PreVoteRequest | VoteRequest))
 
     def _keep(self, wanted: Callable[[Message], bool]) -> None:
-        if self._waiting:
-            self._waiting = [waiting for waiting in self._waiting if wanted(waiting[2])]
+        if self.waiting:
+            self.waiting = [waiting for waiting in self.waiting if wanted(waiting[2])]
 
 
 def _joined(older: Message, newer: Message) -> Message:

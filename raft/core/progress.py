@@ -25,7 +25,8 @@ class PeerState(enum.Enum):
 class Progress:
     """One peer of a leader, during one term. All that the leader knows comes from the peer's reports in this term."""
 
-    def __init__(self, *, next_index: int, now: int) -> None:
+    def __init__(self, config: RaftConfig, *, next_index: int, now: int) -> None:
+        self._config = config
         self.state = PeerState.PROBE
         self.match_index = 0  # The peer's durable log equals ours up to this index.
         self.next_index = next_index
@@ -38,36 +39,28 @@ class Progress:
         self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
         self._window_bytes = 0
         self._moved = False  # True if `match_index` has risen since the last heartbeat.
+        # These are attributes, because each put reads them several times.
+        self.is_idle = True  # True if no answer to an append is outstanding.
+        self.may_send = True  # True if one more append may leave.
 
     @property
     def window_bytes(self) -> int:
         """The size (bytes) of the entries in flight."""
         return self._window_bytes
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no answer to an append is outstanding."""
-        return not self._window and not self.paused
-
-    def may_send(self, config: RaftConfig) -> bool:
-        """True if one more append may leave."""
-        if self.state is PeerState.SNAPSHOT or self.paused:
-            return False
-        if self.state is PeerState.REPLICATE and self.next_index - self.match_index > config.window_entries_max:
-            return False
-        return len(self._window) < config.window_messages_max and self._window_bytes < config.window_bytes_max
-
     def sent(self, last_index: int, size_bytes: int) -> None:
         """Note that an append with entries up to `last_index` was sent. In `PROBE` the next append waits for the
         answer."""
         if self.state is PeerState.PROBE:
             self.paused = True
+            self._note_window()
             return
         assert self.state is PeerState.REPLICATE, self
         assert last_index >= self.next_index, (last_index, self)
         self.next_index = last_index + 1
         self._window.append((last_index, size_bytes))
         self._window_bytes += size_bytes
+        self._note_window()
 
     def accepted(self, match_index: int, *, first_index: int, last_index: int) -> bool:
         """The peer has confirmed `match_index`. Return True if the index has risen; a late or repeated answer never
@@ -90,6 +83,7 @@ class Progress:
             self.next_index = self.match_index + 1
         if self.next_index <= self.match_index:
             self.next_index = self.match_index + 1
+        self._note_window()
         return moved
 
     def rejected(self, rejected_index: int, next_index: int) -> bool:
@@ -116,6 +110,7 @@ class Progress:
             self.next_index = self.match_index + 1
         self._enter(PeerState.PROBE)
         self.paused = paused
+        self._note_window()
 
     def want_snapshot(self) -> None:
         """The leader's log no longer has the peer's next entry, so the peer needs a snapshot."""
@@ -129,12 +124,28 @@ class Progress:
         stalled = bool(self._window) and not self._moved
         self._moved = False
         self.paused = False
+        self._note_window()
         return stalled
 
     def _enter(self, state: PeerState) -> None:
         self.state, self.paused = state, False
         self._window.clear()
         self._window_bytes = 0
+        self._note_window()
+
+    def _note_window(self) -> None:
+        """Set `is_idle` and `may_send`. Called after each change of what they depend on."""
+        config, in_flight = self._config, len(self._window)
+        self.is_idle = not in_flight and not self.paused
+        self.may_send = (
+            not self.paused
+            and self.state is not PeerState.SNAPSHOT
+            and in_flight < config.window_messages_max
+            and self._window_bytes < config.window_bytes_max
+            and (
+                self.state is not PeerState.REPLICATE or self.next_index - self.match_index <= config.window_entries_max
+            )
+        )
 
     def __repr__(self) -> str:
         return f"Progress({self.state.value}, match {self.match_index}, next {self.next_index})"

@@ -234,7 +234,8 @@ class RaftCore:
         """Every `LogWrite` up to this sequence is durable. The messages that waited for these writes leave, and the
         entries in these writes count for commits."""
         self._state.writes.persisted(sequence)
-        self._state.outbox.release(sequence)
+        if self._state.outbox.waiting:  # Rare on a leader: its appends do not wait.
+            self._state.outbox.release()
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
             self._become_leader()
         elif self._leader is not None:
@@ -532,7 +533,7 @@ class RaftCore:
             unapplied_bytes=state.log.bytes_after(state.last_applied),
             log_cache_bytes=state.log.cached_bytes,
             cached_from=state.log.cached_from,
-            messages_waiting=state.outbox.waiting_count,
+            messages_waiting=len(state.outbox.waiting),
         )
 
     def peers_status(self) -> list[PeerStatus]:

@@ -71,7 +71,7 @@ class CoreState:
     ) -> None:
         self.node_id, self.config, self.random, self.now = node_id, config, random, now
         self.writes = WriteStream(durable_index=log_store.last_index)
-        self.outbox = Outbox()
+        self.outbox = Outbox(self.writes)
         self.log = RaftLog(log_store, snapshot=snapshot, writes=self.writes, cache_bytes_max=config.log_cache_bytes_max)
         self.open_proposals = OpenProposals(self.log, self.outbox)
         self.role = Role.FOLLOWER

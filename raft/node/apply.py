@@ -36,8 +36,6 @@ def apply_batch(
     It takes at least one entry, and stops after the entry that reaches `bytes_max` or a bound of the batch.
     """
     run = [waiting.popleft()]
-    if not waiting:  # The usual case, unless this member is catching up.
-        return ((run[0], machine.apply(run[0])),)
     bytes_max = min(bytes_max, RUN_BYTES_MAX) - run[0].size_bytes
     while waiting and bytes_max > 0 and len(run) < RUN_MAX:
         entry = waiting.popleft()

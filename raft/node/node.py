@@ -18,10 +18,11 @@ and this member does not lead, `begin_sync` applies committed entries instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
+from typing import Any
 
 from raft.config import RaftConfig
 from raft.core.raft import RaftCore
@@ -284,11 +285,14 @@ class Node:
 
     # Effects out.
 
-    def take_effects(self) -> Effects:
+    def take_effects(self, now: int | None = None) -> Effects:
         """Carry out the work of the events since the last call, and return the effects that are left to the caller.
 
-        The caller must call this after each event or callback of a store, and `begin_sync` after it.
+        The caller must call this after each event or callback of a store, and `begin_sync` after it. If `now`
+        (monotonic ns) is given, `tick(now)` comes first.
         """
+        if now is not None:
+            self.tick(now)
         if self.failure is None and not self._stopped:
             try:
                 self._flush()
@@ -590,7 +594,12 @@ class Node:
         """Apply a bounded number of committed entries, so that other work gets its turn."""
         budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
         while self._to_apply and budget > 0 and budget_bytes > 0:
-            for entry, results in apply_batch(self._machine, self._to_apply, budget_bytes):
+            if len(self._to_apply) == 1:  # The usual case, unless this member is catching up.
+                entry = self._to_apply.popleft()
+                applied: Iterable[tuple[Entry, Any]] = ((entry, self._machine.apply(entry)),)
+            else:
+                applied = apply_batch(self._machine, self._to_apply, budget_bytes)
+            for entry, results in applied:
                 size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` of the entry, without a call.
                 self._snapshots.log_bytes += size_bytes
                 if entry.kind is _CONFIGURATION:

@@ -6,7 +6,7 @@ The loop does no work per request: one flush handles everything that has gathere
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio
@@ -82,6 +82,17 @@ class Application(Protocol):
         ...
 
 
+class HeldFiles(Protocol):
+    """The files of the node's storage, whose operations wait until the driver starts them (`storage.RealFiles`)."""
+
+    has_waiting: bool
+    """True if operations were submitted since the last `start`."""
+
+    def start(self) -> bool:
+        """Start these operations. Return True if one of them is done already."""
+        ...
+
+
 class Driver:
     """Runs one node in a loop. The node must have been made with `now=now_ns()` in this run of trio.
 
@@ -96,17 +107,16 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
-        start_io: Callable[[], bool] = lambda: False,
+        files: HeldFiles | None = None,
     ) -> None:
-        """`start_io` starts the operations that the node has submitted to its storage. It returns True if one of them
-        is done already."""
+        """`files` are those of the node's storage. None if its operations begin without `start`."""
         self.node = node
         self._seconds = trio.current_time  # `run` replaces this by a faster method of the clock.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
-        self._start_io = start_io
+        self._files = files
         self.turns = 0  # How often the node's effects have been carried out.
         self._now = 0  # Monotonic ns: the time at which this turn began.
         self._next_alarm = 0  # Monotonic ns: the node's next alarm at the end of the last flush.
@@ -131,8 +141,8 @@ class Driver:
         If another flush is under way, or is due in the next turn, that flush does the work instead.
         """
         if self._is_asleep:
-            self._catch_up()
-            self._flush_here()
+            self._run_completions()
+            self._flush_here(self._now)
         else:
             self.wake()
 
@@ -141,11 +151,11 @@ class Driver:
         """True while the driver's own task waits. Then another task may flush in its place."""
         return self._scope is not None and not self._woken.is_set()
 
-    def _flush_here(self) -> None:
-        """Flush in another task while the driver's own task sleeps in `_wait`. Called after `_catch_up`."""
+    def _flush_here(self, now: int | None) -> None:
+        """Flush in another task while the driver's own task sleeps in `_wait`. `now`: as in `_flush`."""
         scope, self._scope = self._scope, None
         assert scope is not None, "a flush is under way"
-        if self._flush():
+        if self._flush(now):
             self.wake()
         else:
             self._scope = scope
@@ -230,19 +240,24 @@ class Driver:
             if self._completions.pending:  # If there is none, another flush has run the callbacks already.
                 self.flush()
 
-    def _catch_up(self) -> bool:
-        """Run the callbacks of completed disk operations, then advance the node's clock. Return True if any callback
-        ran. In the opposite order, a delay of the event loop would look like a stalled disk.
+    def _run_completions(self) -> bool:
+        """Run the callbacks of completed disk operations, then read the clock. Return True if any callback ran. In the
+        opposite order, a delay of the event loop would look like a stalled disk.
         """
         has_run = bool(self._completions.pending) and not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()
+        return has_run
+
+    def _catch_up(self) -> bool:
+        """Like `_run_completions`; then also advance the node's clock."""
+        has_run = self._run_completions()
         self.node.tick(self._now)
         return has_run
 
     def _flush_in_turn(self) -> None:
         if not self._is_over:
-            self._catch_up()
-            self._flush()
+            self._run_completions()
+            self._flush(self._now)
 
     def _heed_alarm(self) -> None:
         """The deadline of the scope has passed: flush if there is work to do. There may be none, because the node's
@@ -250,22 +265,27 @@ class Driver:
         if self._is_over:
             return
         if self._catch_up() or self.node.wants_turn or self.node.next_alarm <= self._now:
-            self._flush()
+            self._flush(None)
         else:
             self._next_alarm = self.node.next_alarm
 
-    def _flush(self) -> bool:
+    def _flush(self, now: int | None) -> bool:
         """Do all work that is due, including work that follows from I/O that completes at once. Return True if the node
-        has ended. Called after `_catch_up`.
+        has ended.
+
+        `_run_completions` or `_catch_up` must have run. After `_run_completions`, `now` is the time to which the node's
+        clock is advanced; after `_catch_up` it is None.
 
         In each round the disk comes last: messages to peers and clients leave first, because I/O may block the loop.
         """
-        node, began = self.node, self._now
+        node, files, began = self.node, self._files, self._now
         for _ in range(ROUNDS_MAX):
-            if self._carry_out():
+            if self._carry_out(now):
                 return True
+            now = None
             has_applied = node.begin_sync()
-            has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
+            has_io_ended = files is not None and files.has_waiting and files.start()
+            has_more = node.wants_turn if has_io_ended or has_applied else node.has_more
             if not has_more:
                 self._next_alarm = node.next_alarm
                 return False
@@ -274,10 +294,10 @@ class Driver:
         self.wake()
         return False
 
-    def _carry_out(self) -> bool:
+    def _carry_out(self, now: int | None) -> bool:
         """Carry out all effects of the node. Return True if the node has ended."""
         self.turns += 1
-        effects = self.node.take_effects()
+        effects = self.node.take_effects(now)
         if effects.peers_changed:
             self._peers_changed()
         if effects.send and self._transport is not None:
@@ -345,7 +365,7 @@ class Driver:
         finally:
             if has_run or self.node.wants_turn:
                 if self._is_asleep:
-                    self._flush_here()
+                    self._flush_here(None)
                 else:
                     self.wake()
 

@@ -93,9 +93,9 @@ class MeasuredDriver(Driver):
         self._seen_index = 0  # The end of the log after the last flush.
         self._waiting: deque[tuple[int, int]] = deque()  # (last index, start in ns) of each appending flush.
 
-    def _carry_out(self) -> bool:
+    def _carry_out(self, now: int | None) -> bool:
         began = time.perf_counter_ns()
-        is_over = super()._carry_out()
+        is_over = super()._carry_out(now)
         core = self.node.core
         if core.leading_term != self._term:
             self._term = core.leading_term

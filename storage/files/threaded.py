@@ -109,6 +109,7 @@ class RealFiles:
         self._post = post
         self._is_closed = False
         self._held: list[_Task] | None = None  # The tasks that wait for `start`; None until `hold` is called.
+        self.has_waiting = False  # True if a task waits for `start`.
         self._in_flight = 0  # How many tasks were given to the thread and have not had their `done` called yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
@@ -132,6 +133,7 @@ class RealFiles:
             self._hand_over(submission)
         else:
             self._held.append(submission)
+            self.has_waiting = True
 
     def measure_log_syncs(self, group_id: int, took: Callable[[int], None]) -> None:
         """From now on, call `took` with the duration (ns) of each append to this group's log, including its sync.
@@ -166,7 +168,7 @@ class RealFiles:
         """
         if not self._held:
             return False
-        held, self._held = self._held, []
+        held = self._take_held()
         if len(held) == 1 and not self._in_flight and is_short(held[0].operations) and self._sync_latency.should_wait():
             return self._wait_for(held[0])
         for submission in held:
@@ -192,11 +194,14 @@ class RealFiles:
         if submission.error is None:  # A failure is often immediate, so its duration says nothing about the disk.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
-        assert self._held is not None
-        held, self._held = self._held, []  # `done` has submitted these. The next `start` may come much later.
-        for each in held:
+        for each in self._take_held():  # `done` has submitted these. The next `start` may come much later.
             self._hand_over(each)
         return True
+
+    def _take_held(self) -> list[_Task]:
+        assert self._held is not None
+        held, self._held, self.has_waiting = self._held, [], False
+        return held
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Read `length` bytes from `offset`, or fewer at the end of the file. Raises FileNotFoundError, OSError."""

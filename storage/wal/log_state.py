@@ -17,6 +17,7 @@ class LogState:
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:
         self.start = start
         self.last_index = start.index
+        self.end = start  # The position of the last entry; `start` if there is no entry.
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
         self.configuration_indexes: list[int] = []  # `apply` does not add these; its callers do.
@@ -25,11 +26,6 @@ class LogState:
     def first_index(self) -> int:
         """The index of the oldest entry; `last_index + 1` if there is none."""
         return self.start.index + 1
-
-    @property
-    def end(self) -> LogPosition:
-        """The position of the last entry; `start` if there is no entry."""
-        return LogPosition(self.last_index, self.runs[-1].term if self.runs else self.start.term)
 
     def term_at(self, index: int) -> int:
         """The term at `index`, which may also be the index of `start`; 0 if unknown. Cost: O(runs), from the end."""
@@ -85,9 +81,9 @@ class LogState:
             if not 1 <= replace_from <= self.last_index + 1:
                 return f"entries are replaced from {replace_from} on, behind the end at {self.last_index}"
             self._truncate(replace_from)
-        if terms:
-            return self._extend(first_index, terms)
-        return None
+        problem = self._extend(first_index, terms) if terms else None
+        self.end = LogPosition(self.last_index, self.runs[-1].term if self.runs else self.start.term)
+        return problem
 
     def _truncate(self, from_index: int) -> None:
         if from_index < self.first_index:  # Compaction has dropped the entries before `from_index`.

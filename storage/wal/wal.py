@@ -269,7 +269,7 @@ class Wal:
     def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
         assert self._flight is None, "one sync at a time"
         group = self._flight = self._pending
-        self._pending = PendingWrites(group.last_index + 1)
+        self._pending = PendingWrites(self._state.last_index + 1)
         durable_index = min(self._disk_end.index, group.from_index - 1)
         state = self._state.hard_state
         hint = max(state.commit_index, min(commit_hint, durable_index))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from raft import ENTRY_OVERHEAD_BYTES, Entry, HardState, LogPosition, LogWrite
 from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, encode_frame
 
 
+@dataclass(slots=True)
 class PendingWrites:
     """The log writes since the last sync began, merged into one: a group.
 
@@ -15,19 +17,13 @@ class PendingWrites:
     before this group. If a cut reaches only entries of this group, nothing of the cut is written to disk.
     """
 
-    def __init__(self, from_index: int) -> None:
-        self.from_index = from_index
-        self.entries: list[Entry] = []
-        self.reset: LogPosition | None = None
-        self.replace_from: int | None = None
-        self.changes_votes = False
-        self.is_empty = True  # True if there is nothing to write.
-        self.size_bytes = 0  # An upper bound of the bytes that the entries take in frames, without the other parts.
-
-    @property
-    def last_index(self) -> int:
-        """The last index of the log after this group is written."""
-        return self.from_index + len(self.entries) - 1
+    from_index: int
+    entries: list[Entry] = field(default_factory=list)
+    reset: LogPosition | None = None
+    replace_from: int | None = None
+    changes_votes: bool = False
+    is_empty: bool = True  # True if there is nothing to write.
+    size_bytes: int = 0  # An upper bound of the bytes that the entries take in frames, without the other parts.
 
     def take(self, write: LogWrite) -> None:
         """Add one more write. The caller has checked its indexes."""
@@ -41,7 +37,7 @@ class PendingWrites:
         elif write.replace_from is not None:
             self._cut(write.replace_from)
         if write.entries:
-            assert write.entries[0].index == self.from_index + len(self.entries), (write, self.last_index)
+            assert write.entries[0].index == self.from_index + len(self.entries), (write, self)
             self.entries += write.entries
             self.size_bytes += _size_bytes(write.entries)
         self.is_empty = not (self.entries or self.reset or self.replace_from or self.changes_votes)

@@ -376,7 +376,7 @@ def test_an_append_that_contradicts_itself_is_a_mistake_of_the_peer_and_changes_
 def test_next_index_stays_above_match_index_whatever_arrives(events: list[tuple[str, int]]) -> None:
     """Invariants of a peer's progress, under any order of events."""
     config, last_index = RaftConfig(window_messages_max=3, window_bytes_max=25, window_entries_max=2), 30
-    peer = Progress(next_index=31, now=0)
+    peer = Progress(config, next_index=31, now=0)
     confirmed = 0
     for what, index in events:
         match what:
@@ -385,7 +385,7 @@ def test_next_index_stays_above_match_index_whatever_arrives(events: list[tuple[
                 confirmed = max(confirmed, index)
             case "reject":
                 peer.rejected(index, index // 2)
-            case "send" if peer.may_send(config) and peer.next_index <= last_index:
+            case "send" if peer.may_send and peer.next_index <= last_index:
                 peer.sent(peer.next_index, 10)
             case "lost":
                 peer.probe_again()
@@ -396,3 +396,11 @@ def test_next_index_stays_above_match_index_whatever_arrives(events: list[tuple[
         assert peer.window_bytes <= config.window_bytes_max + 10
         assert peer.state is PeerState.PROBE or peer.next_index - 1 - peer.match_index <= config.window_entries_max
         assert peer.state is not PeerState.SNAPSHOT
+        in_flight = list(peer._window)
+        assert peer.is_idle == (not in_flight and not peer.paused)
+        assert peer.may_send == (
+            not peer.paused
+            and len(in_flight) < config.window_messages_max
+            and peer.window_bytes < config.window_bytes_max
+            and (peer.state is PeerState.PROBE or peer.next_index - peer.match_index <= config.window_entries_max)
+        )

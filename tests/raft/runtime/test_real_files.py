@@ -92,7 +92,7 @@ async def live(
             listeners=[listener],
             dial=dial,
         )
-        driver = Driver(node, completions=completions, application=recorder, transport=transport, start_io=files.start)
+        driver = Driver(node, completions=completions, application=recorder, transport=transport, files=files)
         life = Life(node, driver, machine, recorder)
         with life.scope:
             async with trio.open_nursery() as nursery:
