@@ -36,7 +36,7 @@ def normalize(member: CoreHost) -> None:
     if leadership is not None:
         leadership._elected_at = leadership._leader_time_base = 0
         leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
-        leadership.due_at = leadership.alarm_at = CONFIG.heartbeat_interval_ns
+        leadership.due_at = CONFIG.heartbeat_interval_ns
         for peer in leadership.peers.values():
             peer.heard_at = 0
     _count_from_zero(member, state, elections)

@@ -12,7 +12,6 @@ from raft.core.leadership_transfer import LeadershipTransfer
 from raft.core.leases import Lease
 from raft.core.membership_change import MembershipChanger
 from raft.core.progress import PeerState, Progress
-from raft.core.quorum import majority_index
 from raft.core.read_index import PreferredQuorum, ReadRounds
 from raft.core.state import CoreState
 from raft.encoding.command_batch import encode_batch
@@ -39,6 +38,21 @@ from raft.types import (
 DISK_SILENCES_MAX = 5
 """A leader steps down if its disk lacks committed entries and makes no progress for this number of election time-outs.
 A shorter pause may just mean a slow disk."""
+
+
+def majority_index(positions: Sequence[int]) -> int:
+    """Return the highest position that a majority of voters has reached (Raft §5.3, Figure 2).
+
+    `positions` has one item per voter, the leader included, in any order; its length n is at least 1. At least
+    n // 2 + 1 voters have reached the result. Cost: O(n log n), n ≤ 9. For the positions 8, 9, 10, 10, 10 the result is
+    10; for 9, 9, 0, 0 it is 0. Before a commit, the caller must also check that the entry at the result is of the
+    *current* term (Raft §5.4.2).
+
+    Raises ValueError if there are no voters.
+    """
+    if not positions:
+        raise ValueError("majority_index needs at least one voter")
+    return sorted(positions, reverse=True)[len(positions) // 2]
 
 
 class Leader:
@@ -71,12 +85,10 @@ class Leader:
         self.due_at = self._heartbeat_deadline
         """The time (monotonic ns) of the next `tick` that may have something to do.
 
-        It is never later than a deadline. It may be too early: only `tick` corrects it after a deadline has moved to a
-        later time or no longer exists.
+        It is never later than a deadline. It may be too early after a deadline has moved to a later time: `tick`
+        corrects this. If the deadline of a commit update no longer exists, because an append has carried the new
+        high-water mark, this is corrected at once, so that no host is woken for nothing.
         """
-        self.alarm_at = self.due_at
-        """Like `due_at`, but corrected as soon as no peer needs a commit update any more, because an append has carried
-        the new high-water mark. A host that sleeps until `alarm_at` is not woken for nothing."""
         # When this entry commits, all earlier entries commit, too (thesis §6.4).
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
 
@@ -94,8 +106,6 @@ class Leader:
     def _is_due_by(self, deadline: int) -> None:
         if deadline < self.due_at:
             self.due_at = deadline
-        if deadline < self.alarm_at:
-            self.alarm_at = deadline
 
     @property
     def has_lost_its_quorum(self) -> bool:
@@ -128,7 +138,7 @@ class Leader:
             self._heartbeat()
         elif now >= self._preferred_quorum.over_at:
             self._heartbeat_to(self._preferred_quorum.others(self.peers, self.reads.counter))
-        self.due_at = self.alarm_at = self._least_deadline
+        self.due_at = self._least_deadline
         if self._commit_update_due_at is not None:
             if now >= self._commit_update_due_at:
                 self.has_pending_sends = True
@@ -416,7 +426,7 @@ class Leader:
         if not waiting:
             if self._commit_update_due_at is not None:
                 self._commit_update_due_at = None
-                self.alarm_at = self._least_deadline
+                self.due_at = self._least_deadline
             return
         if self._commit_update_due_at is None:
             self._commit_update_due_at = state.now + self._mark_delay_ns

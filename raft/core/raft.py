@@ -114,11 +114,7 @@ class RaftCore:
         trace events, which alone are no reason for a turn. Each event sets both attributes, because they are read
         several times per turn."""
         self.next_deadline = 0
-        """The time (monotonic ns) at which `tick` must be called next, unless `next_alarm` is later. Each event sets
-        it."""
-        self.next_alarm = 0
-        """The earliest time (monotonic ns) at which a timer really has something to do. If it is later than
-        `next_deadline`, the caller may wait until this time."""
+        """The time (monotonic ns) at which `tick` must be called next. Each event sets it."""
         self.quiet_until = 0
         """Before this time (monotonic ns) a `tick` would only set the clock, so the caller may set `clock.now`
         instead."""
@@ -344,7 +340,6 @@ class RaftCore:
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
-        self.next_alarm = self._elections.deadline if leader is None else leader.alarm_at
         self.quiet_until = 0 if reads.count else self.next_deadline
         return ready
 
@@ -750,7 +745,6 @@ class RaftCore:
         durable_index = state.writes.durable_index  # The next line is `state.appliable_index`, without a call.
         self.appliable_index = state.commit_index if state.commit_index < durable_index else durable_index
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
-        self.next_alarm = self._elections.deadline if leader is None else leader.alarm_at
         # While reads are open, each tick must check whether a request for a read index counts as lost.
         self.quiet_until = 0 if reads.count else self.next_deadline
         self.has_work = bool(

@@ -355,13 +355,13 @@ class Node:
     def next_deadline(self) -> int:
         """The time (monotonic ns) by which the caller must call `tick` and `take_effects` next. If there is work to do,
         this is the present."""
-        return self._now if self.has_more else min(self._core.next_deadline, self.next_alarm)
+        return self._now if self.has_more else self.next_alarm
 
     @property
     def next_alarm(self) -> int:
         """The earliest deadline (monotonic ns) of all timers. If there is no work to do, the caller may sleep until
         then."""
-        alarm, snapshots = self._core.next_alarm, self._snapshots
+        alarm, snapshots = self._core.next_deadline, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
         outcome = self._open_commands.next_deadline if self._open_commands.has_stale_terms else None

@@ -198,7 +198,7 @@ def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
     """A loop without an end cannot say so itself; the process is given up."""
     copies = Copies(tmp_path)
     root = copies.with_mutant(
-        a_mutant("raft/core/quorum.py", "if not positions:", "while True:\n        pass\n    if False:")
+        a_mutant("raft/core/leader.py", "if not positions:", "while True:\n        pass\n    if False:")
     )
 
     outcomes = Workers(seed_seconds_max=4).run_seeds(root, 1, 2, hash_seed=1)

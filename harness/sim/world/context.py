@@ -223,7 +223,7 @@ class MachineView(Protocol):
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Run an action on the node, then carry out the effects."""
 
-    def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
+    def serve(self, life: int, what: str, action: Callable[[Service], object], content: bytes = b"") -> None:
         """Let the service of process `life` handle an event of a client's connection."""
 
 

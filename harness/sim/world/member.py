@@ -348,7 +348,7 @@ class SimMember:
         action(self.node)
         self.settle(what)
 
-    def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
+    def serve(self, life: int, what: str, action: Callable[[Service], object], content: bytes = b"") -> None:
         """Let the service of process `life` handle an event of a connection, then carry out the effects."""
         if life != self.life or self.scheduler.postpones(self.serve, life, what, action, content):
             return

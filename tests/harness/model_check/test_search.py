@@ -68,8 +68,7 @@ def committing(
 
     def too_early(self: raft.core.leader.Leader) -> None:
         state = self._state
-        own = {state.node_id: own_index(state.log)}
-        agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self.peers.items()} | own)
+        agreed = self._quorum_value(own_index(state.log), [peer.match_index for peer in self.peers.values()])
         if agreed > state.commit_index and (old_terms or state.log.term_at(agreed) == state.term):
             state.commit_to(agreed)
         advance_commit(self)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from raft.config import MILLISECOND_NS
 from raft.core.elections import drawn
-from raft.core.quorum import Quorum, majority_index
 from raft.core.ready import Ready
 from raft.encoding.cbor import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
 from raft.errors import ProtocolError
@@ -82,13 +81,6 @@ def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) 
     else:
         assert together.numbers(count) == expected
         assert together._at == one_by_one._at
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=9))
-def test_a_leader_counts_its_peers_as_its_quorum_does(positions: list[int]) -> None:
-    """The own position first, then those of the peers, is one position per voter."""
-    voters = tuple(f"s{place}" for place in range(len(positions)))
-    assert majority_index(positions) == Quorum(voters).agreed(dict(zip(voters, positions, strict=True)))
 
 
 @given(st.integers(0, 2**32), st.integers(1, 2**40))
