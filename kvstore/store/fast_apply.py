@@ -46,8 +46,7 @@ def apply_single_puts(
     slots, by_id, deletions, leases = store.records.slots, sessions.by_id, store.deletions, store.leases.by_id
     history = store.history
     keeps_history = history.is_on
-    add_revision, add_key = history.revisions.append, history.keys.append
-    add_before, add_after = history.befores.append, history.afters.append
+    add_key, add_before, add_after = history.keys.append, history.befores.append, history.afters.append
     revision, growth, added_bytes = store.revision, 0, 0
     session: Session | None = None
     last_id, results = 0, dict[int, ResultItem]()
@@ -98,7 +97,6 @@ def apply_single_puts(
             if key in deletions:
                 store.undelete(key)
         if keeps_history:
-            add_revision(revision)
             add_key(key)
             add_before(old)
             add_after(record)

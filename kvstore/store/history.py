@@ -7,7 +7,8 @@ history has number 0, and no number is used twice.
 
 Events are kept in blocks of 1,024. A full block is sealed: its columns become tuples of atoms and arrays of numbers.
 The garbage collector does not walk such columns, and an event in them takes half the memory of two records. A put
-makes one append to each of four lists, from which `History.settle` moves the events to the open block.
+makes one append to each of three lists, from which `History.settle` moves some hundred events at a time to the open
+block, because this costs a fraction of moving them one by one.
 
 See docs/reference/specification.md#814-history.
 """
@@ -20,7 +21,16 @@ from typing import NamedTuple
 
 from kvstore.limits import RECORD_OVERHEAD_BYTES
 from kvstore.store.events_since import EventsSince
-from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, PORTION_EVENTS, MaybeRecord, OpenBlock, SealedBlock
+from kvstore.store.sealed_block import (
+    BLOCK_BYTES,
+    BLOCK_EVENTS,
+    PORTION_EVENTS,
+    MaybeRecord,
+    OpenBlock,
+    RecordAfter,
+    SealedBlock,
+    tombstone,
+)
 
 
 class Event(NamedTuple):
@@ -47,17 +57,16 @@ class HistoryView(NamedTuple):
 class History:
     """The kept events of a store, oldest first. If `is_on` is false, no events are kept.
 
-    Hot loops append to `revisions`, `keys`, `befores` and `afters` themselves: these lists have the events that are not
-    in a block yet. After each run of changes, and before anything reads the history, `settle` must be called: it moves
-    the events to the open block, seals full blocks, and enforces the bounds. Which events are kept does not depend on
-    when `settle` is called, because the newest event and the bounds determine the oldest kept event.
+    Hot loops append to `keys`, `befores` and `afters` themselves: these lists have the events that are not in a block
+    yet, with a tombstone as the record after a deletion. Before anything reads the history, `settle` must be called: it
+    moves the events to the open block, seals full blocks, and enforces the bounds. Which events are kept does not
+    depend on when `settle` is called, because the newest event and the bounds determine the oldest kept event.
 
     `compact_revision`: older revisions cannot be read. `first_revision`: every event from this revision on is kept. It
     is the compact revision, or the next revision if the events of the compact revision itself were never kept.
     """
 
     __slots__ = (
-        "_dropped",
         "_dropped_total",
         "_last_total",
         "_open_number",
@@ -67,13 +76,13 @@ class History:
         "blocks",
         "bytes_max",
         "compact_revision",
+        "dropped",
         "events_max",
         "first_number",
         "first_revision",
         "is_on",
         "keys",
         "open",
-        "revisions",
     )
 
     def __init__(self) -> None:
@@ -83,15 +92,14 @@ class History:
         self.first_number = 0
         self.blocks: list[SealedBlock] = []
         self.open = OpenBlock()
-        self.revisions: list[int] = []
         self.keys: list[bytes] = []
         self.befores: list[MaybeRecord] = []
-        self.afters: list[MaybeRecord] = []
+        self.afters: list[RecordAfter] = []
         self._open_number = 0  # The number of the first event of the open block.
         # Three sums of the bytes that events from number 0 on count towards `bytes_max`: of all events before the open
         # block, of all settled events, and of all events that are not kept any more.
         self._open_total = self._last_total = self._dropped_total = 0
-        self._dropped: list[SealedBlock] = []  # Blocks that are not kept any more, and are not freed yet.
+        self.dropped: list[SealedBlock] = []  # Blocks that are not kept any more, and are not freed yet.
 
     def __len__(self) -> int:
         return self.end_number - self.first_number
@@ -104,7 +112,7 @@ class History:
     @property
     def end_number(self) -> int:
         """The number that the next event will have."""
-        return self._open_number + len(self.open) + len(self.keys)
+        return self._open_number + len(self.open)
 
     # Changes.
 
@@ -143,18 +151,17 @@ class History:
 
     def append(self, revision: int, key: bytes, before: MaybeRecord, after: MaybeRecord) -> None:
         """Add the newest event. Revisions never fall."""
-        self.revisions.append(revision)
         self.keys.append(key)
         self.befores.append(before)
-        self.afters.append(after)
+        self.afters.append(after or tombstone(revision))
 
     def extend(self, revision: int, befores: Mapping[bytes, MaybeRecord], afters: Iterable[MaybeRecord]) -> None:
         """Add the newest events, which all have the revision `revision`. `befores` maps each key to the record before;
         `afters` has the records after, in the same order."""
-        self.revisions += [revision] * len(befores)
+        gone = tombstone(revision)
         self.keys += befores
         self.befores += befores.values()
-        self.afters += afters
+        self.afters += [after or gone for after in afters]
 
     def settle(self) -> None:
         """Put the newest events into blocks, seal full blocks, and drop the oldest revisions beyond a bound.
@@ -164,23 +171,24 @@ class History:
         block that is freed.
         """
         count, sealed = len(self.keys), 0
-        if not count and not self._dropped:
+        if not count and not self.dropped:
             return
         first = 0
         while first < count:
             last = min(count, first + PORTION_EVENTS, first + BLOCK_EVENTS - len(self.open))
             part = slice(first, last)
-            self.open.add(self.revisions[part], self.keys[part], self.befores[part], self.afters[part])
+            self.open.add(self.keys[part], self.befores[part], self.afters[part])
             first = last
             if len(self.open) == BLOCK_EVENTS or self.open.totals[-1] >= BLOCK_BYTES:
                 self._seal()
                 sealed += 1
         if count:
-            for column in (self.revisions, self.keys, self.befores, self.afters):
-                column.clear()
+            self.keys.clear()
+            self.befores.clear()
+            self.afters.clear()
             self._last_total = self._open_total + (self.open.totals[-1] if self.open.totals else 0)
-        if self._dropped:
-            del self._dropped[-1 - sealed :]
+        if self.dropped:
+            del self.dropped[-1 - sealed :]
         self._enforce()
 
     def compact(self, revision: int) -> None:
@@ -238,7 +246,7 @@ class History:
         self._dropped_total = self._total_before(number)
         if self.blocks and _end_number(self.blocks[0]) <= number:
             count = bisect_right(self.blocks, number, key=_end_number)
-            self._dropped += self.blocks[:count]
+            self.dropped += self.blocks[:count]
             del self.blocks[:count]
         self.first_number = number
         if number == self.end_number:  # Nothing is left: the open block begins anew.
@@ -325,6 +333,7 @@ class History:
 
     def view(self) -> HistoryView:
         """The events that are kept now. Cost: O(blocks), plus 0.1 ms for a copy of the open block."""
+        self.settle()
         skipped = max(0, self.first_number - self._open_number)
         opened = self.open
         columns = opened.revisions[skipped:], opened.keys[skipped:], opened.befores(skipped)
@@ -337,7 +346,7 @@ class History:
 
     def check(self, revision: int) -> None:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
-        assert not any((self.revisions, self.keys, self.befores, self.afters))
+        assert not any((self.keys, self.befores, self.afters))
         opened = self.open
         columns = (opened.revisions, opened.keys, opened.values, opened.created, opened.modified, opened.versions)
         assert {*[len(column) for column in columns], len(opened.new_values), len(opened.totals)} == {len(opened)}

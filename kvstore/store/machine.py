@@ -27,6 +27,7 @@ from kvstore.limits import (
     FEATURE_LEVELS,
     HISTORY_LEVEL,
     ITEM_OVERHEAD_BYTES,
+    MIB,
     RECORD_OVERHEAD_BYTES,
     RESPONSE_BYTES_MAX,
     StoreLimits,
@@ -69,6 +70,15 @@ _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
 # A global name costs 50 ns less per use than an attribute of the enum.
 _COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION
+NEW_EVENTS_MAX = 256
+"""The history is settled once it has this many new events, in at most 0.3 ms."""
+
+NEW_EVENTS_BYTES_MAX = 1 * MIB
+"""The history is settled once its new events keep more bytes than this in memory, apart from the present records."""
+
+REPORTED_COMMANDS = 250
+"""About how many commands one call of `on_applied` reports: a call for each entry would cost more than its work."""
+
 _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The longest value that a response to a get can hold.
 
 
@@ -112,7 +122,8 @@ class KvMachine:
     a state of level 1 does not have them.
     `chunk_bytes`: the approximate size of a snapshot's chunks; members may use different sizes.
     `levels`: the feature levels that this machine knows; an entry that raises the level above them stops the member.
-    `on_applied`: called after `apply` and `apply_batch`, with the number of commands that were applied.
+    `on_applied`: called after about every `REPORTED_COMMANDS` commands, with the number of commands that were applied
+    since the last call.
     """
 
     def __init__(
@@ -131,6 +142,8 @@ class KvMachine:
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
         self._expiry_due = 0  # No session or lease expires before this leader time. 0: to be computed.
+        self._reachable_bytes = 0  # The bytes that were stored when the history was last settled, and came since then.
+        self._unreported = 0  # How many commands were applied since `on_applied` was last called.
         self._chunk_bytes = chunk_bytes
         self.has_changed: Callable[[], None] | None = None  # Called after entries were applied or a state was restored.
 
@@ -148,7 +161,8 @@ class KvMachine:
 
     @property
     def history(self) -> History:
-        """The kept history. Callers only read it."""
+        """The kept history, up to the present revision. Callers only read it, and ask again after each change."""
+        self._store.history.settle()
         return self._store.history
 
     @property
@@ -270,11 +284,7 @@ class KvMachine:
                     raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
                 self._begin_term(max(time, self._leader_time))
             results = self._apply_batches(((time, (to_put_rows if FAST_PATHS else to_general_rows)(items[1:])),))[0]
-        self._store.history.settle()
-        if self._on_applied is not None:
-            self._on_applied(len(results))
-        if self.has_changed is not None:
-            self.has_changed()
+        self._finish(len(payload), len(results))
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
@@ -296,12 +306,30 @@ class KvMachine:
                 results = self._apply_single_puts(rows)
             else:
                 results = self._apply_batches([(items[0], to_put_rows(items[1:])) for items in decoded])
-        self._store.history.settle()
-        if self._on_applied is not None:
-            self._on_applied(sum(map(len, results)))
+        self._finish(sum(map(len, payloads)), sum(map(len, results)))
+        return results
+
+    def _finish(self, payload_bytes: int, command_count: int) -> None:
+        """Complete the application of entries with this many bytes and commands.
+
+        Everything that the new events of the history keep in memory was either in the map when they were last settled,
+        or came with the payloads since then.
+        """
+        store, history = self._store, self._store.history
+        self._reachable_bytes += payload_bytes
+        if (
+            len(history.keys) >= NEW_EVENTS_MAX
+            or self._reachable_bytes - store.stored_bytes > NEW_EVENTS_BYTES_MAX
+            or history.dropped
+        ):
+            history.settle()
+            self._reachable_bytes = store.stored_bytes
+        self._unreported += command_count
+        if self._unreported >= REPORTED_COMMANDS and self._on_applied is not None:
+            self._on_applied(self._unreported)
+            self._unreported = 0
         if self.has_changed is not None:
             self.has_changed()
-        return results
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
         """Apply entries of one put each on the fast path. The first put that needs the general path, and all puts after
@@ -328,8 +356,7 @@ class KvMachine:
         slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
         history, leases = store.history, store.leases.by_id
         keeps_history = history.is_on
-        add_revision, add_key = history.revisions.append, history.keys.append
-        add_before, add_after = history.befores.append, history.afters.append
+        add_key, add_before, add_after = history.keys.append, history.befores.append, history.afters.append
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
         session: Session | None = None  # The session of the last put on the fast path; its fields are cached below.
@@ -399,7 +426,6 @@ class KvMachine:
                                 if key in deletions:
                                     store.undelete(key)
                             if keeps_history:
-                                add_revision(revision)
                                 add_key(key)
                                 add_before(old)
                                 add_after(record)
@@ -593,6 +619,7 @@ class KvMachine:
             self._store, self._sessions = store, sessions
             self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
             self._expiry_due = 0
+            self._reachable_bytes = store.stored_bytes
             if self.has_changed is not None:
                 self.has_changed()
             return before

@@ -86,11 +86,13 @@ class KeyValueMap:
     @property
     def compact_revision(self) -> int:
         """The oldest revision that can be read; the present one if no history is kept."""
+        self.history.settle()
         return self.history.compact_revision if self.history.is_on else self.revision
 
     @property
     def first_revision(self) -> int:
         """Every event from this revision on is kept. If no event is kept, this is the next revision."""
+        self.history.settle()
         return self.history.first_revision if self.history.is_on else self.revision + 1
 
     def deletion_of(self, key: bytes) -> tuple[int, bool]:
@@ -312,6 +314,7 @@ class KeyValueMap:
         assert all(self.deletion_floor < revision <= self.revision for revision in revisions)
         assert 0 <= self.deletion_floor <= self.revision
         assert not any(key in self.records for key in self.deletions)
+        self.history.settle()
         self.history.check(self.revision)
         events = list(self.history.events(self.history.first_number, len(self.history)))
         later: dict[bytes, MaybeRecord] = {}  # Key → its record before the next event.

@@ -42,8 +42,13 @@ _NARROW_MAX = 2**32 - 1
 PORTION_EVENTS = 256
 """How many events are arranged in columns at once: so few that they fit in the processor's cache."""
 
-_GONE = (None, 0, 0, 0, 0)
-"""Stands for the missing record after a deletion while columns are made."""
+RecordAfter = RecordItem | tuple[None, int, int, int, int]
+"""The record after an event, or the tombstone of a deletion."""
+
+
+def tombstone(revision: int) -> RecordAfter:
+    """Stands for the missing record after a deletion: like a record of this `mod_revision` without a value."""
+    return (None, 0, revision, 0, 0)
 
 
 class EventColumns:
@@ -149,14 +154,13 @@ class OpenBlock(EventColumns):
 
     def add(
         self,
-        revisions: list[int],
         keys: list[bytes],
         befores: Sequence[MaybeRecord],
-        afters: Sequence[MaybeRecord],
+        afters: Sequence[RecordAfter],
     ) -> None:
         """Add the newest events. The block has room for them."""
         if len(keys) <= FEW_EVENTS:
-            for row in zip(revisions, keys, befores, afters, strict=True):
+            for row in zip(keys, befores, afters, strict=True):
                 self._add_one(*row)
             return
         # Not `zip(*befores)`: its iterators, one for each event, would set off a garbage collection.
@@ -164,12 +168,12 @@ class OpenBlock(EventColumns):
         for before in befores:
             old += before or ABSENT
         for after in afters:
-            new += after or _GONE
-        self.add_columns(revisions, keys, old[::5], old[1::5], old[2::5], old[3::5], old[4::5], new[::5], new[4::5])
+            new += after
+        self.add_columns(new[2::5], keys, old[::5], old[1::5], old[2::5], old[3::5], old[4::5], new[::5], new[4::5])
 
-    def _add_one(self, revision: int, key: bytes, before: MaybeRecord, after: MaybeRecord) -> None:
+    def _add_one(self, key: bytes, before: MaybeRecord, after: RecordAfter) -> None:
         value, created, modified, version, lease_id = before or ABSENT
-        new_value, _, _, _, new_lease_id = after or _GONE
+        new_value, _, revision, _, new_lease_id = after
         place = len(self.keys)
         total = (self.totals[-1] if place else 0) + RECORD_OVERHEAD_BYTES + len(key) + len(value)
         if lease_id or new_lease_id or not self._is_plain or max(revision, total, version) > _NARROW_MAX:

@@ -15,6 +15,7 @@ from kvstore.errors import QuotaExceeded, RevisionAhead, RevisionCompacted
 from kvstore.limits import MIB
 from kvstore.protocol.commands import (
     ChangeLimits,
+    Command,
     Compact,
     Delete,
     DeleteRange,
@@ -29,7 +30,7 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.results import Acknowledged, GetResult, RangeResult, Record, TxnResult, read_result
 from kvstore.store.events_since import EventsSince
 from kvstore.store.history import Event, History
-from kvstore.store.machine import KvMachine
+from kvstore.store.machine import NEW_EVENTS_BYTES_MAX, NEW_EVENTS_MAX, KvMachine
 from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, SealedBlock
 from raft import Entry, EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed, restored
@@ -533,7 +534,7 @@ def test_compacted_blocks_are_freed_one_at_a_time() -> None:
 
     counts = []
     for _ in range(5):
-        counts.append(len(history._dropped))
+        counts.append(len(history.dropped))
         history.settle()
 
     assert counts == [3, 2, 1, 0, 0]
@@ -549,7 +550,7 @@ def test_compacted_blocks_do_not_pile_up_however_many_events_come_at_a_time() ->
         if revision % (3 * BLOCK_EVENTS) == 0:
             history.settle()
     history.settle()
-    assert len(history._dropped) <= 4
+    assert len(history.dropped) <= 4
 
 
 def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
@@ -575,3 +576,42 @@ def test_large_values_that_are_not_kept_any_more_are_freed() -> None:
     held = [value for block in (*history.blocks, history.open) for value in block.values]
     assert len(history) in (7, 8)
     assert sum(map(len, held)) <= 8 * MIB + 2 * BLOCK_BYTES
+
+
+# New events.
+
+
+def apply(machine: KvMachine, *commands: Command) -> None:
+    """Apply an entry, and read nothing."""
+    payload = encode_batch(0, [encode_command(command) for command in commands])
+    machine.apply(Entry(9, 1, EntryKind.COMMANDS, payload))
+
+
+def test_new_events_are_moved_to_blocks_some_hundred_at_a_time_and_shown_at_once() -> None:
+    fed = Fed(level=2)
+    open_block = fed.machine.history.open
+    lengths = list[int]()
+    for number in range(2 * NEW_EVENTS_MAX):
+        apply(fed.machine, Put(b"k", b"%d" % number))
+        lengths.append(len(open_block))
+    assert set(lengths) == {0, NEW_EVENTS_MAX, 2 * NEW_EVENTS_MAX}
+
+    apply(fed.machine, Put(b"k", b"last"))
+
+    assert events(fed)[-1].after == fed.machine.records_of([b"k"])[0]
+    assert len(open_block) == 2 * NEW_EVENTS_MAX + 1
+
+
+@pytest.mark.parametrize("replaces", [Put(b"k", b""), Delete(b"k")])
+def test_new_events_do_not_keep_large_values_for_long(replaces: Put | Delete) -> None:
+    """Neither the values that commands bring, nor those that small commands replace."""
+    machine = Fed(level=2, history_bytes_max=1).machine
+    history, large = machine.history, MIB // 2
+    for number in range(20):
+        apply(machine, Put(b"k", bytes(large)))
+        apply(machine, replaces)
+        apply(machine, Put(b"%d" % number, bytes(large)))
+    for number in range(20):
+        apply(machine, Put(b"%d" % number, b""))
+        kept = {id(record[0]): len(record[0]) for record in (*history.befores, *history.afters) if record and record[0]}
+        assert sum(kept.values()) <= NEW_EVENTS_BYTES_MAX + large
