@@ -69,6 +69,10 @@ no profile and no membership changes.
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
 """The grains of coarse clocks, in ns. A second is a multiple of each grain, because sessions live for whole seconds."""
 
+COARSE_RETENTION_BYTES = 20_000
+"""The least retention of a log if clocks have the coarsest grain. Such a member installs one slice of a snapshot per
+grain. If its leader kept only a few entries in this time, the member would need another snapshot after each one."""
+
 OPERATIONS_MAX = 4_000
 """The most operations of a run, roughly. A busier run is cut short: many short runs find more bugs than a long one."""
 
@@ -120,7 +124,10 @@ def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
     load = plan.load
     if load.session_ttl_ns and random.random() < 0.7:
         load = replace(load, session_ttl_ns=SECOND_NS)
-    return replace(plan, load=load)
+    raft = plan.raft
+    if plan.clocks.grain_ns == max(GRAINS_NS):
+        raft = replace(raft, retention_bytes_max=max(raft.retention_bytes_max, COARSE_RETENTION_BYTES))
+    return replace(plan, load=load, raft=raft)
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:

@@ -86,6 +86,16 @@ def test_clocks_are_coarse_in_some_seeds_and_never_where_leases_need_fine_ones()
     assert all(SECOND_NS % plan.clocks.grain_ns == 0 for plan in coarse)
 
 
+def test_a_log_keeps_more_than_a_few_entries_where_clocks_are_coarsest() -> None:
+    """Seed 20,100,774: a member with a grain of 50 ms installs one slice of a snapshot per grain. Its leader kept two
+    entries, so the member got one snapshot after another and never reached the others."""
+    plans = [draw_plan(seed) for seed in (20_100_774, *range(1, 200))]
+    coarsest = [plan for plan in plans if plan.clocks.grain_ns == 50_000_000]
+    assert plans[0] in coarsest
+    assert len(coarsest) > 3
+    assert all(plan.raft.retention_bytes_max >= 20_000 for plan in coarsest)
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
