@@ -80,6 +80,8 @@ ALL_ROWS = 1 << 20
 RECORDS, DELETIONS, SESSIONS, RESULTS, HISTORY, LEASES = 1, 2, 3, 4, 5, 6
 
 _usual_numbers = Struct(">BIBIBB").pack
+_pack_u16, _pack_u32 = Struct(">BH").pack, Struct(">BI").pack
+_SMALL = tuple(uint_head(number) for number in range(256))
 
 
 class InvalidSnapshot(Exception):
@@ -225,19 +227,27 @@ def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
 
 
 def _event_rows(view: HistorySnapshotView) -> Iterator[tuple[bytes, int]]:
+    """The encoded events, newest first.
+
+    Under a steady load a snapshot has as many events as there were puts since the last one, so each put pays for an
+    event here. Therefore numbers of the usual sizes are encoded without a call of `uint_head`, which halves the time.
+    """
     for revision, key, before in view.newest_first():
         if before is None:
             row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, b"\xf6"))
             yield row, len(key) + ITEM_OVERHEAD_BYTES
+            continue
+        value, created, modified, version, lease_id = before
+        if 1 << 16 <= modified < revision < 1 << 32 and version < 1 << 16 and lease_id == 0:
+            head = _pack_u32(0x1A, revision)
+            created_head = _pack_u32(0x1A, created) if created >= 1 << 16 else uint_head(created)
+            version_head = _SMALL[version] if version < 256 else _pack_u16(0x19, version)
+            numbers: tuple[bytes, ...] = created_head, _pack_u32(0x1A, modified), version_head, b"\x00"
         else:
-            value, created, modified, version, lease_id = before
-            if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # As for a record.
-                numbers = _usual_numbers(0x1A, created, 0x1A, modified, version, 0)
-            else:
-                numbers = b"".join(map(uint_head, (created, modified, version, lease_id)))
-            record = b"\x85", bytes_head(len(value)), value, numbers
-            row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, *record))
-            yield row, len(key) + len(value) + ITEM_OVERHEAD_BYTES
+            head = uint_head(revision)
+            numbers = uint_head(created), uint_head(modified), uint_head(version), uint_head(lease_id)
+        record = b"\x85", bytes_head(len(value)), value, *numbers
+        yield b"".join((b"\x83", head, bytes_head(len(key)), key, *record)), len(key) + len(value) + ITEM_OVERHEAD_BYTES
 
 
 def _lease_rows(rows: Iterable[LeaseRow]) -> Iterator[tuple[bytes, int]]:
