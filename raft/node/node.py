@@ -152,7 +152,7 @@ class Node:
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # Further messages would cause more writes, so the stop might never end.
-        if self.failure or peer_id not in self._incarnations.durable:
+        if self.failure or (peer_id not in self._incarnations.final and not self._may_use(peer_id)):
             return  # Of the peers with a pin, the core decides which it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
             # With a stalled disk this member would campaign too late. With a full disk it could write nothing as
@@ -463,6 +463,13 @@ class Node:
 
     # Inside.
 
+    def _may_use(self, peer_id: str) -> bool:
+        """True if messages of this peer may be used, although its pin is not final yet or the configuration names
+        another incarnation."""
+        member = self._core.configuration.member(peer_id)
+        known = member.incarnation_id if member is not None else b""
+        return self._incarnations.may_use(peer_id, is_member=member is not None, known=known)
+
     def _start_sync(self) -> None:
         self._commit.start(self._core.appliable_index, self._now)
 
@@ -588,6 +595,7 @@ class Node:
         effects.events += ready.events
         if ready.peers_changed:
             effects.peers_changed = True
+            self._incarnations.configured((m.node_id, m.incarnation_id) for m in self._core.configuration.members)
         return calls_core
 
     def _apply_slice(self) -> None:

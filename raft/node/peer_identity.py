@@ -10,7 +10,8 @@ See docs/reference/specification.md#13-incarnations-and-pins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from raft.errors import RaftError
 from raft.interfaces import PinStore
@@ -59,6 +60,13 @@ class IncarnationReplaced(RaftError):
         )
 
 
+@dataclass(slots=True)
+class _Pin:
+    incarnation_id: bytes
+    is_preliminary: bool = False
+    is_durable: bool = False
+
+
 class KnownIncarnations:
     """The pins of one node, durable ones and ones that are being written. `is_blank`: True if the node's log was empty
     at the start."""
@@ -67,13 +75,13 @@ class KnownIncarnations:
         self._store = store
         self._failed = failed
         self._is_blank = is_blank
-        self.durable = dict(store.pins())  # Peer id → incarnation id. Only messages of these peers may be used.
-        self._under_way: dict[str, bytes] = {}
-        self._preliminary: set[str] = set()  # Peers that were no members here when they were pinned.
+        self._pins = {peer_id: _Pin(pinned, is_durable=True) for peer_id, pinned in store.pins().items()}
+        self.final = set(self._pins)  # Peers whose messages may be used: the pin is durable and final.
 
     def of(self, peer_id: str) -> bytes:
         """The incarnation id that is pinned or being pinned for this peer; b"" if it never connected."""
-        return self.durable.get(peer_id) or self._under_way.get(peer_id, b"")
+        pin = self._pins.get(peer_id)
+        return pin.incarnation_id if pin is not None else b""
 
     def check(self, peer_id: str, incarnation_id: bytes, *, is_member: bool = True, known: bytes = b"") -> None:
         """Accept a peer's hello, and begin to pin the peer if it is new.
@@ -82,24 +90,22 @@ class KnownIncarnations:
         another incarnation, or if it is new and there are PINS_MAX pins already.
 
         `is_member`: the peer is in the configuration. The pin of a peer that was not is preliminary: this node has
-        counted none of its promises, so another incarnation may replace it, until the pinned one comes as a member.
+        counted none of its promises, so another incarnation may replace it. The pin becomes final when the pinned
+        incarnation comes as a member, or when a message of the pinned incarnation is used while the peer is a member.
         """
         assert len(incarnation_id) == 16, incarnation_id
-        pinned = self.durable.get(peer_id, self._under_way.get(peer_id))
+        pin = self._pins.get(peer_id)
+        pinned = pin.incarnation_id if pin is not None else None
         if known and known != pinned:
             pinned = None if known == incarnation_id else known  # The pin belongs to an earlier user of this id.
-        elif pinned != incarnation_id and peer_id in self._preliminary:
+        elif pinned != incarnation_id and not known and pin is not None and pin.is_preliminary:
             pinned = None
-        if pinned is None and len({*self.durable, *self._under_way, peer_id}) > PINS_MAX:
-            raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
-        if is_member:
-            self._preliminary.discard(peer_id)
-        elif pinned is None:
-            self._preliminary.add(peer_id)
         if pinned is None:
-            self.durable.pop(peer_id, None)
-            self._under_way[peer_id] = incarnation_id
-            self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, incarnation_id, error))
+            if len({*self._pins, peer_id}) > PINS_MAX:
+                raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
+            self.final.discard(peer_id)
+            self._pins[peer_id] = new = _Pin(incarnation_id, is_preliminary=not is_member)
+            self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, new, error))
         elif pinned != incarnation_id:
             raise PeerRefused(
                 peer_id,
@@ -108,6 +114,32 @@ class KnownIncarnations:
                 "data folder was lost or made anew, so it has forgotten its votes. Bring back the folder itself (no "
                 "older copy), or replace it as a new member with a new node id",
             )
+        elif is_member and pin is not None:
+            pin.is_preliminary = False
+
+    def may_use(self, peer_id: str, *, is_member: bool, known: bytes) -> bool:
+        """True if a message of this peer may be used. `is_member` and `known`: see `check`. Only peers that are not in
+        `final` need this question.
+
+        If the peer is a member, its pin becomes final: this node may count what the message promises.
+        """
+        pin = self._pins.get(peer_id)
+        if pin is None or not pin.is_durable or (known and known != pin.incarnation_id):
+            return False
+        if is_member:
+            pin.is_preliminary = False
+            self.final.add(peer_id)
+        return True
+
+    def configured(self, known: Iterable[tuple[str, bytes]]) -> None:
+        """The configuration has changed. `known`: pairs of a peer and its incarnation in the configuration, or b"".
+
+        If a peer has come with another incarnation than the configuration names, its messages are not used from now on,
+        even if its connections last.
+        """
+        for peer_id, incarnation_id in known:
+            if incarnation_id and incarnation_id != self.of(peer_id):
+                self.final.discard(peer_id)
 
     def refused_by(self, peer_id: str, code: str) -> None:
         """A peer refused this node with `code`. If this node began with an empty log and the peer knows it with another
@@ -119,11 +151,11 @@ class KnownIncarnations:
         if code == WRONG_INCARNATION and self._is_blank:
             self._failed(f"its hello to {peer_id}", IncarnationReplaced(peer_id))
 
-    def _pinned(self, peer_id: str, incarnation_id: bytes, error: BaseException | None) -> None:
+    def _pinned(self, peer_id: str, pin: _Pin, error: BaseException | None) -> None:
         if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
-        elif self._under_way.get(peer_id) == incarnation_id:  # If not, a newer pin has replaced this one.
-            self.durable[peer_id] = self._under_way.pop(peer_id)
+        else:
+            pin.is_durable = True  # If a newer pin has replaced this one, nobody asks for this one.
 
 
 def _short(incarnation_id: bytes) -> str:

@@ -13,6 +13,9 @@ from raft import Entry, EntryKind, IncarnationReplaced, Member, PeerRefused, Raf
 from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.node_cluster import OneNode, World, incarnation_of
 
+FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in range(1, 4))
+"""Data folders of one machine."""
+
 
 def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
     """A pin is synced before any vote, append or acknowledgement of that peer is used.
@@ -114,25 +117,109 @@ def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
 
 def test_the_folder_that_came_before_its_machine_was_a_member_may_be_made_anew() -> None:
     """It promised nothing that anybody counted. Once it has come as a member, it is pinned for good."""
-    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
-    first, second, third = (bytes([number]) * 16 for number in range(1, 4))
-    s1.node.peer_hello("s9", first)
-    s1.settle()
-    s1.node.peer_hello("s9", second)
-    s1.settle()
-    assert s1.node.pinned_incarnation("s9") == second
+    s1 = a_node_that_has_met_s9(FIRST, SECOND)
+    assert s1.node.pinned_incarnation("s9") == SECOND
 
-    members = replace(s1.node.core.configuration, learners=(Member("s9", "s9:2", "s9:1"),))
-    added = Entry(1, 1, EntryKind.CONFIGURATION, members.encode())
-    s1.node.peer_hello("s2", incarnation_of("s2"))
-    s1.settle()
-    s1.node.receive("s2", replace(heartbeat(term=1), entries=(added,)))
-    s1.node.peer_hello("s9", third)
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
+    s1.node.peer_hello("s9", THIRD)
     s1.settle()
 
-    assert s1.node.pinned_incarnation("s9") == third
+    assert s1.node.pinned_incarnation("s9") == THIRD
     with pytest.raises(PeerRefused, match="forgotten its votes"):
-        s1.node.peer_hello("s9", second)
+        s1.node.peer_hello("s9", SECOND)
+
+
+def with_s9(s1: OneNode, *, incarnation_id: bytes = b"", is_voter: bool = False) -> Entry:
+    """The first entry of a log: s9 becomes a member."""
+    members, added = s1.node.core.configuration, Member("s9", "s9:2", "s9:1", incarnation_id)
+    members = replace(members, voters=(*members.voters, added)) if is_voter else replace(members, learners=(added,))
+    return Entry(1, 1, EntryKind.CONFIGURATION, members.encode())
+
+
+def a_node_that_has_met_s9(*incarnation_ids: bytes) -> OneNode:
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    for incarnation_id in incarnation_ids:
+        s1.node.peer_hello("s9", incarnation_id)
+    s1.settle()
+    return s1
+
+
+def test_the_folder_that_was_heard_since_its_machine_is_a_member_is_pinned_for_good() -> None:
+    """Its connection may have stood all the time, without another hello. It may have voted meanwhile."""
+    s1 = a_node_that_has_met_s9(FIRST)
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
+    s1.settle()
+
+    s1.node.receive("s9", VoteRequest(term=2, last_index=1, last_term=1, transfer=False))
+
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        s1.node.peer_hello("s9", SECOND)
+
+
+def test_the_folder_that_was_heard_before_its_machine_was_a_member_may_be_made_anew() -> None:
+    s1 = a_node_that_has_met_s9(FIRST)
+    s1.node.receive("s9", VoteRequest(term=1, last_index=0, last_term=0, transfer=False))
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
+    s1.settle()
+
+    s1.node.peer_hello("s9", SECOND)
+
+    assert s1.node.pinned_incarnation("s9") == SECOND
+
+
+def test_the_folder_that_the_configuration_names_is_not_made_anew_though_it_was_met_before() -> None:
+    s1 = a_node_that_has_met_s9(FIRST)
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1, incarnation_id=FIRST, is_voter=True),)))
+    s1.settle()
+
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        s1.node.peer_hello("s9", SECOND)
+
+
+def test_another_folder_than_the_configuration_names_is_heard_no_more() -> None:
+    """Its connection stands, so no hello comes at which it could be refused."""
+    s1 = a_node_that_has_met_s9(SECOND)
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1, incarnation_id=FIRST, is_voter=True),)))
+    s1.settle()
+
+    s1.node.receive("s9", heartbeat(5, (1, 1)))
+    assert s1.node.core.term == 1
+
+    s1.node.peer_hello("s9", FIRST)
+    s1.settle()
+    s1.node.receive("s9", heartbeat(5, (1, 1)))
+    assert s1.node.core.term == 5
+
+
+def test_another_folder_than_the_configuration_names_is_not_heard_though_its_pin_was_on_its_way() -> None:
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
+    s1.settle()
+    s1.node.peer_hello("s9", SECOND)
+    named = replace(with_s9(s1, incarnation_id=FIRST), index=2)
+    s1.node.receive("s2", replace(heartbeat(1, (1, 1)), entries=(named,)))
+    s1.settle()
+
+    s1.node.receive("s9", heartbeat(5, (2, 1)))
+
+    assert s1.node.core.term == 1
+
+
+def test_a_folder_that_comes_again_after_another_waits_for_its_newest_pin() -> None:
+    """The file of pins is written three times; after the second time, it names the other folder."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    for incarnation_id in (FIRST, SECOND, FIRST):
+        s1.node.peer_hello("s9", incarnation_id)
+    request = VoteRequest(term=5, last_index=0, last_term=0, transfer=False)
+
+    for _ in range(2):
+        s1.disk.complete_one()
+        s1.node.receive("s9", request)
+        assert s1.node.core.term == 0
+    s1.disk.complete_one()
+    s1.node.receive("s9", request)
+
+    assert s1.node.core.term == 5
 
 
 def test_a_failed_pin_stops_the_node() -> None:
