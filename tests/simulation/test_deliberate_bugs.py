@@ -13,6 +13,7 @@ from harness.mutants.hunt import Hunt
 from harness.mutants.mutant import load_catalogue
 from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
+from harness.sim.checks.messages import PINNED_BEFORE_USE
 
 SEEDS_MAX = 40
 TERM = "a term is durable before it is told"
@@ -22,7 +23,7 @@ QUICK = {
     "a vote is granted before it is durable": {TERM, "a vote is durable before it is told"},
     "an append is acknowledged before it is durable": {"an entry is durable before it is acknowledged"},
     "half of the votes win an election": {"a leader has the votes of a majority", PRE_VOTES},
-    "pins are ignored": {"a pin is durable before its peer is answered"},
+    "pins are ignored": {PINNED_BEFORE_USE},
 }
 """mutant: the rules that may find it."""
 

@@ -6,6 +6,7 @@ See docs/reference/specification.md#3-order-of-durability.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from harness.sim.checks.commitment import CommitmentChecker
@@ -14,7 +15,7 @@ from harness.sim.checks.leader import LeaderChecker
 from harness.sim.checks.leader_loss import LeaderLossChecker
 from harness.sim.checks.lease_promises import LeasePromiseChecker
 from harness.sim.checks.membership import Halves, check_standing, halves_of, has_majorities
-from harness.sim.checks.messages import check_promise
+from harness.sim.checks.messages import PINNED_BEFORE_USE, check_pin, check_promise, check_refuses_others
 from harness.sim.checks.node_events import NodeEventChecker
 from harness.sim.checks.proposal_ends import ProposalChecker
 from harness.sim.checks.reads import ReadChecker
@@ -73,12 +74,24 @@ class MemberChecker:
         self._reads = ReadChecker(world, member, commitment.timeline)
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
         self._lease_promises: LeasePromiseChecker
+        self._heard_members: set[str] = set()  # Members whose messages the node has used while they were members.
 
     def begins(self, node: NodeProbe) -> None:
         """Begin to check the node of this life."""
         self._lease_promises = LeasePromiseChecker(node.core, self._member.now())
+        node.used = partial(self.used, node)
+        for known in node.core.configuration.members:
+            if node.pinned_incarnation(known.node_id):  # From before a restart, so it is final.
+                check_refuses_others(self._member, node, known.node_id)
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened
+
+    def used(self, node: Node, sender: str) -> None:
+        """Check a message of `sender` that the core of `node` is about to use."""
+        check_pin(self._world, self._member, sender, PINNED_BEFORE_USE)
+        if sender not in self._heard_members and node.core.configuration.member(sender) is not None:
+            self._heard_members.add(sender)
+            check_refuses_others(self._member, node, sender)
 
     def read_asked(self, ticket: int) -> None:
         """Note a read that the node has accepted."""

@@ -15,12 +15,20 @@ from raft import (
     InstallSnapshotProgress,
     Message,
     Node,
+    PeerRefused,
     PreVoteRequest,
     PreVoteResponse,
     Role,
     VoteRequest,
     VoteResponse,
 )
+
+PINNED_BEFORE_ANSWERS = "a pin is durable before its peer is answered"
+PINNED_BEFORE_USE = "a pin is durable before a message of its peer is used"
+PINNED_AS_MEMBER = "a member that was heard, or pinned before a restart, is not replaced by another folder"
+
+NOBODY = bytes(16)
+"""An incarnation id that no folder has."""
 
 ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteResponse, VoteResponse)
 
@@ -37,7 +45,7 @@ def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver
         broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
     is_current = message.term == state.term
     if isinstance(message, ANSWERS):
-        check_pin(world, member, receiver)
+        check_pin(world, member, receiver, PINNED_BEFORE_ANSWERS)
     match message:
         case VoteResponse(term=term, granted=True):
             check_vote(world, member, term, receiver, is_current)
@@ -60,15 +68,31 @@ def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver
             pass
 
 
-def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
-    """Check that the pin of a peer is durable before an answer to the peer leaves.
+def check_pin(world: CheckedWorld, member: MachineView, peer_id: str, rule: str) -> None:
+    """Check that the pin of a peer is durable before a message of the peer is used, and before an answer leaves.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
     pins = member.image.durable_names.get("pins")
-    incarnation_id = world.members[receiver].identity.incarnation_id
+    incarnation_id = world.members[peer_id].identity.incarnation_id
     if not member.is_damaged and (pins is None or incarnation_id not in pins.durable):
-        broken("a pin is durable before its peer is answered", f"{member.node_id} answers {receiver}")
+        broken(rule, f"{member.node_id} hears and answers {peer_id}")
+
+
+def check_refuses_others(member: MachineView, node: Node, peer_id: str) -> None:
+    """Check that `member` refuses each folder of a peer but the one that it knows. The peer is in its configuration.
+    The refusal changes nothing, so a run with this check is the same as without it.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    try:
+        node.peer_hello(peer_id, NOBODY)
+    except PeerRefused as refused:
+        answer = refused.code
+    else:
+        answer = "accepted"
+    if answer != "wrong_incarnation":
+        broken(PINNED_AS_MEMBER, f"{member.node_id} knows {peer_id}; the hello of another folder is {answer}")
 
 
 def check_leads(world: CheckedWorld, member: MachineView, term: int, receiver: str) -> None:

@@ -1,6 +1,7 @@
 """Machines that got a new data folder before they were added to the cluster, although some members know the former one.
 
-The members that know the former folder refuse the new one until the configuration names it. When a leader makes such a
+The pins of the former folder are preliminary, so the members that know it take the new one. A restart makes such a pin
+final: from then on its member refuses the new folder until the configuration names it. When a leader makes such a
 machine a voter, the leader writes into the configuration which folder of the machine has acknowledged the log. Members
 then drop their pins of the former folder.
 
@@ -18,6 +19,9 @@ from harness.sim.faults.upgrades import Upgrades
 from harness.sim.world.context import MachineView
 from raft import Identity, PeerRefused
 
+FIRST_LIFE = 1
+"""The number of the first process of a machine. This process meets the former folders."""
+
 
 class FormerFolders:
     """Introduces the former folders to members, and knows which members may still refuse the new folders."""
@@ -32,7 +36,7 @@ class FormerFolders:
         This process has no leader yet, so it accepts hellos of machines that it does not know.
         """
         for machine, met_by in self._met.items():
-            if member.life == 1 and member.node_id in met_by and member.node is not None:
+            if member.life == FIRST_LIFE and member.node_id in met_by and member.node is not None:
                 with suppress(PeerRefused):  # A member with an older build may refuse the hello.
                     self._upgrades.greet(member.node, member.machine, self._former(machine))
 
@@ -41,10 +45,13 @@ class FormerFolders:
         return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
 
     def may_be_refused(self, machine: str, by: str) -> bool:
-        """True if `by` has met the former folder, and no configuration in the log of `by` names the new folder yet."""
-        if by not in self._met.get(machine, ()):
+        """True if `by` has met the former folder before its newest start, and no configuration in the log of `by` names
+        the new folder yet.
+        """
+        member = self._world.members[by]
+        if by not in self._met.get(machine, ()) or member.life <= FIRST_LIFE:
             return False
-        members = self._world.safety.members.in_force(self._world.members[by].logs.memory)
+        members = self._world.safety.members.in_force(member.logs.memory)
         known = members.member(machine)
         return known is None or not known.incarnation_id
 

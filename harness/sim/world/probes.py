@@ -132,10 +132,17 @@ class LogProbe:
 
 
 class NodeProbe(Node):
-    """A Node that reports which reads and proposals it has accepted."""
+    """A Node that reports whose messages its core uses, and which reads and proposals it has accepted."""
 
+    used: Callable[[str], None]
     read_asked: Callable[[int], None]
     proposed: Callable[[Sequence[int]], None]
+
+    def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
+        """See raft.Node."""
+        if event == self.core.step:
+            self.used(str(arguments[0]))
+        return super()._on_core(event, *arguments)
 
     def propose(self, command: bytes, ticket: int) -> None:
         """See raft.Node."""

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from harness.sim.checks.messages import PINNED_AS_MEMBER
 from raft import (
     AppendAccepted,
     HardState,
     LogPosition,
     Message,
+    Node,
     PreVoteRequest,
     Role,
     VoteRequest,
@@ -146,6 +148,36 @@ def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
 
     with broken_rule("a pin is durable before its peer is answered"):
         stage.say(stage.leader, replace(ACCEPTED, term=stage.term))
+
+
+def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
+    """Even if no answer follows, as after an acknowledgement."""
+    stage = Stage()
+    del stage.follower.image.durable_names["pins"]
+
+    with broken_rule("a pin is durable before a message of its peer is used"):
+        stage.node(stage.follower).receive(stage.leader.node_id, replace(APPEND, term=stage.term))
+
+
+def test_who_would_take_another_folder_for_a_member_that_it_has_heard_is_seen() -> None:
+    """No further hello of the member has come since it is one."""
+    stage = Stage()
+    node = stage.node(stage.follower)
+    stage.checker(stage.follower)._heard_members.clear()
+    node._incarnations._pins[stage.leader.node_id].is_preliminary = True
+
+    with broken_rule(PINNED_AS_MEMBER):
+        node.receive(stage.leader.node_id, replace(APPEND, term=stage.term))
+
+
+def test_who_would_take_another_folder_for_a_member_after_a_restart_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    stage.follower.crash(power=True)
+    monkeypatch.setattr(Node, "peer_hello", lambda *_: None)
+
+    stage.follower.boot()
+    with broken_rule(PINNED_AS_MEMBER):
+        stage.run(300)
 
 
 def test_an_acknowledgement_to_who_does_not_lead_is_seen() -> None:

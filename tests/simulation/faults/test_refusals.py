@@ -128,9 +128,14 @@ def test_machines_that_were_made_anew_are_known_by_a_minority_of_the_voters() ->
             assert 0 < len(met_by) <= len(plan.voters) // 2
 
 
-def test_who_has_met_another_folder_may_refuse_a_machine_until_it_is_named() -> None:
+def test_who_has_met_another_folder_and_was_restarted_may_refuse_a_machine_until_it_is_named() -> None:
+    """A restart makes the pin final. Before, the machine's second folder replaces it."""
     world = Simulation(a_changing_plan(former_folders={"n4": ("n2",)}))
+    member = world.members["n2"]
+    member.life = 1
+    assert not world.may_refuse("wrong_incarnation", "n4", by="n2")
 
+    member.life = 3
     assert world.may_refuse("wrong_incarnation", "n4", by="n2")
     assert not world.may_refuse("wrong_incarnation", "n4", by="n1")
     assert not world.may_refuse("wrong_incarnation", "n3", by="n2")
