@@ -56,7 +56,9 @@ def check_services(run_id: str, rows: Callable[[], Iterable[Row]], clocks: Clock
 
 def result_of(run_id: str, plan: Plan, keys: KeyResult) -> ServiceResult:
     """Return the result of a run. `keys`: the joined result of all its keys."""
-    found, checked = plan.judge_whole(keys.ends)
+    found, checked, settled = plan.judge_whole(keys)
+    replaced = settled_rows_of([*keys.settled, *settled.settlements])
+    replaced |= {op_id: [row] for op_id, row in settled.rows.items()}
     return ServiceResult(
         run_id,
         plan.summary.rows,
@@ -66,7 +68,7 @@ def result_of(run_id: str, plan: Plan, keys: KeyResult) -> ServiceResult:
         keys.counts + Counter(one.judged for one in found),
         checked + keys.checked,
         keys.lags,
-        with_run(settled_rows_of(keys.settled), run_id),
+        with_run(replaced, run_id),
     )
 
 

@@ -7,7 +7,7 @@ summary of all rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,11 @@ from spark_audit.history.operation import as_bytes
 from spark_audit.history.services import is_service, parse_service
 from spark_audit.services.key_check import About, KeyResult, check_key
 from spark_audit.services.key_facts import Fact, Interest, Subject
-from spark_audit.services.leases import LEASES, LeaseCall, LeaseEnd, calls_of, lease_findings, leases_of
+from spark_audit.services.leases import LEASES, LeaseCall, calls_of, lease_findings, leases_of
 from spark_audit.services.locks import LOCKS, LockCall, lock_findings, lock_of
 from spark_audit.services.naming import Finding
-from spark_audit.services.revision_order import Listed, Steps, judge_order
+from spark_audit.services.revision_order import Listed, Steps, acknowledged, judge_order
+from spark_audit.services.unknown_batches import Settled, UnknownBatch, settle, unknown_batch
 from spark_audit.services.watches import (
     BOOKMARK,
     ONCE,
@@ -39,7 +40,8 @@ Row = Mapping[str, Any]
 class Summary:
     """The watches, leases and locks in some rows of a run.
 
-    `read_at`: the keys that were read at a revision. `findings`: violations that a single row shows.
+    `read_at`: the keys that were read at a revision. `unknown`: op_id → unknown transaction or deletion of a range.
+    `findings`: violations that a single row shows.
     """
 
     rows: int = 0
@@ -47,10 +49,13 @@ class Summary:
     leases: list[LeaseCall] = field(default_factory=list)
     locks: list[LockCall] = field(default_factory=list)
     read_at: set[str] = field(default_factory=set)
+    unknown: dict[int, UnknownBatch] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     def note(self, row: Row) -> None:
-        """Add a well-formed row. A row that is not one of a service adds nothing."""
+        """Add a well-formed row. Only rows of services and unknown transactions add anything."""
+        if (batch := unknown_batch(row)) is not None:
+            self.unknown[row["op_id"]] = batch
         if not is_service(row):
             return
         self.rows += 1
@@ -71,6 +76,7 @@ class Summary:
         self.leases += other.leases
         self.locks += other.locks
         self.read_at |= other.read_at
+        self.unknown |= other.unknown
         self.findings += other.findings
 
 
@@ -117,23 +123,47 @@ class Plan:
             mine = (fact for fact in facts[key] if not isinstance(fact, Steps | Listed))
             together.add(check_key(key, mine, about))
         for revision in sorted(subject for subject in facts if isinstance(subject, int)):
-            about_it = (fact for fact in facts[revision] if isinstance(fact, Steps | Listed))
-            found = judge_order(about_it, self.parts)
+            listed = [fact for fact in facts[revision] if isinstance(fact, Listed)]
+            source = acknowledged(fact for fact in facts[revision] if isinstance(fact, Steps))
+            if not source:
+                together.listed += listed
+            found = judge_order(listed, source, self.parts)
             together.findings += found
             together.counts.update(one.judged for one in found)
         return together
 
-    def judge_whole(self, ends: Sequence[LeaseEnd]) -> tuple[list[Finding], Counter[str]]:
-        """Judge what does not concern single keys. Return the findings, and how many things were judged per property.
+    def judge_whole(self, keys: KeyResult) -> tuple[list[Finding], Counter[str], Settled]:
+        """Judge what does not concern single keys. `keys`: the joined result of all keys and revisions.
 
-        `ends`: the ends of leases that the events of keys showed.
+        Return the findings, how many things were judged per property, and what is known about unknown transactions and
+        unknown deletions of ranges.
         """
-        leases = leases_of(self.summary.leases, ends)
-        found = [*self.findings, *lease_findings(leases, self.clocks), *lock_findings(self.summary.locks, self.clocks)]
+        settled = settle(keys.opened, self.summary.unknown, self.segments, self.parts)
+        leases = leases_of(self.summary.leases, keys.ends)
+        found = [*self.findings, *settled.findings, *self._order_findings(keys.listed, settled)]
+        found += [*lease_findings(leases, self.clocks), *lock_findings(self.summary.locks, self.clocks)]
         checked: Counter[str] = Counter()
         checked[ONCE] = sum(part.events for part in self.summary.parts)
         checked[BOOKMARK] = sum(part.bookmarks for part in self.summary.parts)
         checked[RESUME] = sum(part.resumes is not None for part in self.summary.parts)
         checked[LEASES] = sum(call.kind != "attach" for call in self.summary.leases)
         checked[LOCKS] = len(self.summary.locks)
-        return found, checked
+        return found, checked, settled
+
+    def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:
+        """Yield the faults in the order of the events of revisions that no acknowledged operation of several changes
+        made."""
+        by_revision: dict[int, list[Listed]] = {}
+        for message in listed:
+            by_revision.setdefault(message.revision, []).append(message)
+        for revision, messages in sorted(by_revision.items()):
+            sources = settled.orders.get(revision)
+            if sources is None:
+                sources = self._end_of_lease({event for message in messages for event in message.events})
+            yield from judge_order(messages, sources, self.parts)
+
+    def _end_of_lease(self, events: Collection[tuple[str, str]]) -> list[Steps]:
+        """Return the end of a lease as the operation that made these events; empty if it cannot have made them."""
+        if any(kind != "delete" or key not in self.attached for kind, key in events):
+            return []
+        return [Steps(tuple(sorted((key for _, key in events), key=as_bytes)), None)]

@@ -15,6 +15,8 @@ from spark_audit.report.material import rounded_latency
 from spark_audit.services.key_facts import Candidate, Change, Delivered, KeyFact, KeyRead
 from spark_audit.services.leases import LEASES, Lease, LeaseCall, LeaseEnd, early_end
 from spark_audit.services.naming import Finding, change_words, finding
+from spark_audit.services.revision_order import Listed
+from spark_audit.services.settlements import CANDIDATES_MAX, OpenEvent, Settlement, all_visible
 from spark_audit.services.watches import WatchPart, WatchSegment
 from spark_audit.verdict.verdict import ShownOperation
 from spark_audit.verdict.words import short, span
@@ -24,16 +26,6 @@ _Seen = tuple[str | None, int | None, int, int | None]  # value, create revision
 GAP, SOURCE, PREVIOUS, HISTORIC = "watch_gap", "watch_source", "watch_previous", "historic"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """An unknown write whose revision an event shows. It took effect before `seen_ns`, the arrival of the event."""
-
-    candidate: Candidate
-    key: str
-    revision: int
-    seen_ns: int
-
-
 @dataclass(slots=True)
 class KeyResult:
     """What was found about one key, or about several keys together.
@@ -41,13 +33,16 @@ class KeyResult:
     `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
     number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag,
     which is the time from the return of the write to the arrival of its event. `ends`: the ends of leases that events
-    show.
+    show. `opened`: the events of which only the whole run shows which unknown write made them. `listed`: the messages
+    about revisions that no acknowledged operation of several changes made.
     """
 
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     settled: list[Settlement] = field(default_factory=list)
     ends: list[LeaseEnd] = field(default_factory=list)
+    opened: list[OpenEvent] = field(default_factory=list)
+    listed: list[Listed] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     lags: Counter[int] = field(default_factory=Counter)
 
@@ -56,6 +51,8 @@ class KeyResult:
         self.findings += other.findings
         self.settled += other.settled
         self.ends += other.ends
+        self.opened += other.opened
+        self.listed += other.listed
         self.counts.update(other.counts)
         self.checked.update(other.checked)
         self.lags.update(other.lags)
@@ -199,19 +196,45 @@ class _Key:
             mine.sort(key=lambda one: (one.name.call_ns, one.plain_id))
             if kind == "delete":
                 mine = self._by_lease(mine, revisions)
-            exchangeable = all(one.op in ("delete", "lease") for one in mine) if kind == "delete" else len(mine) == 1
+            batches = any(one.op == "txn" for one in mine)
+            exchangeable = len(mine) == 1 or (
+                kind == "delete" and all_visible(mine, revisions, self.segments, self.clocks)
+            )
+            of_lease = Counter(one.lease_id for one in mine)
             for number, revision in enumerate(revisions):
                 first = self.events[revision][0]
                 candidate = mine[number] if number < len(mine) else None
                 if candidate is None or self._is_late(candidate, first):
                     self._made_up(first, candidate)
-                    continue
-                same_clock = candidate.name.clock == first.clock
-                if exchangeable and candidate.op != "txn" and same_clock:
+                elif batches:
+                    self._open(first, mine)
+                elif candidate.name.clock == first.clock and (
+                    exchangeable or (of_lease[candidate.lease_id] == 1 and self._ended_by(candidate, revision))
+                ):
                     self.result.settled.append(Settlement(candidate, self.key, revision, first.arrival_ns))
             if kind == "delete":
                 for revision in revisions:
                     self._judge_end(self.events[revision][0], mine)
+
+    def _open(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
+        """Leave an event to the whole run, because the other events of its revision show which candidate made it."""
+        mine = [one for one in candidates if not self._is_late(one, event)]
+        self.result.opened.append(
+            OpenEvent(
+                self.key,
+                event.revision,
+                event.kind,
+                event.value,
+                event.arrival_ns,
+                event.clock,
+                event.watch,
+                tuple(mine) if len(mine) <= CANDIDATES_MAX else None,
+            )
+        )
+
+    def _ended_by(self, candidate: Candidate, revision: int) -> bool:
+        """Return whether the record that was deleted at this revision was attached to the lease of the candidate."""
+        return candidate.lease_id != 0 and candidate.lease_id == self._lease_before(revision)
 
     def _replayed(self) -> dict[int, tuple[int, int]]:
         """Return revision → (create revision, version) of each put; empty if some change of the key is not known."""
@@ -433,7 +456,7 @@ class _Key:
     def _read_problem(self, read: KeyRead, known: _Known | None) -> str | None:
         if not read.found:
             may_delete = any(one.kind == "delete" and self._may_precede(one, read) for one in self._unsettled())
-            if known is not None and known.kind == "put" and not may_delete:
+            if known is not None and known.kind == "put" and not (may_delete and known.revision < read.at):
                 return f"although the {known.words} is the last change up to there"
             return None
         if read.mod_revision is None:

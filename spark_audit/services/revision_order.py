@@ -1,13 +1,13 @@
 """Judges the order of events within a revision: it is the order of the changes of the operation that made the revision.
 
 The facts about a revision are the operation that made it and the messages that delivered it. Only revisions with
-several changes have such facts. Without an acknowledged operation there is nothing to compare with, so the order within
-the revision of an unknown write, or of the end of a lease, is not judged.
+several changes have such facts. If no acknowledged operation made the revision, its messages are compared with the
+unknown operations that may have made it, or with the end of a lease, which deletes keys in the order of their bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -18,10 +18,10 @@ KindAndKey: TypeAlias = tuple[str, str]
 
 
 class Steps(NamedTuple):
-    """An acknowledged operation that changed several keys. `keys`: in the order of its changes."""
+    """An operation that changed several keys. `keys`: in the order of its changes. `name`: None for a lease."""
 
     keys: tuple[str, ...]
-    name: RowName
+    name: RowName | None
 
 
 class Listed(NamedTuple):
@@ -32,33 +32,40 @@ class Listed(NamedTuple):
     watch: int
 
 
-def judge_order(facts: Iterable[Steps | Listed], parts: Mapping[int, WatchPart]) -> list[Finding]:
-    """Compare the messages of a revision with the acknowledged operation that made it, if there is one."""
-    steps: list[Steps] = []
-    listed: list[Listed] = []
-    for fact in facts:
-        if isinstance(fact, Steps):
-            steps.append(fact)
-        else:
-            listed.append(fact)
-    if not steps:
-        return []
-    source = min(steps, key=lambda one: one.name.op_id)
-    place = {key: number for number, key in enumerate(source.keys)}
+def acknowledged(steps: Iterable[Steps]) -> list[Steps]:
+    """Return the acknowledged operation that made a revision; empty if there is none."""
+    named = [(one.name.op_id, one) for one in steps if one.name is not None]
+    return [min(named)[1]] if named else []
+
+
+def judge_order(listed: Iterable[Listed], sources: Sequence[Steps], parts: Mapping[int, WatchPart]) -> list[Finding]:
+    """Compare the messages of a revision with the operations that may have made it.
+
+    There is a finding for each message that has the order of none of them. Without `sources`, nothing is judged.
+    """
     found: list[Finding] = []
     for message in sorted(listed, key=lambda one: (one.watch, one.events)):
-        known = [(kind, key) for kind, key in message.events if key in place]
-        for one, other in pairwise(known):
-            if place[one[1]] > place[other[1]]:
-                found.append(_wrong(message, one, other, source, parts[message.watch]))
-                break
+        faults = [_fault(message, source) for source in sources]
+        if faults and faults[0] is not None and None not in faults:
+            found.append(_wrong(message, *faults[0], sources[0], parts[message.watch]))
     return found
+
+
+def _fault(message: Listed, source: Steps) -> tuple[KindAndKey, KindAndKey] | None:
+    """Return the first two events that are not in the order of the operation; None if there are none."""
+    place = {key: number for number, key in enumerate(source.keys)}
+    known = [(kind, key) for kind, key in message.events if key in place]
+    return next(((one, other) for one, other in pairwise(known) if place[one[1]] > place[other[1]]), None)
 
 
 def _wrong(message: Listed, one: KindAndKey, other: KindAndKey, source: Steps, part: WatchPart) -> Finding:
     told = (
         f"delivered the {one[0]} of {one[1]} before the {other[0]} of {other[1]} (both of revision {message.revision})"
     )
+    if source.name is None:
+        return finding(
+            ONCE, one[1], f"{part.name.words} {told}, although a lease deletes keys in order", part.name.shown(told)
+        )
     did = f"changed {other[1]} before {one[1]}"
     text = f"{part.name.words} {told}, although {source.name.words} {did}"
     return finding(ONCE, one[1], text, part.name.shown(told), source.name.shown(did))

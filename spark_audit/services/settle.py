@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_audit.history.services import plain_rows
-from spark_audit.services.key_check import Settlement
+from spark_audit.services.naming import RowName
+from spark_audit.services.settlements import Settlement, Step
 
 Row = dict[str, Any]
 
@@ -50,31 +51,58 @@ def _plain_id(one: Settlement) -> int:
     return one.candidate.plain_id
 
 
+def batch_row(plain_id: int, name: RowName, steps: Sequence[Step], revision: int, seen_ns: int) -> Row:
+    """Return the acknowledged row for an unknown transaction or deletion of a range that made these changes.
+
+    `seen_ns`: the arrival of an event that shows it.
+    """
+    return {**_stamps(plain_id, name, name.client, seen_ns, revision), **_changes(steps)}
+
+
 def _row(one: Settlement, revision: int) -> Row:
     candidate = one.candidate
-    output: Row = {"found": True, "succeeded": True} if candidate.kind == "delete" else {"succeeded": True}
-    op = "delete" if candidate.kind == "delete" else "put"
-    return {**_stamps([one], revision), "op": op, "key": one.key, "value": candidate.value, "output": output}
+    stamps = _stamps(candidate.plain_id, candidate.name, _client(one), one.seen_ns, revision)
+    return {**stamps, **_changes([(candidate.kind, one.key, candidate.value)])}
 
 
 def _together(deletes: Sequence[Settlement], revision: int) -> Row:
-    steps = [{"op": "delete", "key": one.key} for one in deletes]
-    request = json.dumps({"compares": [], "success": steps, "failure": []})
-    output = {"succeeded": True, "results": [{"op": "delete", "found": True} for _ in deletes]}
-    return {**_stamps(deletes, revision), "op": "txn", "request": request, "output": output}
+    first = deletes[0].candidate
+    last = max((one.candidate.name for one in deletes), key=lambda name: name.call_ns)
+    stamps = _stamps(first.plain_id, last, _client(deletes[0]), min(one.seen_ns for one in deletes), revision)
+    return {**stamps, **_changes([("delete", one.key, None) for one in deletes])}
 
 
-def _stamps(mine: Sequence[Settlement], revision: int) -> Row:
-    first = mine[0].candidate
-    called_ns = max(one.candidate.name.call_ns for one in mine)
-    client = f"lease {first.lease_id} of #{first.name.op_id}" if first.op == "lease" else first.name.client
+def _client(one: Settlement) -> str:
+    candidate = one.candidate
+    return (
+        f"lease {candidate.lease_id} of #{candidate.name.op_id}" if candidate.op == "lease" else candidate.name.client
+    )
+
+
+def _changes(steps: Sequence[Step]) -> Row:
+    """Return the fields of a row that made these changes."""
+    if len(steps) == 1:
+        ((kind, key, value),) = steps
+        output: Row = {"found": True, "succeeded": True} if kind == "delete" else {"succeeded": True}
+        return {"op": kind, "key": key, "value": value, "output": output}
+    success: list[Row] = []
+    results: list[Row] = []
+    for kind, key, value in steps:
+        success.append({"op": kind, "key": key, "value": value} if kind == "put" else {"op": kind, "key": key})
+        results.append({"op": kind, "succeeded": True} if kind == "put" else {"op": kind, "found": True})
+    request = json.dumps({"compares": [], "success": success, "failure": []})
+    return {"op": "txn", "request": request, "output": {"succeeded": True, "results": results}}
+
+
+def _stamps(plain_id: int, name: RowName, client: str, seen_ns: int, revision: int) -> Row:
+    """Return the fields of a row that was called at the call of `name` and returned by the arrival of an event."""
     return {
-        "op_id": first.plain_id,
+        "op_id": plain_id,
         "client": client,
         "status": "ok",
-        "call_ns": called_ns,
-        "return_ns": max(called_ns, min(one.seen_ns for one in mine)),
-        "clock_id": first.name.clock,
+        "call_ns": name.call_ns,
+        "return_ns": max(name.call_ns, seen_ns),
+        "clock_id": name.clock,
         "revision": revision,
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import as_bytes
 from spark_audit.history.services import Message, WatchEvent, messages_of, parse_service
 from spark_audit.services.naming import Finding, RowName, finding
@@ -26,7 +27,8 @@ class WatchPart:
 
     `only`: the kind of events that the watch asked for; None for all kinds. `previous`: whether it asked for previous
     records. `resumes`: the op_id of the part that it resumes; None if there is none. `events`, `bookmarks`: how many of
-    each were delivered.
+    each were delivered. `reached_ns`: the first arrival of a message that shows that the store had reached the revision
+    before `first`; None if there was none.
     """
 
     name: RowName
@@ -38,6 +40,7 @@ class WatchPart:
     last: int
     events: int
     bookmarks: int
+    reached_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,15 @@ class WatchSegment:
         return self.parts[max(0, bisect_right(self.parts, revision, key=lambda part: part.first) - 1)]
 
 
+def began_before(segment: WatchSegment, name: RowName, clocks: Clocks) -> bool:
+    """Return whether the operation can only have taken effect at the first revision of the segment, or later."""
+    for part in segment.parts:
+        if part.reached_ns is not None:
+            margin = clocks.margin_ns(part.name.clock, name.clock)
+            return margin is not None and part.reached_ns + margin < name.call_ns
+    return False
+
+
 def part_of_row(row: Mapping[str, Any]) -> tuple[WatchPart, list[Message]]:
     """Return the part of a watch that an acknowledged, well-formed row records, and the messages of this part."""
     request = parse_service(row)
@@ -84,6 +96,7 @@ def part_of_row(row: Mapping[str, Any]) -> tuple[WatchPart, list[Message]]:
         max([first - 1, *told]),
         sum(len(message.events) for message in messages),
         sum(not message.events for message in messages),
+        next((message.return_ns for message in messages if message.revision >= first - 1), None),
     )
     return part, messages
 

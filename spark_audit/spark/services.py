@@ -1,8 +1,9 @@
 """Judges the services of all runs, in two passes of Spark over the files.
 
-The first pass summarizes the rows of services of each source. The driver joins the summaries, which have a few fields
-of each row of a watch, lease or lock, but no events. The second pass collects the facts about keys and revisions. A
-shuffle brings all facts about a key, or about a revision, to one task, which judges it.
+The first pass summarizes the rows of services and the unknown transactions of each source. The driver joins the
+summaries, which have a few fields of each row of a watch, lease or lock, and the changes of unknown transactions, but
+no events. The second pass collects the facts about keys and revisions. A shuffle brings all facts about a key, or about
+a revision, to one task, which judges it. The driver judges what needs several keys.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spark_audit.services.naming import first_findings
 from spark_audit.spark.scan import Scan, Source, chunks
 from spark_audit.tables.conform import conform
 from spark_audit.tables.frame import Frame
-from spark_audit.tables.services import service_rows
+from spark_audit.tables.services import summary_rows
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -56,7 +57,7 @@ def _summarizer(sources: Sequence[Source], runs: frozenset[str]) -> Stage:
             for task in batch.to_pylist():
                 made: dict[str, Summary] = {}
                 for frame in _frames(sources[task["id"]]):
-                    for row in frame.dicts(service_rows(frame)):
+                    for row in frame.dicts(summary_rows(frame)):
                         if row["run_id"] in runs:
                             made.setdefault(row["run_id"], Summary()).note(row)
                 for run_id, summary in made.items():

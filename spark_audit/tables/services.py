@@ -23,6 +23,13 @@ def service_rows(frame: Frame) -> Int64s:
     return np.flatnonzero(_of_services(frame))
 
 
+def summary_rows(frame: Frame) -> Int64s:
+    """Return the numbers of the rows that a summary of services needs: rows of services, and unknown transactions."""
+    return np.flatnonzero(
+        _of_services(frame) | (frame.codes("op").among("txn") & frame.codes("status").among("unknown"))
+    )
+
+
 def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
     """Yield (row, reason) for each row of a service whose request or answer is malformed."""
     rows = service_rows(frame)

@@ -160,7 +160,7 @@ class _Simulation:
         for number in range(self.shape.clients):
             self._start(self._client(number))
         for number in range(self.shape.watches):
-            self._start(self._watch(number))
+            self._start(self._watch(number), self._wait(30 if number % 3 == 2 else 1))
         for number in range(self.shape.lease_owners):
             self._start(self._lease_owner(number))
         for number in range(self.shape.lock_owners):
@@ -263,14 +263,31 @@ class _Simulation:
         return row, effect
 
     def _txn(self, client: str) -> tuple[Row, Callable[[], Row]]:
+        """A transaction that puts two keys, or puts one and deletes the other.
+
+        Half of them compare a value. If another value is found, one of the keys is put.
+        """
         one, other, value = self._key(), self._key(), self._value()
         steps: list[Row] = [{"op": "put", "key": one, "value": value}]
-        steps += [{"op": "put", "key": other, "value": f"{value}b"}] if other != one else []
-        row = self._call(client, "txn", request={"compares": [], "success": steps, "failure": []})
+        if other != one:
+            second: Row = {"op": "put", "value": f"{value}b"} if self.random.random() < 0.6 else {"op": "delete"}
+            steps.insert(self.random.randrange(2), {**second, "key": other})
+        expected = self.store.seen(one).get("value")
+        compares: list[Row] = []
+        if expected is not None and self.random.random() < 0.5:
+            compares.append({"key": one, "target": "value", "op": "=", "value": expected})
+        failure = [{"op": "put", "key": one, "value": value}] if compares else []
+        row = self._call(client, "txn", request={"compares": compares, "success": steps, "failure": failure})
 
         def effect() -> Row:
-            self._changed(*((step["key"], step["value"], 0) for step in steps))
-            return {"succeeded": True, "results": [{"op": "put", "succeeded": True} for _ in steps]}
+            succeeded = not compares or self.store.seen(one).get("value") == expected
+            mine = steps if succeeded else failure
+            did = self._changed(*((step["key"], step.get("value"), 0) for step in mine))
+            results = [
+                {"op": "put", "succeeded": True} if step["op"] == "put" else {"op": "delete", "found": changed}
+                for step, changed in zip(mine, did, strict=True)
+            ]
+            return {"succeeded": succeeded, "results": results}
 
         return row, effect
 

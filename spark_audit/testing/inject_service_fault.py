@@ -146,6 +146,20 @@ def _reordered_revision(history: _History) -> Row | None:
     return None
 
 
+def _reordered_lease_end(history: _History) -> Row | None:
+    """A watch delivers the deletions by the end of a lease in the wrong order, in one message."""
+    known = {row["revision"] for row in history.rows}
+    for watch in history.watches:
+        for message in watch.messages:
+            events = message[2]
+            for place, (one, other) in enumerate(pairwise(events)):
+                leases = {(event[_PREVIOUS] or [0])[-1] for event in (one, other)}
+                if one[_REVISION] == other[_REVISION] and one[_REVISION] not in known and len(leases - {0}) == 1:
+                    events[place : place + 2] = [other, one]
+                    return watch.write()
+    return None
+
+
 def _early_bookmark(history: _History) -> Row | None:
     """A watch delivers a bookmark for a revision before it delivers an event of this revision."""
     for watch in history.watches:
@@ -287,6 +301,7 @@ _MADE: dict[str, Callable[[_History], Row | None]] = {
     "swapped_events": _swapped_events,
     "split_revision": _split_revision,
     "reordered_revision": _reordered_revision,
+    "reordered_lease_end": _reordered_lease_end,
     "early_bookmark": _early_bookmark,
     "wrong_previous": _wrong_previous,
     "phantom_event": _phantom_event,
@@ -307,6 +322,7 @@ FAULT_PROPERTIES = {
     "swapped_events": "watch_once",
     "split_revision": "watch_once",
     "reordered_revision": "watch_once",
+    "reordered_lease_end": "watch_once",
     "early_bookmark": "watch_bookmark",
     "wrong_previous": "watch_previous",
     "phantom_event": "watch_source",

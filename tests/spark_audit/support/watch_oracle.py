@@ -27,9 +27,24 @@ class Told(NamedTuple):
 
 def explained(rows: Sequence[Row]) -> bool:
     """Whether some places of the unknown writes make all that watches and reads at a revision told true."""
+    return any(True for _ in explanations(rows))
+
+
+def explanations(rows: Sequence[Row]) -> Iterator[dict[int, tuple[int, list[Step]]]]:
+    """Yield each explanation: op_id of an unknown write that took effect → (its revision, its changes in order)."""
     if not all(_resumes_in_place(row, rows) for row in _answered(rows, "watch")):
-        return False
-    return any(_all_true(rows, list(_replay(placed))) for placed in _placements(rows))
+        return
+    for placed in _placements(rows):
+        events = list(_replay(placed))
+        if _all_true(rows, events):
+            yield {
+                row["op_id"]: (
+                    revision,
+                    [(e.key, e.record[0] if e.record else None) for e in events if e.revision == revision],
+                )
+                for revision, row in placed.items()
+                if row["status"] == "unknown"
+            }
 
 
 def _answered(rows: Sequence[Row], op: str) -> list[Row]:
@@ -61,8 +76,10 @@ def _placed(known: dict[int, Row], free: Sequence[int], unknown: Sequence[Row]) 
 def _changed(row: Row) -> bool:
     output = row["output"]
     match row["op"]:
-        case "put" | "txn":
+        case "put":
             return True
+        case "txn":
+            return any(result["op"] == "put" or result.get("found") for result in output["results"])
         case "delete":
             return bool(output["found"])
         case "cas":
@@ -98,7 +115,11 @@ def _steps(row: Row, store: Mapping[str, Record]) -> list[Step]:
             holds = row["status"] == "ok" or (there[0] if there else None) == row["expected"]
             return [(row["key"], row["value"])] if holds else []
         case "txn":
-            return [(step["key"], step["value"]) for step in json.loads(row["request"])["success"]]
+            request = json.loads(row["request"])
+            holds = all((store.get(one["key"]) or (None,))[0] == one["value"] for one in request["compares"])
+            succeeded = row["output"]["succeeded"] if row["status"] == "ok" else holds
+            steps = [(step["key"], step.get("value")) for step in request["success" if succeeded else "failure"]]
+            return [(key, value) for key, value in steps if value is not None or key in store]
     return [(key, None) for key in json.loads(row["request"])["keys"] if key in store]
 
 

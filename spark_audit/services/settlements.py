@@ -1,0 +1,75 @@
+"""What events show about writes of unknown outcome: those that are settled, and those that are open at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.services.key_facts import Candidate
+from spark_audit.services.watches import WatchSegment, began_before
+
+CANDIDATES_MAX = 64  # An event with more candidates is not settled.
+
+Step: TypeAlias = tuple[str, str, str | None]  # A change: (kind, key, value).
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """An unknown write whose revision an event shows. It took effect before `seen_ns`, the arrival of the event."""
+
+    candidate: Candidate
+    key: str
+    revision: int
+    seen_ns: int
+
+
+class OpenEvent(NamedTuple):
+    """An event without an acknowledged change, for which an unknown transaction or deletion of a range is a candidate.
+
+    `seen_ns`: its first arrival, by `clock`, at the part `watch`. `candidates`: None if there are too many.
+    """
+
+    key: str
+    revision: int
+    kind: str
+    value: str | None
+    seen_ns: int
+    clock: str
+    watch: int
+    candidates: tuple[Candidate, ...] | None
+
+    @property
+    def step(self) -> Step:
+        """The change that the event tells."""
+        return self.kind, self.key, self.value
+
+
+def all_visible(
+    members: Sequence[Candidate], revisions: Sequence[int], segments: Iterable[WatchSegment], clocks: Clocks
+) -> bool:
+    """Return whether no deletion among `members` can have taken effect unseen before one at these revisions.
+
+    That is so if each of them must have made one of the revisions. It is also so if one watch had to deliver all
+    deletions from a revision on that was reached before each of them was called. `segments`: the watches that cover
+    all keys that the deletions may have deleted.
+    """
+    if len(members) <= len(revisions):
+        return True
+    low, high = min(revisions), max(revisions)
+    return any(
+        segment.only in (None, "delete")
+        and segment.first <= low
+        and high <= segment.last
+        and all(_is_after(one, segment, clocks) for one in members)
+        for segment in segments
+    )
+
+
+def _is_after(candidate: Candidate, segment: WatchSegment, clocks: Clocks) -> bool:
+    """Return whether the deletion can only have taken effect at a revision of the segment, or at a later one."""
+    attached = candidate.name.revision
+    if candidate.op == "lease" and attached is not None and attached >= segment.first - 1:
+        return True
+    return began_before(segment, candidate.name, clocks)
