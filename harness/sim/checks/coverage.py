@@ -139,6 +139,8 @@ WANTED: dict[str, int] = {
     "a renewal came after the end of its lease": SELDOM,
     "a lock was obtained": SELDOM,
     "a lock passed on": SELDOM,
+    "a command was refused: too_many_keys": RARE,
+    "a command was refused: lease_is_full": RARE,
     "a guarded write was refused": RARE,
     "a guarded write was refused after its lease had expired": RARE,
     "a watch went on at another member": SELDOM,

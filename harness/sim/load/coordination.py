@@ -130,12 +130,15 @@ class CoordinationLoad:
 
     def _bound_store(self) -> None:
         """Give the store the limits of the plan. These are replicated limits, so a command has to set them."""
-        if self.parts.is_stopped or self.replay.limits["lease_grace_ns"] == self._plan.lease_grace_ns:
+        wanted = self._plan.lease_grace_ns, self._plan.delete_keys_max
+        in_force = self.replay.limits["lease_grace_ns"], self.replay.limits["delete_keys_max"]
+        if self.parts.is_stopped or in_force == wanted:
             return
         limits = ChangeLimits(
             history_bytes_max=self._plan.history_bytes_max,
             history_events_max=self._plan.history_events_max,
             lease_grace_ns=self._plan.lease_grace_ns,
+            delete_keys_max=self._plan.delete_keys_max if self._plan.bounds_keys else None,
         )
         deadline = self._world.queue.now + SECOND_NS
         if self._clients[0].is_full:

@@ -48,6 +48,11 @@ NOT_YET = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
 runs because it has not yet applied the entry that raised the level.
 """
 
+BOUNDED = (Reason.TOO_MANY_KEYS, Reason.LEASE_IS_FULL)
+"""The reasons with which a command is refused that exceeds the limit on keys, if the plan has a small one. The replay
+judges these refusals.
+"""
+
 LEVEL_LAGS = "a member had not come to the level in force"
 
 Then = Callable[[Result | None, StoreError | None], None]
@@ -140,8 +145,9 @@ class SequentialProgram(ABC):
                 )
                 parts.told_revision = max(parts.told_revision, result.revision)
             if isinstance(error, InvalidRequest) and error.reason is not Reason.KEY_NOT_FOUND:
-                require(error.reason in NOT_YET, "a client asks for nothing that is invalid", request, error)
-                parts.cover(LEVEL_LAGS)
+                reasons = (*NOT_YET, *BOUNDED) if parts.plan.bounds_keys else NOT_YET
+                require(error.reason in reasons, "a client asks for nothing that is invalid", request, error)
+                parts.cover(LEVEL_LAGS if error.reason in NOT_YET else f"a command was refused: {error.reason}")
             then(result, error)
             self.rest()
 

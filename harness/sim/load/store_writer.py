@@ -50,6 +50,9 @@ _WEIGHTS = {
     "compact": 1,
 }
 
+_WEIGHTS_OF_BOUNDED_KEYS = _WEIGHTS | {"delete two ranges": 4}
+"""The weights in plans with a small limit on keys: the two ranges may exceed the limit only together."""
+
 BURST_SHARE, BURST_PUTS = 0.1, 15
 """The share of the plain puts after which further puts leave together, and the number of these further puts."""
 
@@ -69,7 +72,8 @@ class StoreWriter(SequentialProgram):
             if self.random.random() < BURST_SHARE:
                 self._write_together()
             return
-        what = self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        weights = _WEIGHTS_OF_BOUNDED_KEYS if self.parts.plan.bounds_keys else _WEIGHTS
+        what = self.random.choices(list(weights), list(weights.values()))[0]
         if what == "old get":
             self.read(Get(self._key(), self._old_revision()), self.random.choice(READ_WAYS), self._read)
         elif what == "old range":
@@ -109,6 +113,10 @@ class StoreWriter(SequentialProgram):
                 low, high = sorted(self.random.sample(DATA_KEYS, 2))
                 start, end = self.random.choice(((LOG_PREFIX, LOG_END), (low, high)))
                 return DeleteRange(start, end, previous=self.random.random() < 0.5)
+            case "delete two ranges":
+                low, middle, high = sorted(self.random.sample(DATA_KEYS, 3))
+                ranges = (DeleteRange(low, middle), DeleteRange(middle, high))
+                return Txn((), (Put(SHARED_KEYS[0], self.value()), *ranges))
             case "nested":
                 return self._nested()
             case "old read in a transaction":

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from harness.sim.engine.rng import stream
-from harness.sim.plan.draw_coordination import with_coordination
+from harness.sim.plan.draw_coordination import with_coordination, with_key_limit
 from harness.sim.plan.draw_membership import (
     draw_disk,
     with_changes,
@@ -391,6 +391,7 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
     "plan/log rot": with_log_rot,
     "plan/coarse clocks": with_coarse_clocks,
     "plan/coordination": with_coordination,
+    "plan/key limit": with_key_limit,
 }
 """The stages that change a plan after its profile was applied, in this order. Each has a random stream of its own.
 

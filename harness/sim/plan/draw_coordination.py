@@ -112,6 +112,21 @@ def draw_coordination(random: Random) -> CoordinationPlan:
     )
 
 
+KEY_LIMIT_SHARE = 0.25
+"""Share of the seeds in which few keys may be deleted or attached together, among the seeds with a coordination load.
+"""
+
+KEY_LIMITS = (1, 2, 3, 5)
+
+
+def with_key_limit(plan: Plan, random: Random) -> Plan:
+    """Draw a small `delete_keys_max` for some of the plans with a coordination load."""
+    is_small, limit = random.random() < KEY_LIMIT_SHARE, random.choice(KEY_LIMITS)
+    if not is_small or not plan.coordination.is_on:
+        return plan
+    return replace(plan, coordination=replace(plan.coordination, delete_keys_max=limit))
+
+
 HUB_SIZES = {
     "message_bytes_max": (80, 400, 2_000),
     "follow_events": (1, 3, 64),

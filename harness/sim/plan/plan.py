@@ -194,17 +194,22 @@ class ExtraPlan:
 NO_EXTRAS = ExtraPlan()
 
 
+DELETE_KEYS_MAX = StoreLimits().delete_keys_max
+"""The default of the limit on the keys that one command deletes, and on the keys of one lease."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinationPlan:
     """A load that needs feature level 2 and runs beside the ordinary load: leases, locks, watches, and old revisions.
 
     The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. The `watchers` are
-    clients themselves. Each of these fields is a number. `lease_grace_ns`, `history_bytes_max` and
-    `history_events_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: how long a
-    client's process lives on average; 0 means for ever. `death_share`: among the leases that their owners stop
-    renewing, the share at whose end a fault hits the leader. `put_share`: among the actions of writers, the share of
-    plain puts of keys that other programs put under leases. If this share is not 0, writers pause only briefly. `hub`:
-    bounds of the members' watch hubs, by name; a bound that is not named here has its value in production.
+    clients themselves. Each of these fields is a number. `lease_grace_ns`, `history_bytes_max`,
+    `history_events_max` and `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch.
+    `stay_ns`: how long a client's process lives on average; 0 means for ever. `death_share`: among the leases that
+    their owners stop renewing, the share at whose end a fault hits the leader. `put_share`: among the actions of
+    writers, the share of plain puts of keys that other programs put under leases. If this share is not 0, writers
+    pause only briefly. `hub`: bounds of the members' watch hubs, by name; a bound that is not named here has its
+    value in production.
     """
 
     clients: int = 0
@@ -217,6 +222,7 @@ class CoordinationPlan:
     lease_grace_ns: int = 300 * MILLISECOND_NS
     history_bytes_max: int = 1_000_000
     history_events_max: int = 1_000
+    delete_keys_max: int = DELETE_KEYS_MAX
     window_bytes: int = 100_000
     stay_ns: int = 0
     death_share: float = 0.0
@@ -227,6 +233,11 @@ class CoordinationPlan:
     def is_on(self) -> bool:
         """True if the plan has a coordination load."""
         return self.clients > 0
+
+    @property
+    def bounds_keys(self) -> bool:
+        """True if programs reach `delete_keys_max`."""
+        return self.delete_keys_max < DELETE_KEYS_MAX
 
 
 NO_COORDINATION = CoordinationPlan()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from random import Random
 
 import pytest
 
@@ -11,9 +12,16 @@ from harness.sim.checks.coverage import INSTALLED, RESTARTED, STRUCK, WANTED
 from harness.sim.load.coordination import is_of_coordination, without_own_keys
 from harness.sim.load.coordination_program import PREFIX
 from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.draw_coordination import COORDINATION_SHARE, with_coordination
+from harness.sim.plan.draw_coordination import (
+    COORDINATION_SHARE,
+    KEY_LIMIT_SHARE,
+    KEY_LIMITS,
+    with_coordination,
+    with_key_limit,
+)
 from harness.sim.plan.plan import (
     MILLISECOND_NS,
+    NO_COORDINATION,
     RAISE,
     SECOND_NS,
     CoordinationPlan,
@@ -24,7 +32,7 @@ from harness.sim.plan.plan import (
 )
 from harness.sim.simulation import Simulation
 from harness.workload.operation_generator import Planned
-from kvstore import Compact, Get, LeaseRenew, Operation, Put, Range, Txn, command_body
+from kvstore import Compact, Get, LeaseRenew, Operation, Put, Range, StoreLimits, Txn, command_body
 from kvstore.store.leases import GrantedLease, Leases
 from kvstore.watch.hub import WatchHub
 from kvstore.watch.watcher import Watcher, WatcherState
@@ -133,6 +141,14 @@ def test_drawn_seeds_hold_every_rule_and_reach_the_rarer_marks() -> None:
 
 
 @pytest.mark.timeout(60)
+def test_a_small_limit_on_keys_is_reached_by_deletions_and_by_leases() -> None:
+    """The replay judges what is refused, and what is not."""
+    reached = run_all([a_plan(delete_keys_max=2)], commits_min=100)
+
+    assert reached >= {"a command was refused: too_many_keys", "a command was refused: lease_is_full"}
+
+
+@pytest.mark.timeout(60)
 def test_a_run_is_the_same_each_time() -> None:
     first, second = Simulation(a_plan()).run(), Simulation(a_plan()).run()
 
@@ -152,6 +168,18 @@ def test_a_share_of_the_seeds_has_the_load_and_the_others_are_as_they_were() -> 
     assert 0.5 * COORDINATION_SHARE < len(with_load) / len(served) < 2 * COORDINATION_SHARE
     assert all(plan.upgrades and plan.load.with_service for plan in with_load)
     assert all(plan.first_build == 1 for plan in plans if not plan.coordination.is_on)
+
+
+def test_some_seeds_with_the_load_have_a_small_limit_on_keys_and_the_others_the_usual_one() -> None:
+    """The draw has a stream of its own."""
+    plans = [plan.coordination for plan in drawn()]
+    small = [plan.delete_keys_max for plan in plans if plan.bounds_keys]
+
+    assert 0.5 * KEY_LIMIT_SHARE < len(small) / len(plans) < 2 * KEY_LIMIT_SHARE
+    assert set(small) <= set(KEY_LIMITS)
+    assert {plan.delete_keys_max for plan in plans if not plan.bounds_keys} == {StoreLimits().delete_keys_max}
+    without = replace(draw_plan(3), coordination=NO_COORDINATION)
+    assert all(with_key_limit(without, Random(number)) is without for number in range(20))
 
 
 def test_a_seed_without_the_load_keeps_its_plan() -> None:

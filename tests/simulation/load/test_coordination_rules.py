@@ -55,7 +55,7 @@ class _Idle(SequentialProgram):
 class Answered:
     """A program whose client answers at once."""
 
-    def __init__(self, end: CallEnded) -> None:
+    def __init__(self, end: CallEnded, *, bounds_keys: bool = False) -> None:
         self.covered: set[str] = set()
         replay = a_replay()
         leases = LeaseChecker(self.covered.add, trusts_clocks=True)
@@ -64,7 +64,7 @@ class Answered:
         plan = SimpleNamespace(load=SimpleNamespace(patience_ns=1))
         parts: Any = SimpleNamespace(
             world=SimpleNamespace(queue=queue, plan=plan, cover=self.covered.add),
-            plan=SimpleNamespace(lease_ttl_ns=2, think_ns=1),
+            plan=SimpleNamespace(lease_ttl_ns=2, think_ns=1, bounds_keys=bounds_keys),
             replay=replay,
             leases=leases,
             told_revision=4,
@@ -152,6 +152,18 @@ def test_a_member_that_has_not_come_to_the_level_may_refuse_its_commands() -> No
     program.put()
 
     assert program.covered == {"a member had not come to the level in force"}
+
+
+@pytest.mark.parametrize("reason", [Reason.TOO_MANY_KEYS, Reason.LEASE_IS_FULL])
+def test_a_command_exceeds_a_limit_only_if_the_plan_has_a_small_one(reason: Reason) -> None:
+    refused = failure(InvalidRequest(reason, 3, 2))
+    program = Answered(refused, bounds_keys=True)
+    program.put()
+    assert program.covered == {f"a command was refused: {reason}"}
+
+    with pytest.raises(Violation) as raised:
+        Answered(refused).put()
+    assert raised.value.rule == "a client asks for nothing that is invalid"
 
 
 def test_the_invariants_of_a_hub_are_a_rule() -> None:

@@ -1,8 +1,9 @@
 """A second, slow implementation of the store: it carries out the log again, and keeps every state that it has passed.
 
 It shares no code with the store. It sees each entry once, when the first member applies it, with the results that this
-member gave. A command whose result is a refusal must have changed nothing. The result of any other command must be the
-one that the replay computes. So a wrong result is found even if all members agree on it.
+member gave. A command whose result is a refusal must have changed nothing; if the refusal names a limit on keys, the
+command must exceed this limit. The result of any other command must be the one that the replay computes. So a wrong
+result is found even if all members agree on it.
 
 See docs/reference/specification.md#8-store.
 """
@@ -16,9 +17,11 @@ from typing import Any, NamedTuple
 
 from harness.sim.checks.history import NOT_CARRIED_OUT
 from harness.sim.engine.errors import broken, require
-from kvstore import CommandKind, Comparison, ResultCode, StoreLimits, Target
+from kvstore import CommandKind, Comparison, Reason, ResultCode, StoreLimits, Target
 
 IS_REPLAY = "the store is the replay of its log"
+KEYS_ARE_BOUNDED = "no command deletes more keys, and no lease gets more, than the limit in force allows"
+ONLY_EXCESS_IS_REFUSED = "only a change of more keys than the limit in force allows is refused for it"
 
 HISTORY_LEVEL = 2
 
@@ -145,18 +148,40 @@ class StoreReplay:
         self._pass_time(leader_time)
         for command, result in zip(commands, results, strict=True):
             self._bound_history()
-            if self._is_to_do(command, result):
+            if self._is_retry(command, result):
+                continue
+            if result[0] == ResultCode.OK:
                 self._carry_out(command[3:], result)
+            elif result[0] == ResultCode.INVALID_REQUEST:
+                self._check_excess(command[3:], result)
         self._bound_history()
 
-    def _is_to_do(self, command: Sequence[Any], result: Sequence[Any]) -> bool:
-        """True if the command has an effect now: it is not a retry, and it was not refused."""
+    def _is_retry(self, command: Sequence[Any], result: Sequence[Any]) -> bool:
+        """True if the result is the kept one of an earlier attempt, so that the command has no effect now."""
         session_id, request_no = command[:2]
         if session_id and request_no and result[0] not in NOT_CARRIED_OUT:
             if (session_id, request_no) in self._done:
-                return False
+                return True
             self._done.add((session_id, request_no))
-        return bool(result[0] == ResultCode.OK)
+        return False
+
+    def _check_excess(self, body: Sequence[Any], result: Sequence[Any]) -> None:
+        """Check a refusal because of the limit on keys. It names the number of keys and the limit. If the command is a
+        transaction, the number itself is not checked.
+        """
+        reason, *bound = result[2:]
+        if reason not in (Reason.TOO_MANY_KEYS, Reason.LEASE_IS_FULL):
+            return
+        limit, key = self.limits["delete_keys_max"], body[1]
+        if body[0] == CommandKind.DELETE_RANGE:
+            count = sum(in_range(each, key, body[2]) for each in self.records)
+        elif body[0] in (CommandKind.PUT, CommandKind.APPEND):
+            lease = self.leases.get(body[3]) if len(body) > 3 else None
+            count = len(lease.keys - {key}) if lease is not None else 0
+        else:
+            count = bound[0]
+        is_excess = count > limit or (count == limit and reason == Reason.LEASE_IS_FULL)
+        require(is_excess and bound == [count, limit], ONLY_EXCESS_IS_REFUSED, body, self.index, result, count, limit)
 
     def _carry_out(self, body: Sequence[Any], result: Sequence[Any]) -> None:
         kind = body[0]
@@ -310,6 +335,7 @@ class _Change:
     def __init__(self, replay: StoreReplay) -> None:
         self._replay, self._records = replay, replay.records
         self._revision = replay.revision + 1
+        self._range_keys = 0  # How many keys the ranges to delete have had so far.
         self.written: dict[bytes, MaybeRecord] = {}
 
     def carry_out(self, body: Sequence[Any], told: Sequence[Any]) -> list[Any]:
@@ -341,10 +367,17 @@ class _Change:
         replay = self._replay
         if key in self.written or (lease_id and lease_id not in replay.leases):
             broken(IS_REPLAY, f"{key!r} was written at {replay.index} with lease {lease_id}; there are {replay.leases}")
+        if lease_id and key not in (keys := replay.leases[lease_id].keys):
+            self._check_limit(len(keys) + 1)  # `keys` does not have the keys that this command has attached.
         before = self._records.get(key)
         self.written[key] = before
         created, version = (before[1], before[3] + 1) if before else (self._revision, 1)
         self._records[key] = (value, created, self._revision, version, lease_id)
+
+    def _check_limit(self, count: int) -> None:
+        """Check a number of keys that a command deletes, or that a lease has, against the limit in force."""
+        limit, index = self._replay.limits["delete_keys_max"], self._replay.index
+        require(count <= limit, KEYS_ARE_BOUNDED, f"{count} at {index}, where {limit} are allowed")
 
     def _remove(self, key: bytes) -> Record:
         require(key not in self.written, IS_REPLAY, f"{key!r} was written twice at {self._replay.index}")
@@ -370,6 +403,8 @@ class _Change:
 
     def _delete_range(self, body: Sequence[Any]) -> list[Any]:
         keys = sorted(key for key in self._records if in_range(key, body[1], body[2]))
+        self._range_keys += len(keys)
+        self._check_limit(self._range_keys)
         items = [[key, *self._remove(key)] for key in keys]
         return [7, len(keys), items] if body[3] else [7, len(keys)]
 

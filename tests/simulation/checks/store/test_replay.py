@@ -9,7 +9,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from harness.sim.checks.store.replay import EndedLease, StoreReplay
+from harness.sim.checks.store.replay import KEYS_ARE_BOUNDED, ONLY_EXCESS_IS_REFUSED, EndedLease, StoreReplay
 from harness.sim.engine.errors import Violation
 from kvstore import (
     Add,
@@ -32,6 +32,7 @@ from kvstore import (
     RaiseFeatureLevel,
     Range,
     RegisterSession,
+    ResultCode,
     Target,
     Txn,
     encode_command,
@@ -121,6 +122,8 @@ def any_command(random: Random, machine: KvMachine) -> Command:
         return LeaseRenew((lease_id, 98))
     if draw < 0.28:
         return Compact(revision)
+    if draw < 0.29:
+        return ChangeLimits(delete_keys_max=random.choice((1, 2, 3, 1_024)))
     if draw < 0.3:
         return ChangeLimits(history_events_max=random.choice((0, 4, 1_000)), lease_grace_ns=random.randrange(SECOND_NS))
     if draw < 0.35:
@@ -176,6 +179,68 @@ def test_a_result_that_is_not_the_replayed_one_is_noticed(results: Sequence[Any]
 
     with pytest.raises(Violation, match="the store is the replay of its log"):
         both.replay.applied(3, 2, [[0, 0, 0, 1, b"a", b"x"]], results)
+
+
+def followed_with_a_limit_of_two_keys() -> Followed:
+    """Three keys, of which lease 1 has two."""
+    both = followed_at_level_2()
+    both.apply(ChangeLimits(delete_keys_max=2), LeaseGrant(0, SECOND_NS))
+    both.apply(Put(b"a", b"", 1), Put(b"b", b"", 1), Put(b"c", b""))
+    return both
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        ([7, b"a", b"d", False], (7, 3)),
+        ([6, [], [[7, b"a", b"b", False], [7, b"b", b"d", False]], []], (6, True, ((7, 1), (7, 2)))),
+        ([1, b"c", b"", 1, 0], (1,)),
+        ([9, b"q", b"", 1], (9, b"q" + (5).to_bytes(8, "big"))),
+    ],
+    ids=["a range", "two ranges", "a put", "an append"],
+)
+def test_more_keys_than_the_limit_allows_are_noticed(body: Sequence[Any], result: Sequence[Any]) -> None:
+    both = followed_with_a_limit_of_two_keys()
+
+    with pytest.raises(Violation) as raised:
+        both.replay.applied(9, both.now + 1, [[0, 0, 0, *body]], [(0, 5, result)])
+    assert raised.value.rule == KEYS_ARE_BOUNDED
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        ([7, b"a", b"c", False], ("too_many_keys", 2, 2)),
+        ([7, b"a", b"d", False], ("too_many_keys", 4, 2)),
+        ([7, b"a", b"d", False], ("too_many_keys", 3, 1)),
+        ([1, b"a", b"", 1, 0], ("lease_is_full", 2, 2)),
+        ([1, b"a", b"", 0, 4], ("lease_is_full", 2, 2)),
+        ([1, b"c", b""], ("lease_is_full", 2, 2)),
+        ([6, [], [[7, b"a", b"c", False]], []], ("too_many_keys", 2, 2)),
+    ],
+    ids=["few keys", "another number", "another limit", "its own key", "its own lease", "no lease", "in a transaction"],
+)
+def test_a_refusal_of_what_the_limit_allows_is_noticed(body: Sequence[Any], refusal: Sequence[Any]) -> None:
+    both = followed_with_a_limit_of_two_keys()
+
+    with pytest.raises(Violation) as raised:
+        both.replay.applied(9, both.now + 1, [[0, 0, 0, *body]], [(ResultCode.INVALID_REQUEST, 4, *refusal)])
+    assert raised.value.rule == ONLY_EXCESS_IS_REFUSED
+
+
+def test_a_refusal_of_what_exceeds_the_limit_is_none() -> None:
+    both = followed_with_a_limit_of_two_keys()
+    commands = (DeleteRange(b"a", b"d"), Put(b"c", b"", 1), Append(b"q", b"", 1), Txn((), (DeleteRange(b"", None),)))
+
+    results = both.apply(*commands)
+
+    assert [result[2:] for result in results] == [
+        ("too_many_keys", 3, 2),
+        ("lease_is_full", 2, 2),
+        ("lease_is_full", 2, 2),
+        ("too_many_keys", 3, 2),
+    ]
+    both.check()
 
 
 def test_a_renewal_of_a_lease_that_has_ended_is_noticed() -> None:
