@@ -54,10 +54,6 @@ class Elections:
         self.deadline = state.now  # A single voter campaigns at once.
         if not state.is_alone:
             self.restart_timer()
-        # An entry that may not be committed has made this member the only voter. The leader that removed the other
-        # voters may still lead, and may read by a lease that rests on this member's promise.
-        elif state.configured_at > state.commit_index:
-            self.deadline = self._silent_until
 
     def restart_timer(self) -> None:
         """Restart the election timer with a newly drawn time-out, so that split votes are rare (Raft §5.2)."""
@@ -120,6 +116,10 @@ class Elections:
         While the promise holds, this member must not vote for itself. The promise can outlast the timer, because one
         message may first restart the timer and then bring the configuration with the promise. A promise from before a
         restart holds even if its configuration is cut from the log.
+
+        The only voter need not keep such a promise, because no other member can lead. But if the entry that made it the
+        only voter may not be committed, the leader that removed the other voters may still lead, and may read by a
+        lease that rests on the promise.
         """
         state = self._state
         is_last_voter = state.is_alone and state.configured_at <= state.commit_index
