@@ -20,13 +20,16 @@ from kvstore.store.key_order import DeletionPlace
 from kvstore.store.leases import Leases
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
-from kvstore.store.sealed_block import MaybeRecord
+from kvstore.store.sealed_block import EventColumns, MaybeRecord
 from kvstore.store.sessions import Session, Sessions
 
 SessionRow = tuple[int, int, int, int]
 
 LeaseRow = tuple[int, int, int]
 """(lease_id, ttl_ns, deadline)"""
+
+PART_EVENTS = 128
+"""How many events a slice of a view has. With values of 128 bytes these are about two thirds of a snapshot's chunk."""
 
 P = TypeVar("P", bound=bytes | DeletionPlace)
 
@@ -184,13 +187,22 @@ class HistorySnapshotView:
 
     def newest_first(self) -> Iterator[tuple[int, bytes, MaybeRecord]]:
         """All events as (revision, key, record before). The view releases each block that has been read."""
+        for part in self.parts():
+            yield from zip(*map(reversed, (part.revisions, part.keys, part.befores())), strict=True)
+
+    def parts(self) -> Iterator[EventColumns]:
+        """All events in parts of up to `PART_EVENTS`. The newest part comes first. The view releases each block that
+        has been read."""
         view = self._view
-        yield from zip(reversed(view.revisions), reversed(view.keys), reversed(view.befores), strict=True)
-        while view.blocks:
-            block = view.blocks.pop()
+        events: EventColumns = view.newest
+        start = 0
+        while True:
+            for end in range(len(events), start, -PART_EVENTS):
+                yield events.part(max(start, end - PART_EVENTS), end)
+            if not view.blocks:
+                return
+            events = block = view.blocks.pop()
             start = max(0, view.first_number - block.number)
-            columns = block.revisions[start:], block.keys[start:], block.befores(start)
-            yield from zip(*map(reversed, columns), strict=True)
 
 
 def lease_rows(leases: Leases) -> Iterator[LeaseRow]:

@@ -15,6 +15,7 @@ from kvstore.protocol.fast_puts import SinglePut
 from kvstore.protocol.results import PUT_DONE, ResultItem
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS
+from kvstore.store.sealed_block import ABSENT
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 
 
@@ -46,7 +47,10 @@ def apply_single_puts(
     slots, by_id, deletions, leases = store.records.slots, sessions.by_id, store.deletions, store.leases.by_id
     history = store.history
     keeps_history = history.is_on
-    add_key, add_before, add_after = history.keys.append, history.befores.append, history.afters.append
+    totals = history.open.totals
+    add_revision, add_key, add_value, add_created, add_modified, add_version, add_new_value, add_total = (
+        history.open.appends
+    )
     revision, growth, added_bytes = store.revision, 0, 0
     session: Session | None = None
     last_id, results = 0, dict[int, ResultItem]()
@@ -88,18 +92,24 @@ def apply_single_puts(
             if acknowledged_up_to > floor:
                 sessions.acknowledge(session, acknowledged_up_to)
         if old:
-            record = records[key] = (value, old[1], revision, old[3] + 1, 0)
+            records[key] = (value, old[1], revision, old[3] + 1, 0)
             growth += len(value) - len(old[0])
         else:
-            record = records[key] = (value, revision, revision, 1, 0)
+            records[key] = (value, revision, revision, 1, 0)
             growth += len(key) + len(value) + RECORD_OVERHEAD_BYTES
             store.keys.add(key)
             if key in deletions:
                 store.undelete(key)
         if keeps_history:
+            old_value, created, modified, version, _ = old or ABSENT
+            add_revision(revision)
             add_key(key)
-            add_before(old)
-            add_after(record)
+            add_value(old_value)
+            add_created(created)
+            add_modified(modified)
+            add_version(version)
+            add_new_value(value)
+            add_total(totals[-1] + len(key) + len(old_value) + RECORD_OVERHEAD_BYTES)
     store.revision = revision
     store.stored_bytes += growth
     sessions.results_bytes += added_bytes

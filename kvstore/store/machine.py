@@ -27,7 +27,6 @@ from kvstore.limits import (
     FEATURE_LEVELS,
     HISTORY_LEVEL,
     ITEM_OVERHEAD_BYTES,
-    MIB,
     RECORD_OVERHEAD_BYTES,
     RESPONSE_BYTES_MAX,
     StoreLimits,
@@ -61,6 +60,7 @@ from kvstore.store.leases import EXPIRED_KEYS_PER_ENTRY, GrantedLease, Leases
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.restore import Restoring
+from kvstore.store.sealed_block import ABSENT, BLOCK_BYTES, BLOCK_EVENTS
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_snapshot
 from kvstore.store.transactions import compare_and_set, operation, put, txn
@@ -70,11 +70,6 @@ _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
 # A global name costs 50 ns less per use than an attribute of the enum.
 _COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION
-NEW_EVENTS_MAX = 256
-"""The history is settled once it has this many new events, in at most 0.3 ms."""
-
-NEW_EVENTS_BYTES_MAX = 1 * MIB
-"""The history is settled once its new events keep more bytes than this in memory, apart from the present records."""
 
 REPORTED_COMMANDS = 250
 """About how many commands one call of `on_applied` reports: a call for each entry would cost more than its work."""
@@ -142,7 +137,6 @@ class KvMachine:
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
         self._expiry_due = 0  # No session or lease expires before this leader time. 0: to be computed.
-        self._reachable_bytes = 0  # The bytes that were stored when the history was last settled, and came since then.
         self._unreported = 0  # How many commands were applied since `on_applied` was last called.
         self._chunk_bytes = chunk_bytes
         self.has_changed: Callable[[], None] | None = None  # Called after entries were applied or a state was restored.
@@ -284,7 +278,7 @@ class KvMachine:
                     raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
                 self._begin_term(max(time, self._leader_time))
             results = self._apply_batches(((time, (to_put_rows if FAST_PATHS else to_general_rows)(items[1:])),))[0]
-        self._finish(len(payload), len(results))
+        self._finish(len(results))
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
@@ -306,24 +300,15 @@ class KvMachine:
                 results = self._apply_single_puts(rows)
             else:
                 results = self._apply_batches([(items[0], to_put_rows(items[1:])) for items in decoded])
-        self._finish(sum(map(len, payloads)), sum(map(len, results)))
+        self._finish(sum(map(len, results)))
         return results
 
-    def _finish(self, payload_bytes: int, command_count: int) -> None:
-        """Complete the application of entries with this many bytes and commands.
-
-        Everything that the new events of the history keep in memory was either in the map when they were last settled,
-        or came with the payloads since then.
-        """
-        store, history = self._store, self._store.history
-        self._reachable_bytes += payload_bytes
-        if (
-            len(history.keys) >= NEW_EVENTS_MAX
-            or self._reachable_bytes - store.stored_bytes > NEW_EVENTS_BYTES_MAX
-            or history.dropped
-        ):
+    def _finish(self, command_count: int) -> None:
+        """Complete the application of entries with this many commands."""
+        history = self._store.history
+        events = history.open  # The first two conditions are `history.is_full` without a call.
+        if len(events.keys) >= BLOCK_EVENTS or events.totals[-1] - events.totals[0] >= BLOCK_BYTES or history.dropped:
             history.settle()
-            self._reachable_bytes = store.stored_bytes
         self._unreported += command_count
         if self._unreported >= REPORTED_COMMANDS and self._on_applied is not None:
             self._on_applied(self._unreported)
@@ -356,7 +341,10 @@ class KvMachine:
         slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
         history, leases = store.history, store.leases.by_id
         keeps_history = history.is_on
-        add_key, add_before, add_after = history.keys.append, history.befores.append, history.afters.append
+        totals = history.open.totals
+        add_revision, add_key, add_value, add_created, add_modified, add_version, add_new_value, add_total = (
+            history.open.appends
+        )
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
         session: Session | None = None  # The session of the last put on the fast path; its fields are cached below.
@@ -419,16 +407,22 @@ class KvMachine:
                             if old:
                                 for view in views:
                                     view.save(key, old)
-                                record = records[key] = (value, old[1], revision, old[3] + 1, 0)
+                                records[key] = (value, old[1], revision, old[3] + 1, 0)
                             else:
-                                record = records[key] = (value, revision, revision, 1, 0)
+                                records[key] = (value, revision, revision, 1, 0)
                                 store.keys.add(key)
                                 if key in deletions:
                                     store.undelete(key)
                             if keeps_history:
+                                old_value, created, modified, version, _ = old or ABSENT
+                                add_revision(revision)
                                 add_key(key)
-                                add_before(old)
-                                add_after(record)
+                                add_value(old_value)
+                                add_created(created)
+                                add_modified(modified)
+                                add_version(version)
+                                add_new_value(value)
+                                add_total(totals[-1] + len(key) + len(old_value) + RECORD_OVERHEAD_BYTES)
                             answers.append(answer)
                             continue
                     session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
@@ -619,7 +613,6 @@ class KvMachine:
             self._store, self._sessions = store, sessions
             self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
             self._expiry_due = 0
-            self._reachable_bytes = store.stored_bytes
             if self.has_changed is not None:
                 self.has_changed()
             return before

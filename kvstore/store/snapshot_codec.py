@@ -59,7 +59,7 @@ from kvstore.store.copy_on_write import (
 from kvstore.store.leases import FIRST_LEASE_ID, GrantedLease
 from kvstore.store.map import FIRST_REVISION, KeyValueMap
 from kvstore.store.records import SLOTS, Records
-from kvstore.store.sealed_block import ABSENT, BLOCK_EVENTS, EventColumns, MaybeRecord, OpenBlock
+from kvstore.store.sealed_block import ABSENT, BLOCK_EVENTS, EventColumns, MaybeRecord
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from raft import INT64_MAX, INT64_MIN, LevelRange, ProtocolError, StateSnapshot, decode_stored
 
@@ -607,9 +607,7 @@ class HistoryReader:
         _require(self._history.is_on or not len(self._history), "it has events, but keeps no history")
 
     def _seal(self) -> None:
-        block = OpenBlock()
-        block.add_columns(*[column[BLOCK_EVENTS - 1 :: -1] for column in self._columns])
-        self._history.prepend(block)
+        self._history.prepend(EventColumns(*[column[BLOCK_EVENTS - 1 :: -1] for column in self._columns]))
         for column in self._columns:
             del column[:BLOCK_EVENTS]
 

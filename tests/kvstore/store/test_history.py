@@ -30,7 +30,7 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.results import Acknowledged, GetResult, RangeResult, Record, TxnResult, read_result
 from kvstore.store.events_since import EventsSince
 from kvstore.store.history import Event, History
-from kvstore.store.machine import NEW_EVENTS_BYTES_MAX, NEW_EVENTS_MAX, KvMachine
+from kvstore.store.machine import KvMachine
 from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, SealedBlock
 from raft import Entry, EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed, restored
@@ -587,19 +587,24 @@ def apply(machine: KvMachine, *commands: Command) -> None:
     machine.apply(Entry(9, 1, EntryKind.COMMANDS, payload))
 
 
-def test_new_events_are_moved_to_blocks_some_hundred_at_a_time_and_shown_at_once() -> None:
+def test_events_are_sealed_once_a_block_is_full_and_can_be_read_before() -> None:
     fed = Fed(level=2)
-    open_block = fed.machine.history.open
-    lengths = list[int]()
-    for number in range(2 * NEW_EVENTS_MAX):
+    history = fed.machine.history
+    for number in range(2 * BLOCK_EVENTS + 1):
         apply(fed.machine, Put(b"k", b"%d" % number))
-        lengths.append(len(open_block))
-    assert set(lengths) == {0, NEW_EVENTS_MAX, 2 * NEW_EVENTS_MAX}
-
-    apply(fed.machine, Put(b"k", b"last"))
-
+        assert (len(history.blocks), len(history.open)) == divmod(number + 1, BLOCK_EVENTS)
     assert events(fed)[-1].after == fed.machine.records_of([b"k"])[0]
-    assert len(open_block) == 2 * NEW_EVENTS_MAX + 1
+    assert len(history) == 2 * BLOCK_EVENTS + 1
+
+
+def test_an_entry_may_fill_several_blocks() -> None:
+    fed = Fed(level=2)
+    puts = [Put(b"%d" % (number % 7), b"%d" % number) for number in range(3 * BLOCK_EVENTS + 5)]
+    apply(fed.machine, *puts)
+    history = fed.machine.history
+    assert [len(block) for block in (*history.blocks, history.open)] == [BLOCK_EVENTS] * 3 + [5]
+    assert [event.after[0] for event in events(fed) if event.after] == [put.value for put in puts]
+    fed.machine.check()
 
 
 @pytest.mark.parametrize("replaces", [Put(b"k", b""), Delete(b"k")])
@@ -613,5 +618,26 @@ def test_new_events_do_not_keep_large_values_for_long(replaces: Put | Delete) ->
         apply(machine, Put(b"%d" % number, bytes(large)))
     for number in range(20):
         apply(machine, Put(b"%d" % number, b""))
-        kept = {id(record[0]): len(record[0]) for record in (*history.befores, *history.afters) if record and record[0]}
-        assert sum(kept.values()) <= NEW_EVENTS_BYTES_MAX + large
+        present = {id(record[0]) for record in machine.records_of([b"%d" % each for each in range(20)]) if record}
+        replaced = {
+            id(value): len(value)
+            for block in (*history.blocks, *history.dropped, history.open)
+            for value in (*block.values, *block.new_values)
+            if value is not None and id(value) not in present
+        }
+        assert sum(replaced.values()) <= 2 * BLOCK_BYTES
+
+
+def test_numbers_beyond_four_bytes_are_kept() -> None:
+    """A revision needs more than 4 bytes after some years of a high load."""
+    history, high = History(), 2**32 - 5
+    history.set_bounds(high, 10**9, 10**6)
+    record = None
+    expected = []
+    for revision in range(high, high + 2 * BLOCK_EVENTS + 9):
+        after = (b"%d" % revision, high, revision, revision - high + 1, 7 if revision % 3 == 0 else 0)
+        history.append(revision, b"k", record, after)
+        expected.append(Event(revision, b"k", record, after))
+        record = after
+    history.settle()
+    assert list(history.events(0, len(history))) == expected
