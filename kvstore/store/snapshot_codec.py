@@ -28,9 +28,9 @@ See docs/reference/specification.md#53-state-of-the-store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
-from operator import ge, le, lt, sub
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
+from operator import add, ge, le, lt, sub
 from struct import Struct
 from typing import Any
 
@@ -81,7 +81,10 @@ RECORDS, DELETIONS, SESSIONS, RESULTS, HISTORY, LEASES = 1, 2, 3, 4, 5, 6
 
 _usual_numbers = Struct(">BIBIBB").pack
 _pack_u16, _pack_u32 = Struct(">BH").pack, Struct(">BI").pack
+_pack_event_head = Struct(">BBI").pack
 _SMALL = tuple(uint_head(number) for number in range(256))
+_KEY_HEADS = tuple(bytes_head(size) for size in range(256))
+_OLD_VALUE_HEADS = tuple(b"\x85" + bytes_head(size) for size in range(256))  # Including the head of the old record.
 
 
 class InvalidSnapshot(Exception):
@@ -230,24 +233,47 @@ def _event_rows(view: HistorySnapshotView) -> Iterator[tuple[bytes, int]]:
     """The encoded events, newest first.
 
     Under a steady load a snapshot has as many events as there were puts since the last one, so each put pays for an
-    event here. Therefore numbers of the usual sizes are encoded without a call of `uint_head`, which halves the time.
+    event here. Therefore the events are encoded by column, in 1 µs instead of 1.6 µs each.
     """
-    for revision, key, before in view.newest_first():
-        if before is None:
-            row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, b"\xf6"))
-            yield row, len(key) + ITEM_OVERHEAD_BYTES
-            continue
-        value, created, modified, version, lease_id = before
-        if 1 << 16 <= modified < revision < 1 << 32 and version < 1 << 16 and lease_id == 0:
-            head = _pack_u32(0x1A, revision)
-            created_head = _pack_u32(0x1A, created) if created >= 1 << 16 else uint_head(created)
-            version_head = _SMALL[version] if version < 256 else _pack_u16(0x19, version)
-            numbers: tuple[bytes, ...] = created_head, _pack_u32(0x1A, modified), version_head, b"\x00"
-        else:
-            head = uint_head(revision)
-            numbers = uint_head(created), uint_head(modified), uint_head(version), uint_head(lease_id)
-        record = b"\x85", bytes_head(len(value)), value, *numbers
-        yield b"".join((b"\x83", head, bytes_head(len(key)), key, *record)), len(key) + len(value) + ITEM_OVERHEAD_BYTES
+    for part in view.parts():
+        encodings = list(map(b"".join, zip(*_event_fields(part), strict=True)))
+        counted = map(add, map(add, map(len, part.keys), map(len, part.values)), repeat(ITEM_OVERHEAD_BYTES))
+        yield from zip(reversed(encodings), reversed(list(counted)), strict=True)
+
+
+def _event_fields(events: EventColumns) -> tuple[Sequence[bytes], ...]:
+    """The encoded fields of events, by column. Joined in this order, they are rows."""
+    newest = events.revisions[-1]  # No revision and no version of a record before is above it.
+    if events.revisions[0] >= 1 << 16 and newest < 1 << 32:  # The usual sizes.
+        revisions = list(map(_pack_event_head, repeat(0x83), repeat(0x1A), events.revisions))
+    else:
+        revisions = [b"\x83" + uint_head(revision) for revision in events.revisions]
+    key_heads = [_KEY_HEADS[size] if (size := len(key)) < 256 else bytes_head(size) for key in events.keys]
+    value_heads = [
+        _OLD_VALUE_HEADS[size] if (size := len(value)) < 256 else b"\x85" + bytes_head(size) for value in events.values
+    ]
+    columns = events.created, events.modified, events.versions
+    numbers = [_uint_heads(column, newest) for column in columns]
+    leases = [uint_head(lease_id) for lease_id in events.leases]
+    leases += [b"\x00"] * (len(events) - len(leases))
+    if not all(events.modified):
+        for place, modified in enumerate(events.modified):
+            if not modified:  # A creation has no record before.
+                value_heads[place] = b"\xf6"
+                for column in (*numbers, leases):
+                    column[place] = b""
+    return revisions, key_heads, events.keys, value_heads, events.values, *numbers, leases
+
+
+def _uint_heads(numbers: Sequence[int], greatest: int) -> list[bytes]:
+    """The encodings of unsigned integers, none of which is above `greatest`. A call of `uint_head` would double the
+    time."""
+    if greatest >= 1 << 32:
+        return [uint_head(number) for number in numbers]
+    return [
+        _pack_u32(0x1A, number) if number >= 1 << 16 else _SMALL[number] if number < 256 else _pack_u16(0x19, number)
+        for number in numbers
+    ]
 
 
 def _lease_rows(rows: Iterable[LeaseRow]) -> Iterator[tuple[bytes, int]]:

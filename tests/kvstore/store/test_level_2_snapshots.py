@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 
 from kvstore.protocol.commands import Compact, Delete, LeaseGrant, Put, encode_command
 from kvstore.store.machine import KvMachine
+from kvstore.store.map import KeyValueMap
 from kvstore.store.restore import FREED_RECORDS
 from kvstore.store.sealed_block import BLOCK_EVENTS
-from kvstore.store.snapshot_codec import InvalidSnapshot
+from kvstore.store.sessions import Sessions
+from kvstore.store.snapshot_codec import HISTORY, InvalidSnapshot, take_snapshot
 from tests.kvstore.support.machine_fixture import Fed
 
 
@@ -73,6 +75,35 @@ def test_the_rows_and_fields_of_level_2() -> None:
         [6, [1, 20, 23], [4, 10, 10]],
     ]
     assert restore(header, chunks).state_hash() == lived_in().machine.state_hash()
+
+
+SIZES = (2, 23, 24, 255, 256, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**40)
+
+
+@pytest.mark.parametrize("low", range(len(SIZES)))
+def test_events_with_numbers_of_all_sizes_are_encoded_canonically(low: int) -> None:
+    """Events are encoded by column, with short cuts for numbers of usual sizes."""
+    store, expected = KeyValueMap(), list[list[Any]]()
+    store.history.set_bounds(1, 2**40, 2**40)
+    numbers = SIZES[low:]
+    for place, modified in enumerate(numbers):
+        for before in (
+            None,
+            *[(bytes(size % 70_000), modified, modified, size % 100, 0) for size in SIZES[:8]],
+            *[
+                (b"v", created, modified, version, 0)
+                for created in numbers[: place + 1]
+                for version in numbers[: place + 1]
+            ],
+            *[(b"v", numbers[0], modified, 1, lease_id) for lease_id in SIZES],
+        ):
+            key = bytes(1 + len(expected) * 97 % 300)
+            store.history.append(modified + 1, key, before, None)
+            expected.insert(0, [modified + 1, key, before and list(before)])
+
+    chunks = list(take_snapshot(store, Sessions(), {}, chunk_bytes=2**40).chunks)
+
+    assert chunks == [cbor2.dumps([HISTORY, *expected])]
 
 
 Damage = Callable[[dict[str, Any], list[Any]], Any]
