@@ -77,11 +77,10 @@ def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
     The sample is empty if a column is missing, or if no key has `rows_min` rows in these groups. To find out the
     latter, only the column of keys is read.
     """
+    groups = list(range(first, last))
+    if not groups or not set(_READ) <= set(parquet.read_schema(path).names):
+        return _SCHEMA.empty_table()
     with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
-        have = [name for name in _READ if name in file.schema_arrow.names]
-        groups = list(range(first, last))
-        if len(have) < len(_READ) or not groups:
-            return _SCHEMA.empty_table()
         keys = file.read_row_groups(groups, columns=["key"], use_threads=False).unify_dictionaries().column("key")
         most: Any = pc.max(keys.value_counts().field("counts"))
         if (most.as_py() or 0) < rows_min:

@@ -28,3 +28,11 @@ def test_an_import_that_fails_without_a_name_is_told_by_its_own_text(capsys: pyt
     assert "None" not in words
     assert words.startswith("hwm-audit: an import failed: ImportError: PyArrow >= 18.0.0 must be installed;")
     assert words.endswith("hint: pip install 'highwatermark[audit]'\n")
+
+
+def test_an_error_without_a_text_is_told_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    class ToldBySession(Exception):
+        def __str__(self) -> str:
+            raise AssertionError("the session has been stopped")
+
+    assert reported(ToldBySession(), capsys).startswith("hwm-audit: the audit job failed: ToldBySession\n")

@@ -99,3 +99,10 @@ def test_a_sample_of_a_file_is_of_every_part_of_it(
         (nothing,) = hot.sampled([(source.path, source.first, source.last, False)], len(rows))
         assert nothing.num_rows == 0  # No key has as many.
     assert not list(hot.sampled([(str(tmp_path / "none.parquet"), 0, 1, False)], 1))
+
+
+def test_a_file_without_a_column_of_keys_has_no_sample(tmp_path: Path) -> None:
+    """For example a file of watches alone."""
+    parquet.write_table(pa.table({"op": ["watch"], "run_id": ["r"]}), tmp_path / "a.parquet")
+
+    assert hot.sample_table(str(tmp_path / "a.parquet"), 0, 1, rows_min=1).num_rows == 0
