@@ -35,7 +35,8 @@ class Shape:
     """The parameters of a history.
 
     `zipf`: the exponent of the popularity of keys; 0: all keys are equally popular. Each share is a fraction of all
-    operations. The rest of the operations, after puts, deletions and compare-and-sets, are reads.
+    operations. The rest of the operations, after puts, deletions and compare-and-sets, are reads. `watches`: the number
+    of watches of all keys; with watches, no outcome may be unknown.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Shape:
     cas_share: float = 0.15
     unknown_share: float = 0.0
     revisions: bool = True
+    watches: int = 0
 
 
 SHAPES = (

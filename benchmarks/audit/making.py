@@ -13,6 +13,7 @@ import pyarrow.csv as csv
 
 from benchmarks.audit.histories import CAS, DELETE, GET, PUT, ROWS_PER_FILE, History, generate, write
 from benchmarks.audit.plan import SEED, Case
+from benchmarks.audit.watched import write_watches
 from spark_audit import Shape, inject
 from spark_audit import generate as generate_rows
 
@@ -28,6 +29,8 @@ def make(case: Case, folder: Path, *, plain: bool) -> Path:
         return _faulty(case, folder)
     history = generate(case.shape, case.operations, SEED)
     write(history, folder)
+    if case.shape.watches:
+        write_watches(history, folder, case.shape.watches)
     if plain:
         write_plain(history, folder / "plain.csv")
     return folder

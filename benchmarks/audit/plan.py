@@ -19,6 +19,9 @@ _GROWTH = SHAPES[1]
 ONE_KEY = Shape(name="50 clients, 1 key", clients=50, keys=1, unknown_share=0.01)
 
 
+WATCHED = replace(_GROWTH, name=f"{_GROWTH.name}, 2 watches", watches=2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """An engine with a history.
@@ -52,6 +55,8 @@ class Case:
 def full(rival: bool) -> Iterator[Case]:
     """Yield all cases. They take about half an hour."""
     yield from _common((10_000, 100_000, 1_000_000), rival)
+    for engine in (LOCAL, SPARK):
+        yield Case(engine=engine, shape=WATCHED, operations=1_000_000, seconds_max=270)
     growing = _shape(_GROWTH, 0.01)
     for operations in (100_000, 1_000_000):
         yield Case(engine=SPARK, shape=growing, operations=operations)
@@ -67,6 +72,7 @@ def quick(rival: bool) -> Iterator[Case]:
     """Yield a few small cases, which show within two minutes that everything works. Their times support no claim."""
     yield from _common((10_000,), rival)
     yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=10_000)
+    yield Case(engine=LOCAL, shape=WATCHED, operations=10_000)
 
 
 def _common(sizes: tuple[int, ...], rival: bool) -> Iterator[Case]:

@@ -11,7 +11,9 @@ from benchmarks.audit.histories import SHAPES, Shape, generate, table, write
 from benchmarks.audit.making import make
 from benchmarks.audit.plan import LOCAL, RIVAL, SPARK, Case, full, quick
 from benchmarks.audit.report import growth, report
+from benchmarks.audit.watched import write_watches
 from spark_audit import ALL_FAULTS, check_rows
+from spark_audit.local.job import audit
 from spark_audit.tables.frame import NAMES
 
 
@@ -32,6 +34,16 @@ def test_a_history_made_without_revisions_tells_none_and_is_true() -> None:
 
     assert check_rows(rows).status == "linearizable"
     assert all(row["revision"] is None and (row["output"] or {}).get("mod_revision") is None for row in rows)
+
+
+def test_watches_of_a_history_are_true_and_deliver_every_change(tmp_path: Path) -> None:
+    history = generate(SHAPES[0], 4_000, seed=3)
+    write_watches(history, write(history, tmp_path), watches=2)
+    verdict = audit([str(tmp_path)])
+
+    assert verdict.status == "linearizable"
+    assert (verdict.watches, verdict.events) == (2, 2 * int(history.succeeded.sum()))
+    assert verdict.properties["watch_resume"].checked == 4
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
