@@ -164,7 +164,7 @@ async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
             told: list[str] = []
             submitted: list[Callable[[BaseException | None], None]] = []
 
-            def start_io() -> bool:
+            def start() -> bool:
                 told.append(f"the disk starts {len(submitted)}")
                 ended = [done(None) for done in submitted]
                 submitted.clear()
@@ -176,7 +176,7 @@ async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
                 submitted.append(done)
                 files.has_waiting = True
 
-            files = Started(start_io)
+            files = Started(start)
             machine.disk.submit = submit  # type: ignore[method-assign]
             machine.driver._files = files
             machine.node.propose(b"\x01", 1)
@@ -191,13 +191,13 @@ async def test_a_node_that_always_has_more_to_do_leaves_the_others_their_turn(mo
         async with alone() as machine:
             rounds = 0
 
-            def start_io() -> bool:
+            def start() -> bool:
                 nonlocal rounds
                 rounds += 1
                 return False
 
             monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 3 * ROUNDS_MAX))
-            machine.driver._files = Started(start_io)
+            machine.driver._files = Started(start)
             machine.driver.flush()
             assert rounds == ROUNDS_MAX
             await until(lambda: rounds >= 3 * ROUNDS_MAX)
@@ -211,14 +211,14 @@ async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_the
         async with alone() as machine:
             rounds, now = 0, machine.node._now
 
-            def start_io() -> bool:
+            def start() -> bool:
                 nonlocal rounds, now
                 rounds, now = rounds + 1, now + ROUNDS_NS_MAX + 1
                 return False
 
             monkeypatch.setattr(machine.driver, "_read_clock", lambda: now)
             monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 2))
-            machine.driver._files = Started(start_io)
+            machine.driver._files = Started(start)
             machine.driver.flush()
             assert rounds == 1
             await until(lambda: rounds == 2)
