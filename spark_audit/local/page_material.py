@@ -138,8 +138,9 @@ def _plots(frame: Frame, wrong: Sequence[str], about: Mapping[str, RunAbout]) ->
     for one in every[:PLOTS_MAX]:
         axis = one.axis(call, end)
         if axis is not None:
-            faults = about.get(one.run_id, RunAbout()).faults(axis.start_ns)
-            plots.append(Plot(axis, buckets_of(axis, _counts(frame, axis, one.rows, end)), faults))
+            run = about.get(one.run_id, RunAbout())
+            buckets = buckets_of(axis, _counts(frame, axis, one.rows, end))
+            plots.append(Plot(axis, buckets, run.faults(axis.start_ns), run.clock_error_ns))
     return tuple(plots), len(every) - len(plots)
 
 

@@ -21,18 +21,23 @@ class RunAbout:
     """Information about a run besides its rows.
 
     `compared`: the clocks with an error bound, which share one axis. `schedule`: the planned faults in run.json.
+    `clock_error_ns`: the greatest error between two of these clocks.
     """
 
     compared: frozenset[str] = frozenset()
     folder: Path | None = None
     schedule: object = None
+    clock_error_ns: int = 0
 
     @classmethod
     def of(cls, folder: Path, header: Mapping[str, Any]) -> RunAbout:
         """Return the information in run.json. `header`: its content, from `read_run_file`."""
         clocks = header.get("clocks") or ()
-        compared = frozenset(clock["clock_id"] for clock in clocks if clock.get("error_bound_ns") is not None)
-        return cls(compared, folder, header.get("schedule"))
+        bounds = {
+            clock["clock_id"]: clock["error_bound_ns"] for clock in clocks if clock.get("error_bound_ns") is not None
+        }
+        error_ns = sum(sorted(bounds.values())[-2:]) if len(bounds) > 1 else 0
+        return cls(frozenset(bounds), folder, header.get("schedule"), error_ns)
 
     def axis_clock(self, clock: str) -> str:
         """Return the clock on whose axis the stamps of this clock are drawn; "" for the common axis."""

@@ -107,11 +107,12 @@ class FaultWindow:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One run over time."""
+    """One run over time. `clock_error_ns`: the greatest error between two clocks of the run that can be compared."""
 
     axis: Axis
     buckets: tuple[Bucket, ...]
     faults: tuple[FaultWindow, ...] = ()
+    clock_error_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from spark_audit.report.material import PLOTS_MAX, Bar, Material, Plot
 from spark_audit.report.plot import draw_plot
 from spark_audit.report.scene import draw_scene, shares_no_axis
 from spark_audit.verdict.verdict import LINEARIZABLE, PROPERTIES, SHOWN_MAX, UNDECIDED, VIOLATION, Verdict, Violation
-from spark_audit.verdict.words import services_words
+from spark_audit.verdict.words import services_words, span
 
 SUFFIXES = (".html", ".htm")
 
@@ -30,6 +30,7 @@ _SENTENCES = {
     VIOLATION: "What clients saw cannot be explained.",
     UNDECIDED: "Nothing was found to be wrong, but not everything is proven.",
 }
+_CLOCK_ERROR = "The order of two stamps of different clocks is not known if they are less than {} apart."
 _SEVERAL_AXES = "These stamps are of several clocks that cannot be compared: each begins at the left."
 _TOOLS = (
     '<div class="tools" hidden><button data-do="in" title="zoom in">+</button>'
@@ -104,6 +105,7 @@ def _properties(verdict: Verdict) -> Iterator[str]:
 
 
 def _violations(verdict: Verdict, material: Material) -> Iterator[str]:
+    error_ns = {plot.axis.run_id: plot.clock_error_ns for plot in material.plots}
     for number, (violation, bars) in enumerate(_in_order(verdict, material), 1):
         yield f'<section class="found" id="violation-{number}">'
         where = f"run {violation.run_id}" + (f", key {violation.key}" if violation.key is not None else "")
@@ -112,6 +114,7 @@ def _violations(verdict: Verdict, material: Material) -> Iterator[str]:
         if violation.operations:
             if shares_no_axis(bars):
                 yield f"<p><small>{_SEVERAL_AXES}</small></p>"
+            yield from _clock_error(error_ns.get(violation.run_id, 0))
             yield f"<figure>{_TOOLS}{draw_scene(bars, violation.words())}</figure>"
             yield from _table(violation)
         yield "</section>"
@@ -154,9 +157,15 @@ def _plots(verdict: Verdict, material: Material) -> Iterator[str]:
     for plot in material.plots:
         clock = f", clock {plot.axis.clock}" if _is_one_of_many(plot, material.plots) else ""
         yield f"<h3>run {_text(plot.axis.run_id + clock)}</h3>"
+        yield from _clock_error(0 if plot.axis.clock else plot.clock_error_ns)
         yield f"<figure>{_TOOLS}{draw_plot(plot, _marks(verdict, material, plot))}</figure>"
     if material.plots_left_out:
         yield f"<p>… and {material.plots_left_out:,} more ({PLOTS_MAX} are drawn, those with violations first)</p>"
+
+
+def _clock_error(error_ns: int) -> Iterator[str]:
+    if error_ns:
+        yield f"<p><small>{_CLOCK_ERROR.format(span(error_ns))}</small></p>"
 
 
 def _is_one_of_many(plot: Plot, plots: Sequence[Plot]) -> bool:

@@ -195,7 +195,12 @@ def _plots(rows: DataFrame, wrong: Sequence[str], about: Mapping[str, RunAbout])
         return (), count
     counts = _counts(placed, axes)
     plots = (
-        Plot(axis, buckets_of(axis, counts.get(number, {})), about[axis.run_id].faults(axis.start_ns))
+        Plot(
+            axis,
+            buckets_of(axis, counts.get(number, {})),
+            about[axis.run_id].faults(axis.start_ns),
+            about[axis.run_id].clock_error_ns,
+        )
         for number, axis in enumerate(axes)
     )
     return tuple(plots), count - len(axes)
