@@ -17,7 +17,7 @@ LOCAL_BYTES_MAX = 2**30  # Limits the estimated resident memory. About 1,200,000
 _ALWAYS_BYTES = 100 * 2**20
 _ROW_BYTES = 650  # Memory per row, in addition to the size of the row itself.
 _MULTI_KEY_ROW_BYTES = 6_000  # Replaces `_ROW_BYTES` if the whole store may have to be replayed.
-_EVENTS_FACTOR = 6  # The memory for the events of watches is this multiple of their size as JSON.
+_EVENTS_FACTOR = 10  # The memory for the events of watches is this multiple of their size as JSON.
 _HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many bytes at its beginning.
 
 

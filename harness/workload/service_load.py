@@ -1,4 +1,4 @@
-"""Workers that use the services, in addition to the other load: watches, leases, locks, and ranges.
+"""Workers that use the services, in addition to the other load: watches, leases, locks, ranges, and appends.
 
 See docs/reference/specification.md#1010-rows-of-services. All keys that these workers write begin with SERVICE_KEYS.
 No watch includes the keys of locks: a client that waits for a lock writes a key, and this write has no row.
@@ -21,6 +21,7 @@ from harness.workload.service_shares import ServiceShares
 from harness.workload.tally import Tally, Worker
 from harness.workload.watch_recorder import WatchedKeys, WatchRecorder
 from kvstore import (
+    AppendResult,
     Client,
     DeleteRangeResult,
     GetResult,
@@ -35,6 +36,7 @@ from kvstore import (
 
 SERVICE_KEYS = b"svc/"
 _LEASES, _RANGES, _LOCKS = SERVICE_KEYS + b"lease/", SERVICE_KEYS + b"range/", SERVICE_KEYS + b"~lock/"
+_APPENDS = SERVICE_KEYS + b"append/"
 _PATIENCE_SECONDS = 5.0
 _PAUSE_SECONDS = (0.02, 0.2)  # The pause of a worker between two rounds of operations.
 _TTL_SECONDS = (1.0, 3.0)
@@ -190,7 +192,8 @@ class ServiceWorkers:
     # -- ranges, and reads at a revision
 
     async def _use_ranges(self, number: int, random: Random, until: float) -> None:
-        """Again and again, write some keys, read keys at earlier revisions, and delete all written keys as a range."""
+        """Again and again, write some keys, one of them by an append, read keys at earlier revisions, and delete all
+        written keys as a range."""
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"range-{number}", count())
             written = count()
@@ -201,10 +204,28 @@ class ServiceWorkers:
                 for key in random.sample(keys, random.randrange(1, len(keys))):
                     put = await self._put(worker, key, b"range-%d-%d" % (number, next(written)))
                     revisions += [put.revision] if put is not None else []
+                await self._append(worker, _APPENDS + b"%d/" % number, b"append-%d-%d" % (number, next(written)))
                 for key in random.choices([*keys, *self.keys], k=3) if revisions else ():
                     await self._get(worker, key, max(1, random.choice(revisions[-20:]) - random.randrange(20)))
                 await self._delete_range(worker, prefix, keys)
                 await trio.sleep(random.uniform(*_PAUSE_SECONDS))
+
+    async def _append(self, worker: Worker, prefix: bytes, value: bytes) -> None:
+        """Put the value under a key that the store makes. If it is answered, the key is read and deleted.
+
+        Until the answer, the row has the prefix as its key.
+        """
+        row: Row = {"op": "put", "key": to_text(prefix), "value": to_text(value)}
+        row["request"] = canonical_json({"prefix": to_text(prefix)})
+        append = partial(worker.store.append, prefix, value, deadline_seconds=_PATIENCE_SECONDS)
+        made = await self._perform(worker, row, append, lambda _: {"succeeded": True})
+        if made is not None:
+            await self._get(worker, made.key, 0)
+            await self._delete(worker, made.key)
+
+    async def _delete(self, worker: Worker, key: bytes) -> None:
+        delete = partial(worker.store.delete, key, deadline_seconds=_PATIENCE_SECONDS)
+        await self._perform(worker, {"op": "delete", "key": to_text(key)}, delete, answered)
 
     async def _delete_range(self, worker: Worker, prefix: bytes, keys: Sequence[bytes]) -> None:
         request = {"start": None, "end": None, "prefix": to_text(prefix), "keys": [to_text(key) for key in keys]}
@@ -232,10 +253,11 @@ class ServiceWorkers:
             return None
         returned = self.writer.clock.now_ns()
         revision = getattr(result, "revision", None)
-        in_order = row["op"] in ("put", "get", "delete_range")
-        self._end(
-            op_id, status="ok", return_ns=returned, output=output(result), revision=revision if in_order else None
-        )
+        in_order = row["op"] in ("put", "get", "delete", "delete_range")
+        outcome: Row = {"output": output(result), "revision": revision if in_order else None}
+        if isinstance(result, AppendResult):
+            outcome["key"] = to_text(result.key)
+        self._end(op_id, status="ok", return_ns=returned, **outcome)
         return result
 
     def _call(self, worker: Worker, row: Row) -> int:

@@ -211,6 +211,19 @@ def _result_step(step: Mapping[str, Any], result: Mapping[str, Any]) -> Step:
     return Step("get", seen=seen_in(result))
 
 
+def as_text(data: bytes) -> str:
+    """Return the text that stands for these bytes in a row: the inverse of `as_bytes`."""
+    import base64
+
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = None
+    if text is None or text.startswith("base64:"):
+        return "base64:" + base64.b64encode(data).decode("ascii")
+    return text
+
+
 def as_bytes(text: str) -> bytes:
     """Return the bytes that a text in a row stands for. The prefix `base64:` marks bytes that are not UTF-8.
 

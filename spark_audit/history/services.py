@@ -1,4 +1,5 @@
-"""Rows of services: watches, leases, locks, deletions of ranges, compactions, puts with a lease, reads at a revision.
+"""Rows of services: watches, leases, locks, deletions of ranges, compactions, puts with a lease, reads at a revision,
+and appends, which are puts under a key that the store makes.
 
 Each of these rows has its request as JSON text in `request`. Most have their answer as JSON text in `output.answer`.
 The fields are in docs/reference/specification.md#1010-rows-of-services.
@@ -10,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from spark_audit.history.operation import as_bytes, as_text
 from spark_audit.history.requests import HALF_PAIR, NUMBERS, BadRequest, is_text
 
 Row: TypeAlias = Mapping[str, Any]
@@ -18,7 +20,7 @@ Fields: TypeAlias = dict[str, Any]
 SERVICE_OPS = ("watch", "delete_range", "lease_grant", "lease_renew", "lease_revoke", "compact", "lock", "unlock")
 # The service operations whose acknowledged rows have `output.answer`.
 ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock")
-# The operations of a single key that may have a `request`: a put for its lease, a get for its revision.
+# The operations of a single key that may have a `request`: a put for its lease or its prefix, a get for its revision.
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
 KINDS = ("put", "delete")
@@ -97,10 +99,12 @@ def parse_service(row: Row) -> Fields:
             raise BadRequest(f"request: {name} is missing or of the wrong type")
         if isinstance(parsed[name], str) and not is_text(parsed[name]):
             raise BadRequest(f"request: {HALF_PAIR}")
-    if parsed.get("prefix") is not None and (parsed["start"] is not None or parsed["end"] is not None):
+    if parsed.get("prefix") is not None and (parsed.get("start") is not None or parsed.get("end") is not None):
         raise BadRequest("request: prefix and start or end exclude each other")
     if row["op"] == "delete_range" and row["status"] == "unknown" and parsed["keys"] is None:
         raise BadRequest("request: keys is missing, though the status is unknown")
+    if row["op"] == "put" and row["status"] == "unknown" and parsed["prefix"] is not None and parsed["lease_id"]:
+        raise BadRequest("request: prefix and lease_id exclude each other, because the status is unknown")
     return parsed
 
 
@@ -243,7 +247,7 @@ _REQUESTS: dict[str, dict[str, _Field]] = {
     "compact": {"revision": _Field(_above_zero)},
     "lock": {"name": _Field(_text), "value": _Field(lambda value: isinstance(value, str), "")},
     "unlock": {"name": _Field(_text), "key": _Field(_text)},
-    "put": {"lease_id": _Field(_is_number, 0)},
+    "put": {"lease_id": _Field(_is_number, 0), "prefix": _Field(_nullable_text)},
     "get": {"revision": _Field(_is_number, 0)},
 }
 _ANSWERS: dict[str, dict[str, _Field]] = {
@@ -257,6 +261,14 @@ _ANSWERS: dict[str, dict[str, _Field]] = {
     "lease_revoke": {"found": _Field(lambda value: isinstance(value, bool))},
     "lock": {"key": _Field(_text), "fence": _Field(_above_zero), "lease_id": _Field(_above_zero)},
 }
+
+APPENDED_BYTES = 8  # An append makes a key from a prefix and its revision, as this many bytes, big-endian.
+
+
+def appended_key(prefix: bytes, revision: int) -> str:
+    """Return the key that an append makes at this revision."""
+    return as_text(prefix + revision.to_bytes(APPENDED_BYTES, "big"))
+
 
 LEASE_END_IDS = 2**61
 """The deletion of a key by its lease has as op_id this number plus the op_id of the operation that attached the key."""
@@ -276,15 +288,18 @@ def plain_rows(row: Row) -> Iterator[Row]:
     If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the operation's
     row yields a deletion of unknown outcome, too. A deletion of a range becomes a transaction that lists the range and
     deletes each listed key; if its outcome is unknown, the transaction only deletes the keys that the request names. A
-    lock becomes a put of its key, at the revision of its fence.
+    lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If its outcome is
+    unknown, its key is not known either. Then the key of revision 0, which no append makes, stands for it.
     """
     if not is_service(row):
         yield row
         return
     match row["op"]:
         case "put":
-            yield {**row, "request": None}
-            lease_id = parse_service(row)["lease_id"]
+            request = parse_service(row)
+            lease_id, prefix = request["lease_id"], request["prefix"]
+            made_key = row["status"] == "unknown" and prefix is not None
+            yield {**row, "request": None, "key": appended_key(as_bytes(prefix), 0) if made_key else row["key"]}
             if lease_id and row["status"] != "fail":
                 yield _end_of_lease(row, row["key"], lease_id)
         case "get":

@@ -27,6 +27,7 @@ from spark_audit.report.faults import RunAbout
 from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
 from spark_audit.report.material import Material
 from spark_audit.services.check import ServiceResult, check_services, note_services
+from spark_audit.services.key_facts import Interest
 from spark_audit.store.replay import contradictions, hint_of, left_open, no_order, worth_replaying
 from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.clashes import clashes
@@ -37,7 +38,7 @@ from spark_audit.tables.order import check_order, ranked
 from spark_audit.tables.read import Read, read
 from spark_audit.tables.revisions import RowsOfFrame
 from spark_audit.tables.row_rules import broken_rows
-from spark_audit.tables.services import bad_services, plain, service_rows
+from spark_audit.tables.services import bad_services, fact_rows, plain, service_rows, summary_rows
 from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.findings import KeyFindings, note_key, store_finding
 from spark_audit.verdict.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
@@ -181,9 +182,15 @@ def _prepared(
 def _services(frame: Frame, clocks: Mapping[str, Clocks]) -> list[ServiceResult]:
     """Judge the services of all runs."""
     found: list[ServiceResult] = []
+    summarized = summary_rows(frame)
     for run_id, rows in _rows_by_run(frame).items():
-        found.append(check_services(run_id, partial(frame.dicts, rows), clocks[run_id]))
+        few = frame.dicts(rows[summarized[rows]])
+        found.append(check_services(run_id, few, partial(_with_facts, frame, rows), clocks[run_id]))
     return found
+
+
+def _with_facts(frame: Frame, rows: Int64s, interest: Interest) -> Iterator[Row]:
+    return frame.dicts(rows[fact_rows(frame, [interest])[rows]])
 
 
 def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:

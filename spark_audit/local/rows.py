@@ -13,7 +13,7 @@ from spark_audit.history.effects import takes_part
 from spark_audit.history.projection import project
 from spark_audit.history.rows import FIELDS, after_unknown, overlapping, problem, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
-from spark_audit.services.check import check_services, note_services
+from spark_audit.services.check import all_of, check_services, note_services
 from spark_audit.services.settle import settled_rows
 from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.store.replay import contradictions, hint_of, left_open, position, replayable, worth_replaying
@@ -54,7 +54,7 @@ def check_rows(
         raise NothingToCheck(name, verdict.operations)
     for run_id, mine in sorted(by_run.items()):
         known = Clocks.from_run(clocks)
-        services = check_services(run_id, mine.__iter__, known)
+        services = check_services(run_id, mine, all_of(mine), known)
         plain = [plain for row in mine for plain in settled_rows(row, services.settled)] if services.rows else mine
         _check_run(verdict, run_id, plain, known, configurations_max)
         note_services(verdict, services)

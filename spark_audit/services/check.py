@@ -10,7 +10,7 @@ from typing import Any
 from spark_audit.history.clocks import Clocks
 from spark_audit.services.control import Plan, Summary
 from spark_audit.services.key_check import KeyResult
-from spark_audit.services.key_facts import Fact, Subject, facts_of
+from spark_audit.services.key_facts import Fact, Interest, Subject, facts_of
 from spark_audit.services.naming import Finding, first_findings
 from spark_audit.services.settle import settled_rows_of, with_run
 from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
@@ -39,16 +39,27 @@ class ServiceResult:
     settled: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
 
 
-def check_services(run_id: str, rows: Callable[[], Iterable[Row]], clocks: Clocks) -> ServiceResult:
-    """Judge the services of one run. `rows` is called twice; each time it returns all rows of the run, well-formed."""
+def all_of(rows: Iterable[Row]) -> Callable[[Interest], Iterable[Row]]:
+    """Return a function that returns these rows, whatever the interest is."""
+    return lambda _: rows
+
+
+def check_services(
+    run_id: str, summarized: Iterable[Row], rows: Callable[[Interest], Iterable[Row]], clocks: Clocks
+) -> ServiceResult:
+    """Judge the services of one run. All rows must be well-formed.
+
+    `summarized`: at least the rows of services and the unknown transactions. `rows`: returns at least the rows that
+    have facts about the keys of interest.
+    """
     summary = Summary()
-    for row in rows():
+    for row in summarized:
         summary.note(row)
     if not summary.rows:
         return ServiceResult(run_id)
     plan = Plan.of(summary, clocks)
     facts: dict[Subject, list[Fact]] = {}
-    for row in rows():
+    for row in rows(plan.interest):
         for subject, fact in facts_of(row, plan.interest):
             facts.setdefault(subject, []).append(fact)
     return result_of(run_id, plan, plan.judge(facts))
@@ -78,7 +89,7 @@ def note_services(verdict: Verdict, result: ServiceResult) -> None:
         return
     verdict.watches += result.watches
     verdict.events += result.events
-    verdict.settled += sum(len(rows) > 0 for rows in result.settled.values())
+    verdict.settled += sum(any(row["status"] == "ok" for row in rows) for rows in result.settled.values())
     verdict.lags.update(result.lags)
     for name in SERVICE_PROPERTIES:
         verdict.of(name).checked += result.checked[name]

@@ -1,4 +1,4 @@
-"""Collects the watches, leases and locks of a run, and judges what needs no facts about single keys.
+"""Collects the watches, leases, locks and appends of a run, and judges what needs no facts about single keys.
 
 `Summary` collects them from all rows of a run or from some of them; summaries can be joined. A `Plan` is made from the
 summary of all rows.
@@ -14,8 +14,9 @@ from typing import Any
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import as_bytes
 from spark_audit.history.services import is_service, parse_service
+from spark_audit.services.appends import APPENDS, Append, append_of, assign, key_findings
 from spark_audit.services.key_check import About, KeyResult, check_key
-from spark_audit.services.key_facts import Fact, Interest, Subject
+from spark_audit.services.key_facts import Fact, Interest, Subject, prefix_and_revision
 from spark_audit.services.leases import LEASES, LeaseCall, calls_of, lease_findings, leases_of
 from spark_audit.services.locks import LOCKS, LockCall, lock_findings, lock_of
 from spark_audit.services.naming import Finding
@@ -38,7 +39,7 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Summary:
-    """The watches, leases and locks in some rows of a run.
+    """The watches, leases, locks and appends in some rows of a run.
 
     `read_at`: the keys that were read at a revision. `unknown`: op_id → unknown transaction or deletion of a range.
     `findings`: violations that a single row shows.
@@ -48,6 +49,7 @@ class Summary:
     parts: list[WatchPart] = field(default_factory=list)
     leases: list[LeaseCall] = field(default_factory=list)
     locks: list[LockCall] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
     read_at: set[str] = field(default_factory=set)
     unknown: dict[int, UnknownBatch] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -67,6 +69,8 @@ class Summary:
             self.locks.append(lock_of(row))
         elif row["op"] == "get" and row["status"] == "ok" and parse_service(row)["revision"]:
             self.read_at.add(row["key"])
+        elif (append := append_of(row)) is not None:
+            self.appends.append(append)
         self.leases += calls_of(row)
 
     def add(self, other: Summary) -> None:
@@ -75,6 +79,7 @@ class Summary:
         self.parts += other.parts
         self.leases += other.leases
         self.locks += other.locks
+        self.appends += other.appends
         self.read_at |= other.read_at
         self.unknown |= other.unknown
         self.findings += other.findings
@@ -85,7 +90,7 @@ class Plan:
     """What is known of a whole run when its keys are judged.
 
     `interest`: the keys to judge. `parts`: op_id → part of a watch. `attached`: key → the operations that attached it
-    to a lease. `findings`: the violations found so far.
+    to a lease. `appended`: prefix → the values of appends of unknown outcome. `findings`: the violations found so far.
     """
 
     summary: Summary
@@ -94,6 +99,7 @@ class Plan:
     interest: Interest
     parts: dict[int, WatchPart]
     attached: dict[str, list[LeaseCall]]
+    appended: dict[bytes, set[str]]
     findings: list[Finding]
 
     @classmethod
@@ -106,8 +112,13 @@ class Plan:
                 attached.setdefault(call.key, []).append(call)
         ranges = [segment.parts[0].range for segment in segments]
         parts = {part.name.op_id: part for part in summary.parts}
-        interest = Interest.of(ranges, summary.read_at, attached)
-        return cls(summary, clocks, segments, interest, parts, attached, [*summary.findings, *found])
+        appended: dict[bytes, set[str]] = {}
+        for append in summary.appends:
+            if append.key is None:
+                appended.setdefault(append.prefix, set()).add(append.value)
+        interest = Interest.of(ranges, summary.read_at, attached, appended)
+        found = [*summary.findings, *found, *key_findings(summary.appends)]
+        return cls(summary, clocks, segments, interest, parts, attached, appended, found)
 
     def judge(self, facts: Mapping[Subject, Iterable[Fact]]) -> KeyResult:
         """Judge some keys and revisions, and return their joined result.
@@ -119,7 +130,8 @@ class Plan:
         for key in sorted(subject for subject in facts if isinstance(subject, str)):
             have = as_bytes(key)
             covering = [segment for segment in self.segments if covers_key(segment.parts[0].range, have)]
-            about = About(self.parts, covering, self.attached.get(key, ()), leases, self.clocks)
+            appended = self.appended.get(prefix_and_revision(key)[0], ()) if self.appended else ()
+            about = About(self.parts, covering, self.attached.get(key, ()), leases, self.clocks, appended)
             mine = (fact for fact in facts[key] if not isinstance(fact, Steps | Listed))
             together.add(check_key(key, mine, about))
         for revision in sorted(subject for subject in facts if isinstance(subject, int)):
@@ -139,6 +151,9 @@ class Plan:
         unknown deletions of ranges.
         """
         settled = settle(keys.opened, self.summary.unknown, self.segments, self.parts)
+        rows, unexplained = assign(self.summary.appends, keys.sightings)
+        settled.rows |= rows
+        settled.findings += unexplained
         leases = leases_of(self.summary.leases, keys.ends)
         found = [*self.findings, *settled.findings, *self._order_findings(keys.listed, settled)]
         found += [*lease_findings(leases, self.clocks), *lock_findings(self.summary.locks, self.clocks)]
@@ -148,6 +163,7 @@ class Plan:
         checked[RESUME] = sum(part.resumes is not None for part in self.summary.parts)
         checked[LEASES] = sum(call.kind != "attach" for call in self.summary.leases)
         checked[LOCKS] = len(self.summary.locks)
+        checked[APPENDS] = sum(append.key is not None for append in self.summary.appends)
         return found, checked, settled
 
     def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:

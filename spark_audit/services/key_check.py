@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.report.material import rounded_latency
-from spark_audit.services.key_facts import Candidate, Change, Delivered, KeyFact, KeyRead
+from spark_audit.services.key_facts import Candidate, Change, Delivered, KeyFact, KeyRead, Sighting, prefix_and_revision
 from spark_audit.services.leases import LEASES, Lease, LeaseCall, LeaseEnd, early_end
 from spark_audit.services.naming import Finding, change_words, finding
 from spark_audit.services.revision_order import Listed
@@ -34,7 +34,8 @@ class KeyResult:
     number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag,
     which is the time from the return of the write to the arrival of its event. `ends`: the ends of leases that events
     show. `opened`: the events of which only the whole run shows which unknown write made them. `listed`: the messages
-    about revisions that no acknowledged operation of several changes made.
+    about revisions that no acknowledged operation of several changes made. `sightings`: of records that appends of
+    unknown outcome may have made.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -43,6 +44,7 @@ class KeyResult:
     ends: list[LeaseEnd] = field(default_factory=list)
     opened: list[OpenEvent] = field(default_factory=list)
     listed: list[Listed] = field(default_factory=list)
+    sightings: list[Sighting] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     lags: Counter[int] = field(default_factory=Counter)
 
@@ -53,6 +55,7 @@ class KeyResult:
         self.ends += other.ends
         self.opened += other.opened
         self.listed += other.listed
+        self.sightings += other.sightings
         self.counts.update(other.counts)
         self.checked.update(other.checked)
         self.lags.update(other.lags)
@@ -78,7 +81,8 @@ class About:
     """What is known about a key besides its facts.
 
     `parts`: op_id → part, for all parts of watches. `segments`: the segments of watches whose range contains the key.
-    `attached`: the operations that attached the key to a lease. `leases`: all leases, by id.
+    `attached`: the operations that attached the key to a lease. `leases`: all leases, by id. `appended`: the values of
+    the appends of unknown outcome that may have made the key.
     """
 
     parts: Mapping[int, WatchPart]
@@ -86,6 +90,7 @@ class About:
     attached: Sequence[LeaseCall]
     leases: Mapping[int, Lease]
     clocks: Clocks
+    appended: Collection[str] = ()
 
 
 def check_key(key: str, facts: Iterable[KeyFact], about: About) -> KeyResult:
@@ -96,7 +101,7 @@ def check_key(key: str, facts: Iterable[KeyFact], about: About) -> KeyResult:
 class _Key:
     def __init__(self, key: str, facts: Iterable[KeyFact], about: About) -> None:
         self.key, self.segments, self.leases, self.clocks = key, about.segments, about.leases, about.clocks
-        self.parts = about.parts
+        self.parts, self.appended = about.parts, about.appended
         self.attached = {call.name.revision: call for call in about.attached if call.name.revision is not None}
         self.result = KeyResult()
         covering = {part.name.op_id for segment in about.segments for part in segment.parts}
@@ -104,6 +109,7 @@ class _Key:
         self.candidates: list[Candidate] = []
         self.reads: list[KeyRead] = []
         self.events: dict[int, list[Delivered]] = {}
+        sightings: list[Sighting] = []
         for fact in facts:
             if isinstance(fact, Change):
                 other = self.changes.setdefault(fact.revision, fact)
@@ -113,6 +119,8 @@ class _Key:
                 self.candidates.append(fact)
             elif isinstance(fact, KeyRead):
                 self.reads.append(fact)
+            elif isinstance(fact, Sighting):
+                sightings.append(fact)
             elif fact.watch in covering:
                 self.events.setdefault(fact.revision, []).append(fact)
             else:
@@ -122,6 +130,10 @@ class _Key:
         self.known = {revision: self._known(revision) for revision in sorted({*self.changes, *self.events})}
         self.revisions = list(self.known)
         self.exact: dict[int, tuple[int, int]] = {}
+        for one in sightings:
+            made = prefix_and_revision(key)[1] if one.revision is None else one.revision
+            if made not in self.changes and self._may_be_appended(one.value, made):
+                self.result.sightings.append(one)
 
     def _known(self, revision: int) -> _Known:
         change, delivered = self.changes.get(revision), self.events.get(revision)
@@ -179,6 +191,12 @@ class _Key:
             if margin == 0 and change.name.return_ns is not None:
                 self.result.lags[rounded_latency(max(0, event.arrival_ns - change.name.return_ns))] += 1
 
+    def _may_be_appended(self, value: str | None, revision: int) -> bool:
+        """Return whether an append of unknown outcome may have made this record. `value`: None if it is not known."""
+        if not self.appended or revision != prefix_and_revision(self.key)[1]:
+            return False
+        return value is None or (value in self.appended and all(one.value != value for one in self.candidates))
+
     def _match(self) -> None:
         """Find the unknown write that made each event without an acknowledged change.
 
@@ -189,6 +207,11 @@ class _Key:
         for revision in sorted(self.events):
             if revision not in self.changes:
                 event = self.events[revision][0]
+                if event.kind == "put" and self._may_be_appended(event.value, revision):
+                    name = self.parts[event.watch].name
+                    one = Sighting(self.key, event.value, revision, event.arrival_ns, event.watch, name)
+                    self.result.sightings.append(one)
+                    continue
                 unexplained.setdefault((event.kind, event.value), []).append(revision)
         for (kind, value), revisions in unexplained.items():
             mine = [one for one in self.candidates if one.kind == kind and (kind == "delete" or one.value == value)]
@@ -428,6 +451,8 @@ class _Key:
             told = (create, version)
             if exact is not None and any(mine not in (None, true) for mine, true in zip(told, exact, strict=True)):
                 return f"of version {version} and create revision {create}, although it has {exact[1]} and {exact[0]}"
+            return None
+        if self._may_be_appended(value, revision):
             return None
         unknown = (one.kind == "put" and one.value == value and may_be(one) for one in self._unsettled())
         return None if any(unknown) else "which no operation of the run can have written"

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from spark_audit.history.operation import WEAK, as_bytes
 from spark_audit.history.requests import parse_request
-from spark_audit.history.services import Record, answer_of, is_service, messages_of, parse_service, plain_rows
+from spark_audit.history.services import (
+    APPENDED_BYTES,
+    Record,
+    answer_of,
+    is_service,
+    messages_of,
+    parse_service,
+    plain_rows,
+)
 from spark_audit.services.naming import RowName
 from spark_audit.services.revision_order import Listed, Steps
 from spark_audit.services.watches import Range
@@ -73,28 +81,47 @@ class KeyRead(NamedTuple):
     name: RowName
 
 
-KeyFact: TypeAlias = Change | Candidate | Delivered | KeyRead
+class Sighting(NamedTuple):
+    """A record of the key that a read or an event showed, if an append of unknown outcome may have made it.
+
+    `value`, `revision`: None if the answer did not tell them. `watch`: the op_id of the part of a watch that delivered
+    the event; None for a read. `name`: the row of the read or of the watch.
+    """
+
+    key: str
+    value: str | None
+    revision: int | None
+    seen_ns: int
+    watch: int | None
+    name: RowName
+
+
+KeyFact: TypeAlias = Change | Candidate | Delivered | KeyRead | Sighting
 Fact: TypeAlias = KeyFact | Steps | Listed
 Subject: TypeAlias = str | int  # What a fact is about: a key, or a revision.
 
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """The keys about which facts are collected: those in the ranges of watches, in `keys`, and in `leased`.
+    """The keys about which facts are collected: those in the ranges of watches, in `keys`, and in `leased`, and those
+    that an append of unknown outcome may have made.
 
     `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
-    that were attached to a lease.
+    that were attached to a lease. `prefixes`: those of appends of unknown outcome.
     """
 
     starts: list[bytes]
     ends: list[bytes | None]
     keys: frozenset[str]
     leased: frozenset[str]
+    prefixes: frozenset[bytes]
     _known: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ranges: Iterable[Range], keys: Collection[str], leased: Collection[str]) -> Interest:
-        """Return the interest in all keys of these ranges, in `keys`, and in `leased`."""
+    def of(
+        cls, ranges: Iterable[Range], keys: Collection[str], leased: Collection[str], prefixes: Collection[bytes]
+    ) -> Interest:
+        """Return the interest in all keys of these ranges, in `keys`, in `leased`, and in appends to `prefixes`."""
         starts: list[bytes] = []
         ends: list[bytes | None] = []
         for start, end in sorted(set(ranges), key=lambda one: one[0]):
@@ -104,14 +131,19 @@ class Interest:
             else:
                 starts.append(start)
                 ends.append(end)
-        return cls(starts, ends, frozenset(keys), frozenset(leased))
+        return cls(starts, ends, frozenset(keys), frozenset(leased), frozenset(prefixes))
 
     def holds(self, key: str) -> bool:
         """Return whether facts about this key are collected."""
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = key in self.keys or key in self.leased or self._in_range(as_bytes(key))
+            found = key in self.keys or key in self.leased or self._in_range(as_bytes(key)) or self.appended(key)
+            self._known[key] = found
         return found
+
+    def appended(self, key: str) -> bool:
+        """Return whether an append of unknown outcome may have made the key."""
+        return bool(self.prefixes) and as_bytes(key)[:-APPENDED_BYTES] in self.prefixes
 
     def _in_range(self, key: bytes) -> bool:
         place = bisect_right(self.starts, key) - 1
@@ -121,11 +153,22 @@ class Interest:
         return end is None or key < end
 
 
+def prefix_and_revision(key: str) -> tuple[bytes, int]:
+    """Return the prefix and the revision of which this key consists if an append made it."""
+    data = as_bytes(key)
+    return data[:-APPENDED_BYTES], int.from_bytes(data[-APPENDED_BYTES:], "big")
+
+
 def facts_of(row: Row, interest: Interest) -> Iterator[tuple[Subject, Fact]]:
     """Yield (key or revision, fact) for each fact in a well-formed row.
 
     Events, and reads at a revision, are yielded for all keys; other facts only for the keys in `interest`.
     """
+    if interest.prefixes and row["status"] == "ok":
+        for key, record in _shown(row):
+            if interest.appended(key):
+                told = (record.get("value"), record.get("mod_revision"))
+                yield key, Sighting(key, *told, row["return_ns"], None, RowName.of(row))
     if row["op"] == "watch":
         if row["status"] == "ok":
             yield from _events(row)
@@ -173,6 +216,23 @@ def _events(row: Row) -> Iterator[tuple[Subject, Fact]]:
                     row["op_id"],
                 ),
             )
+
+
+def _shown(row: Row) -> Iterator[tuple[str, Row]]:
+    """Yield (key, record) for each record that an acknowledged row shows, except for those in events."""
+    output = row["output"]
+    match row["op"]:
+        case "get" | "cas" if output.get("found"):
+            yield row["key"], output
+        case "range" | "delete_range":
+            yield from ((item["key"], item) for item in output.get("items") or ())
+        case "txn":
+            steps = parse_request(row)["success" if output["succeeded"] else "failure"]
+            for step, result in zip(steps, output["results"], strict=True):
+                if step["op"] == "get" and result["found"]:
+                    yield step["key"], result
+                elif step["op"] == "range":
+                    yield from ((item["key"], item) for item in result.get("items") or ())
 
 
 def _read(row: Row, at: int) -> KeyRead:

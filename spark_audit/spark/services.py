@@ -25,7 +25,7 @@ from spark_audit.services.naming import first_findings
 from spark_audit.spark.scan import Scan, Source, chunks
 from spark_audit.tables.conform import conform
 from spark_audit.tables.frame import Frame
-from spark_audit.tables.services import summary_rows
+from spark_audit.tables.services import fact_rows, summary_rows
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -57,7 +57,7 @@ def _summarizer(sources: Sequence[Source], runs: frozenset[str]) -> Stage:
             for task in batch.to_pylist():
                 made: dict[str, Summary] = {}
                 for frame in _frames(sources[task["id"]]):
-                    for row in frame.dicts(summary_rows(frame)):
+                    for row in frame.dicts(np.flatnonzero(summary_rows(frame))):
                         if row["run_id"] in runs:
                             made.setdefault(row["run_id"], Summary()).note(row)
                 for run_id, summary in made.items():
@@ -74,7 +74,7 @@ def _collector(sources: Sequence[Source], plans: Mapping[str, Plan], partitions:
             for task in batch.to_pylist():
                 for frame in _frames(sources[task["id"]]):
                     pieces: dict[int, list[_RunFact]] = {}
-                    for row in frame.dicts(np.arange(frame.rows)):
+                    for row in frame.dicts(np.flatnonzero(fact_rows(frame, interests.values()))):
                         run_id = row["run_id"]
                         for subject, fact in facts_of(row, interests[run_id]) if run_id in interests else ():
                             target = crc32(f"{run_id}\0{subject}".encode("utf-8", "surrogatepass")) % partitions

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from spark_audit.history.services import OPTION_OPS, SERVICE_OPS, service_problem
+from spark_audit.services.key_facts import Interest
 from spark_audit.services.settle import settled_rows
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Bools, Frame, Int64s, Row, schema
@@ -23,11 +24,17 @@ def service_rows(frame: Frame) -> Int64s:
     return np.flatnonzero(_of_services(frame))
 
 
-def summary_rows(frame: Frame) -> Int64s:
-    """Return the numbers of the rows that a summary of services needs: rows of services, and unknown transactions."""
-    return np.flatnonzero(
-        _of_services(frame) | (frame.codes("op").among("txn") & frame.codes("status").among("unknown"))
-    )
+def summary_rows(frame: Frame) -> Bools:
+    """Return for each row whether a summary of services needs it: rows of services, and unknown transactions."""
+    return _of_services(frame) | (frame.codes("op").among("txn") & frame.codes("status").among("unknown"))
+
+
+def fact_rows(frame: Frame, interests: Collection[Interest]) -> Bools:
+    """Return for each row whether it may have facts about the keys of interest in one of the runs."""
+    appended = any(interest.prefixes for interest in interests)
+    leased = any(interest.leased for interest in interests)
+    without = [*(() if leased or appended else ["get"]), *(() if appended else ["range"])]
+    return _of_services(frame) | ~frame.codes("op").among(*without)
 
 
 def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,6 @@
-"""Generates seeded histories with watches, leases, locks and reads at a revision. They are sound by construction.
+"""Generates seeded histories with watches, leases, locks, appends and reads at a revision.
+
+The histories are sound by construction.
 
 The store and the clock are simulated. Each client, watch, lease owner and lock owner is a process that waits between
 its steps. An operation takes effect at an instant between its call and its return. An unknown operation takes effect at
@@ -14,6 +16,9 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from spark_audit.history.operation import as_bytes
+from spark_audit.history.services import appended_key
+
 Row = dict[str, Any]
 Steps = Iterator[int]  # A process. At each step, it yields how long it waits for the next one (ns).
 
@@ -24,7 +29,7 @@ _NULLS: Row = dict.fromkeys(
         *("return_ns", "revision", "consistency", "node"),
     ]
 )
-_WEIGHTS = {"put": 40, "get": 20, "delete": 10, "cas": 10, "txn": 6, "delete_range": 4, "historic": 10}
+_WEIGHTS = {"put": 40, "get": 20, "delete": 10, "cas": 10, "txn": 6, "delete_range": 4, "historic": 10, "append": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +159,7 @@ class _Simulation:
         self.waiting: list[tuple[int, int, Steps]] = []
         self.numbers = iter(range(10**9))
         self.lives = iter(range(10**9))
+        self.appended: list[tuple[Row, str]] = []  # The row and the key of each append that took effect.
         self.owner: dict[str, int] = {}  # Name of a lock → the lease of its owner.
 
     def rows(self) -> list[Row]:
@@ -170,6 +176,8 @@ class _Simulation:
             self.store.at(self.now)
             if (wait := next(steps, None)) is not None:
                 self._start(steps, wait)
+        for row, key in self.appended:
+            row["key"] = key if row["status"] == "ok" else row["key"]
         return sorted(self.made, key=lambda row: (row["call_ns"], row["op_id"]))
 
     def _start(self, steps: Steps, wait: int | None = None) -> None:
@@ -241,6 +249,8 @@ class _Simulation:
 
     def _get(self, client: str) -> tuple[Row, Callable[[], Row]]:
         key = self._key()
+        if self.appended and self.random.random() < 0.2:
+            _, key = self.random.choice(self.appended)
         row = self._call(client, "get", key=key, consistency="linearizable")
         return row, lambda: self.store.seen(key)
 
@@ -248,6 +258,19 @@ class _Simulation:
         key = self._key()
         row = self._call(client, "delete", key=key)
         return row, lambda: {"found": self._changed((key, None, 0))[0]}
+
+    def _append(self, client: str) -> tuple[Row, Callable[[], Row]]:
+        """A put under a key that the store makes. The key of its row is known when it has taken effect."""
+        value, prefix = self._value(), "kq/"
+        row = self._call(client, "put", key=prefix, value=value, request={"prefix": prefix})
+
+        def effect() -> Row:
+            key = appended_key(prefix.encode(), self.store.revision + 1)
+            self._changed((key, value, 0))
+            self.appended.append((row, key))
+            return {"succeeded": True}
+
+        return row, effect
 
     def _cas(self, client: str) -> tuple[Row, Callable[[], Row]]:
         key, value = self._key(), self._value()
@@ -434,10 +457,11 @@ class _Simulation:
 def _covers(request: Row, event: _Event) -> bool:
     if request.get("only") not in (None, event.kind):
         return False
+    key = as_bytes(event.key)
     if request.get("prefix") is not None:
-        return event.key.startswith(request["prefix"])
+        return key.startswith(as_bytes(request["prefix"]))
     start, end = request.get("start"), request.get("end")
-    return (start is None or event.key >= start) and (end is None or event.key < end)
+    return (start is None or key >= as_bytes(start)) and (end is None or key < as_bytes(end))
 
 
 def _canonical(value: object) -> str:

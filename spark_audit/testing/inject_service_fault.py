@@ -12,6 +12,9 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from spark_audit.history.operation import as_bytes
+from spark_audit.history.services import appended_key
+
 Row = dict[str, Any]
 _Message = list[Any]  # [return_ns, revision, events]
 _REVISION, _KIND, _KEY, _VALUE, _CREATE, _VERSION, _LEASE, _PREVIOUS = range(8)
@@ -222,7 +225,7 @@ def _expired_early(history: _History) -> Row | None:
     """A lease ends long before its time to live is over, because its grant was answered with a much longer one."""
     revoked = {_request(row)["lease_id"] for row in history.rows if row["op"] == "lease_revoke"}
     attached = {
-        (row["key"], row["revision"]): _request(row)["lease_id"]
+        (row["key"], row["revision"]): _request(row).get("lease_id")
         for row in history.rows
         if row["op"] == "put" and row["request"] and row["status"] == "ok"
     }
@@ -276,6 +279,16 @@ def _repeated_fence(history: _History) -> Row | None:
     return None
 
 
+def _wrong_appended_key(history: _History) -> Row | None:
+    """An append is answered with the key of the next revision."""
+    for row in history.of("put"):
+        prefix = _request(row).get("prefix") if row["request"] else None
+        if prefix is not None:
+            row["key"] = appended_key(as_bytes(prefix), row["revision"] + 1)
+            return row
+    return None
+
+
 def _wrong_historic_read(history: _History) -> Row | None:
     """A read at a revision returns a value that was never written."""
     for row in history.of("get"):
@@ -310,6 +323,7 @@ _MADE: dict[str, Callable[[_History], Row | None]] = {
     "expired_early": _expired_early,
     "renewed_after_end": _renewed_after_end,
     "repeated_fence": _repeated_fence,
+    "wrong_appended_key": _wrong_appended_key,
     "wrong_historic_read": _wrong_historic_read,
     "missed_historic_read": _missed_historic_read,
 }
@@ -331,6 +345,7 @@ FAULT_PROPERTIES = {
     "expired_early": "leases",
     "renewed_after_end": "leases",
     "repeated_fence": "locks",
+    "wrong_appended_key": "appends",
     "wrong_historic_read": "historic",
     "missed_historic_read": "historic",
 }

@@ -23,7 +23,7 @@ _ORDER_PROPERTIES = {
     "store": "listings, transactions",
     "weak": "local and pinned reads",
 }
-# Properties of histories with watches, leases, locks or reads at a revision.
+# Properties of histories with watches, leases, locks, appends or reads at a revision.
 SERVICE_PROPERTIES = {
     "watch_once": "events once, in order",
     "watch_gap": "events without a gap",
@@ -34,6 +34,7 @@ SERVICE_PROPERTIES = {
     "leases": "leases",
     "locks": "fences of locks rise",
     "historic": "reads at a revision",
+    "appends": "keys of appends",
 }
 PROPERTIES = _ORDER_PROPERTIES | SERVICE_PROPERTIES
 

@@ -57,6 +57,7 @@ async def test_what_watches_leases_and_locks_told_is_proven(tmp_path: Path, ops_
     for name in ("watch_once", "watch_gap", "watch_source", "watch_resume", "watch_previous", "leases", "locks"):
         assert verdict.properties[name].checked, name
     assert verdict.properties["historic"].checked
+    assert verdict.properties["appends"].checked
     done = Counter(row["op"] for row in rows if row["status"] == "ok")
     assert all(done[op] for op in ("watch", "lease_grant", "lease_renew", "lock", "unlock", "delete_range")), done
     assert all(json.loads(str(row["request"]))["end"] for row in rows if row["op"] == "watch")

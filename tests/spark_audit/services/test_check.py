@@ -17,7 +17,7 @@ from spark_audit.follow.cli import follow_files
 from spark_audit.follow.state import FollowState
 from spark_audit.history.clocks import Clocks
 from spark_audit.report.terminal import print_verdict
-from spark_audit.services.check import check_services
+from spark_audit.services.check import all_of, check_services
 from spark_audit.testing.generate_services import ServiceShape, generate_services
 from spark_audit.testing.inject_service_fault import FAULT_PROPERTIES, SERVICE_FAULTS, inject_service
 from spark_audit.verdict.verdict import SERVICE_PROPERTIES
@@ -127,7 +127,7 @@ def test_a_settled_write_took_effect_so_in_every_explanation() -> None:
         if sum(op != "get" for op in unknown.values()) > 3:
             continue
         rows = [row for row in rows if seed % 2 or not row["client"].startswith("w0.")]
-        replaced = check_services("", rows.copy, Clocks()).settled
+        replaced = check_services("", rows, all_of(rows), Clocks()).settled
         every = list(explanations(rows))
         assert every
         for op_id, (row,) in replaced.items():
@@ -225,6 +225,62 @@ def test_an_operation_makes_one_revision() -> None:
     assert violation.property == "watch_source"
     assert "which only txn #0 can have made, and that made revision 2" in violation.text
     assert check_rows([*h.rows, _watch_of(h, 1, 1, seen)]).settled == 1
+
+
+def test_an_acknowledged_append_names_its_revision_in_its_key() -> None:
+    right, wrong = _append("q/\0\0\0\0\0\0\0\5", 5), _append("q/\0\0\0\0\0\0\0\4", 5)
+
+    assert check_rows([right]).properties["appends"].checked == 1
+    assert check_rows([right]).status == "linearizable"
+    assert [one.property for one in check_rows([wrong]).violations] == ["appends"]
+
+
+def test_two_appends_never_have_the_same_key() -> None:
+    again = _append("q/\0\0\0\0\0\0\0\5", 5) | {"op_id": 1, "client": "b", "value": "v2"}
+
+    (violation,) = check_rows([_append("q/\0\0\0\0\0\0\0\5", 5), again]).violations
+    assert violation.property == "unique"
+
+
+def test_an_append_of_unknown_outcome_is_settled_by_the_event_of_its_key() -> None:
+    """The key names the revision, so an event of the value under another key or at another revision was made up."""
+    unknown = _append("q/", None)
+    key, other = "q/\0\0\0\0\0\0\0\2", "q/\0\0\0\0\0\0\0\3"
+    h = History()
+    seen = check_rows([unknown, _watch_of(h, 1, 1, [_event(2, key, "v1", 2, 1)]) | {"run_id": "r"}])
+    assert (seen.status, seen.settled) == ("linearizable", 1), seen.to_json()
+
+    for wrong in (_event(2, other, "v1", 2, 1), _event(2, key, "v2", 2, 1), _event(2, "r/" + key[2:], "v1", 2, 1)):
+        (violation,) = check_rows([unknown, _watch_of(h, 1, 1, [wrong]) | {"run_id": "r"}]).violations
+        assert violation.property == "watch_source"
+    twice = [_event(2, key, "v1", 2, 1), _event(3, other, "v1", 3, 1)]
+    (violation,) = check_rows([unknown, _watch_of(h, 1, 1, twice) | {"run_id": "r"}]).violations
+    assert (violation.property, violation.key) == ("watch_source", other)
+
+
+@pytest.mark.parametrize("shown", ["value", "key"])
+def test_a_read_may_show_an_append_of_unknown_outcome(shown: str) -> None:
+    """Without a watch, too. But no read may show it before it was called, or under a key of another revision."""
+    key = "q/\0\0\0\0\0\0\0\2"
+    h = History("r")
+    h.range({key: ("v1", 2)}, 20, 30, 2, keys_only=shown == "key")
+    (row,) = h.rows
+    if shown == "key":
+        row["output"]["items"][0]["value"] = None
+    row["op_id"] = 7
+    assert check_rows([_append("q/", None), row]).status == "linearizable"
+    assert check_rows([row, _append("q/", None) | {"call_ns": 40_000}]).status == "violation"
+    row["output"]["items"][0]["mod_revision"] = 3
+    assert check_rows([_append("q/", None), row | {"revision": 3}]).status == "violation"
+
+
+def _append(key: str, revision: int | None) -> Row:
+    """An append of `v1` to the prefix `q/`, acknowledged at a revision, or of unknown outcome (None)."""
+    row: Row = {"run_id": "r", "op_id": 0, "client": "a", "op": "put", "key": key, "value": "v1", "clock_id": "boot"}
+    row |= {"request": json.dumps({"prefix": "q/"}), "call_ns": 10_000, "revision": revision}
+    if revision is None:
+        return row | {"status": "unknown", "return_ns": None}
+    return row | {"status": "ok", "return_ns": 15_000, "output": {"succeeded": True}}
 
 
 def _unknown_transaction() -> History:

@@ -61,7 +61,7 @@ def test_both_engines_give_the_same_verdict(session: SparkSession, tmp_path: Pat
 
 def test_both_engines_draw_the_same_page(session: SparkSession, tmp_path: Path) -> None:
     """Also of a violation of which one operation has no row: the deletion by a lease."""
-    rows, _ = inject_service(generate_services(ServiceShape(operations=120), 0), "repeated_fence", 0)
+    rows, _ = inject_service(generate_services(ServiceShape(operations=120), 1), "repeated_fence", 1)
     write_table(tmp_path / "a.parquet", rows)
     pages: list[Material] = []
 

@@ -93,7 +93,7 @@ def _replay(placed: Mapping[int, Row]) -> Iterator[Told]:
     """Yield all events. An unknown write whose place it cannot have makes an event that nothing explains."""
     store: dict[str, Record] = {}
     for revision, row in sorted(placed.items()):
-        steps = _steps(row, store)
+        steps = _steps(row, store, revision)
         if row["status"] == "unknown" and not steps:
             yield Told(revision, "", None, None, 2**62)
         for key, value in steps:
@@ -104,10 +104,11 @@ def _replay(placed: Mapping[int, Row]) -> Iterator[Told]:
             yield Told(revision, key, store.get(key), before, row["call_ns"])
 
 
-def _steps(row: Row, store: Mapping[str, Record]) -> list[Step]:
+def _steps(row: Row, store: Mapping[str, Record], revision: int) -> list[Step]:
     match row["op"]:
         case "put":
-            return [(row["key"], row["value"])]
+            appends = row["request"] is not None and row["status"] == "unknown"
+            return [(row["key"] + f"{chr(revision):\0>8}" if appends else row["key"], row["value"])]
         case "delete":
             return [(row["key"], None)] if row["key"] in store else []
         case "cas":
