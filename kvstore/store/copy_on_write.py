@@ -28,9 +28,6 @@ SessionRow = tuple[int, int, int, int]
 LeaseRow = tuple[int, int, int]
 """(lease_id, ttl_ns, deadline)"""
 
-PART_EVENTS = 128
-"""How many events a slice of a view has. With values of 128 bytes these are about two thirds of a snapshot's chunk."""
-
 P = TypeVar("P", bound=bytes | DeletionPlace)
 
 
@@ -187,22 +184,18 @@ class HistorySnapshotView:
 
     def newest_first(self) -> Iterator[tuple[int, bytes, MaybeRecord]]:
         """All events as (revision, key, record before). The view releases each block that has been read."""
-        for part in self.parts():
-            yield from zip(*map(reversed, (part.revisions, part.keys, part.befores())), strict=True)
+        for block in self.blocks():
+            yield from zip(*map(reversed, (block.revisions, block.keys, block.befores())), strict=True)
 
-    def parts(self) -> Iterator[EventColumns]:
-        """All events in parts of up to `PART_EVENTS`. The newest part comes first. The view releases each block that
-        has been read."""
+    def blocks(self) -> Iterator[EventColumns]:
+        """All events, the newest block first. The view releases each block that has been read."""
         view = self._view
-        events: EventColumns = view.newest
-        start = 0
-        while True:
-            for end in range(len(events), start, -PART_EVENTS):
-                yield events.part(max(start, end - PART_EVENTS), end)
-            if not view.blocks:
-                return
-            events = block = view.blocks.pop()
-            start = max(0, view.first_number - block.number)
+        if len(view.newest):
+            yield view.newest
+        while view.blocks:
+            block = view.blocks.pop()
+            start = view.first_number - block.number
+            yield block if start <= 0 else block.part(start, len(block))
 
 
 def lease_rows(leases: Leases) -> Iterator[LeaseRow]:

@@ -104,13 +104,18 @@ class History:
         self.open.totals[0] = self._dropped_total = size_bytes
 
     def prepend(self, loaded: EventColumns) -> None:
-        """Add a block before the events that were loaded so far."""
+        """Add a block before the events that were loaded so far. If the newest block is not full, it stays open."""
         counted = map(add, map(add, map(len, loaded.keys), map(len, loaded.values)), repeat(RECORD_OVERHEAD_BYTES))
         sizes = list(counted)
+        is_newest = self.first_number == self.end_number
         self.first_number -= len(sizes)
         self._dropped_total -= sum(sizes)
-        totals = array("q", accumulate(sizes, initial=self._dropped_total))
-        self.blocks.insert(0, SealedBlock(self.first_number, loaded, totals))
+        totals = array("Q", accumulate(sizes, initial=self._dropped_total))
+        if is_newest and len(sizes) < BLOCK_EVENTS and totals[-1] - totals[0] < BLOCK_BYTES:
+            self._open_number = self.first_number
+            self.open.load(loaded, totals)
+        else:
+            self.blocks.insert(0, SealedBlock(self.first_number, loaded, totals))
 
     def set_bounds(self, revision: int, bytes_max: int, events_max: int) -> None:
         """Change the bounds. `revision` is the present revision. If one of the bounds is 0, all events are dropped, and

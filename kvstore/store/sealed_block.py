@@ -29,7 +29,7 @@ _PLACES = tuple(range(BLOCK_EVENTS))
 ABSENT: RecordItem = (b"", 0, 0, 0, 0)
 """Stands for an absent record in the columns: no record has `mod_revision` 0."""
 
-BLOCK_BYTES = 4 * MIB
+BLOCK_BYTES = MIB
 """A block is sealed early once its events count this many bytes. A block keeps all its values until its last event is
 dropped, so with large values blocks of 1,024 events would take many times `history_bytes_max`."""
 
@@ -169,6 +169,12 @@ class OpenBlock(EventColumns):
         self.versions.append(version)
         self.new_values.append(new_value)
         self.totals.append(self.totals[-1] + len(key) + len(value) + RECORD_OVERHEAD_BYTES)
+
+    def load(self, events: EventColumns, totals: array[int]) -> None:
+        """Take over events, and their sums, in an empty block."""
+        self.totals[:] = totals
+        for name in EventColumns.__slots__:
+            getattr(self, name).extend(iter(getattr(events, name)))
 
     def drop_first(self, count: int) -> None:
         """Remove the first events."""
