@@ -82,7 +82,7 @@ class RaftCore:
 
         If no configuration names this member, it waits until a leader sends one that does. `mark_delay_ns`: before a
         leader sends a new high-water mark to an idle peer by itself, it waits so long for an append that can carry the
-        mark.
+        mark. It also waits so long for the members that it asks first about a lone read.
 
         Raises InvalidConfiguration if the log has a configuration that this build does not know.
         """

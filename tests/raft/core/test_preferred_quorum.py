@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from raft.core.read_index import ROUNDS_MAX, SILENCES_PER_MARK_DELAY
+from raft.core.read_index import ROUNDS_MAX
 from raft.protocol.messages import AppendEntries
 from tests.raft.support.core_fixture import CONFIG, Bench, a_leader_with_commits, accepted
 
-PATIENCE_NS = 1_000_000
+PATIENCE_NS = 5_000_000
 
 
 def a_leader_that_s2_answers(*, last: int = 1) -> Bench:
     """All were asked, and s2 made the majority, in each of so many rounds."""
-    leader = a_leader_with_commits(mark_delay_ns=SILENCES_PER_MARK_DELAY * PATIENCE_NS)
+    leader = a_leader_with_commits(mark_delay_ns=PATIENCE_NS)
     for number in range(1, last + 1):
         ask(leader, number)
         leader.step("s2", accepted(1, 1, read_counter=number))
@@ -34,7 +34,7 @@ def asked(leader: Bench) -> list[str]:
 
 
 def test_the_first_read_asks_everybody_and_the_next_who_answered_first() -> None:
-    leader = a_leader_with_commits(mark_delay_ns=SILENCES_PER_MARK_DELAY * PATIENCE_NS)
+    leader = a_leader_with_commits(mark_delay_ns=PATIENCE_NS)
     ask(leader, 1)
     assert asked(leader) == ["s2", "s3"]
     leader.step("s3", accepted(1, 1, read_counter=1))
