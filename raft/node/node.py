@@ -39,7 +39,7 @@ from raft.node.group_commit import GroupCommit
 from raft.node.peer_identity import REMOVED, KnownIncarnations, PeerRefused
 from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
-from raft.protocol.messages import Message, TimeoutNow
+from raft.protocol.messages import AppendEntries, Message, TimeoutNow
 from raft.snapshots.manager import SnapshotManager
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode
 
@@ -99,6 +99,7 @@ class Node:
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk_health = DiskHealth(config, self._core, self._commit, log)
         self._incarnations = KnownIncarnations(pins, self._fail, is_blank=log.last_index == 0)
+        self._heeded = self._core.configuration  # The configuration with which `_incarnations` agrees.
         self._levels = PeerFeatureLevels(levels)
         self._pending = PendingCommands(config)
         self._open_commands = OpenCommands()
@@ -158,8 +159,11 @@ class Node:
             # With a stalled disk this member would campaign too late. With a full disk it could write nothing as
             # leader.
             return
-        if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
-            self._snapshots.stepped(peer_id, message)
+        if self._on_core(self._core.step, peer_id, message):
+            if type(message) is AppendEntries and message.entries:
+                self._heed_configuration()  # More messages may come before the next flush.
+            if self._snapshots.is_sending:
+                self._snapshots.stepped(peer_id, message)
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
@@ -229,6 +233,7 @@ class Node:
         """
         self._check_takes_commands(1)
         self._open_commands.opened(self._core.propose_change(change), [ticket])
+        self._heed_configuration()
 
     def check_raise(self, level: int) -> None:
         """Check that the feature level can be raised to `level`. The caller then proposes the command that raises it.
@@ -509,6 +514,12 @@ class Node:
             self._notice_leadership()
         return True
 
+    def _heed_configuration(self) -> None:
+        """If the configuration has changed, use no more messages of incarnations that it replaces."""
+        if self._core.configuration is not self._heeded:
+            self._heeded = self._core.configuration
+            self._incarnations.configured((m.node_id, m.incarnation_id) for m in self._heeded.members)
+
     def _flush(self) -> None:
         if self._log.is_disk_full or self._disk_space.next_at is not None:
             self._poll_disk_space()
@@ -595,7 +606,7 @@ class Node:
         effects.events += ready.events
         if ready.peers_changed:
             effects.peers_changed = True
-            self._incarnations.configured((m.node_id, m.incarnation_id) for m in self._core.configuration.members)
+            self._heed_configuration()
         return calls_core
 
     def _apply_slice(self) -> None:

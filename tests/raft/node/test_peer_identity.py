@@ -191,6 +191,20 @@ def test_another_folder_than_the_configuration_names_is_heard_no_more() -> None:
     assert s1.node.core.term == 5
 
 
+def test_another_folder_than_the_configuration_names_is_not_heard_in_the_same_turn() -> None:
+    """Several messages may arrive before the effects of the first are carried out."""
+    s1 = a_node_that_has_met_s9(SECOND)
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
+    s1.settle()
+    s1.node.receive("s9", VoteRequest(term=1, last_index=0, last_term=0, transfer=False))
+    s1.settle()
+
+    named = replace(with_s9(s1, incarnation_id=FIRST), index=2)
+    s1.node.receive("s2", replace(heartbeat(1, (1, 1)), entries=(named,)))
+    s1.node.receive("s9", heartbeat(5, (2, 1)))
+    assert s1.node.core.term == 1
+
+
 def test_another_folder_than_the_configuration_names_is_not_heard_though_its_pin_was_on_its_way() -> None:
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
