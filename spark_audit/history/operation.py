@@ -6,6 +6,7 @@ range is first split into one row per key (`history/projection.py`), so each row
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -225,12 +226,14 @@ def as_text(data: bytes) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Return the bytes that a text in a row stands for. The prefix `base64:` marks bytes that are not UTF-8.
+    """Return the bytes that a text in a row stands for. The prefix `base64:` marks bytes that are not UTF-8. If no
+    base64 follows it, the text stands for its own UTF-8.
 
     See docs/reference/specification.md#104-text.
     """
     import base64
 
     if text.startswith("base64:"):
-        return base64.b64decode(text[len("base64:") :])
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(text[len("base64:") :], validate=True)
     return text.encode("utf-8", "surrogatepass")

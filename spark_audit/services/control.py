@@ -163,7 +163,8 @@ class Plan:
         checked[RESUME] = sum(part.resumes is not None for part in self.summary.parts)
         checked[LEASES] = sum(call.kind != "attach" for call in self.summary.leases)
         checked[LOCKS] = len(self.summary.locks)
-        checked[APPENDS] = sum(append.key is not None for append in self.summary.appends)
+        told = (append for append in self.summary.appends if append.key is not None)
+        checked[APPENDS] = sum(append.name.revision is not None for append in told)
         return found, checked, settled
 
     def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:

@@ -130,10 +130,22 @@ class _Key:
         self.known = {revision: self._known(revision) for revision in sorted({*self.changes, *self.events})}
         self.revisions = list(self.known)
         self.exact: dict[int, tuple[int, int]] = {}
-        for one in sightings:
-            made = prefix_and_revision(key)[1] if one.revision is None else one.revision
-            if made not in self.changes and self._may_be_appended(one.value, made):
-                self.result.sightings.append(one)
+        self._note_sightings(sightings)
+
+    def _note_sightings(self, sightings: Iterable[Sighting]) -> None:
+        """Keep the earliest sighting of each kind, if an append of unknown outcome may have made the record.
+
+        If only the key was shown, any operation that made the key explains it.
+        """
+        revision = prefix_and_revision(self.key)[1]
+        has_writer = bool(self.candidates) or any(change.kind == "put" for change in self.changes.values())
+        kept: dict[tuple[str | None, int | None], Sighting] = {}
+        for one in sorted(sightings, key=lambda one: (one.seen_ns, one.name.op_id)):
+            made = revision if one.revision is None else one.revision
+            is_explained = made in self.changes or (one.revision is None and has_writer)
+            if not is_explained and self._may_be_appended(one.value, made):
+                kept.setdefault((one.value, one.revision), one)
+        self.result.sightings += kept.values()
 
     def _known(self, revision: int) -> _Known:
         change, delivered = self.changes.get(revision), self.events.get(revision)
@@ -262,7 +274,8 @@ class _Key:
     def _replayed(self) -> dict[int, tuple[int, int]]:
         """Return revision → (create revision, version) of each put; empty if some change of the key is not known."""
         made: dict[int, tuple[int, int]] = {}
-        if any(True for _ in self._unsettled()):
+        may_be_appended = self._may_be_appended(None, revision := prefix_and_revision(self.key)[1])
+        if any(True for _ in self._unsettled()) or (may_be_appended and revision not in self.known):
             return made
         before: tuple[int, int] | None = None
         for revision, known in self.known.items():

@@ -143,7 +143,10 @@ class Interest:
 
     def appended(self, key: str) -> bool:
         """Return whether an append of unknown outcome may have made the key."""
-        return bool(self.prefixes) and as_bytes(key)[:-APPENDED_BYTES] in self.prefixes
+        if not self.prefixes:
+            return False
+        data = as_bytes(key)
+        return len(data) >= APPENDED_BYTES and data[:-APPENDED_BYTES] in self.prefixes
 
     def _in_range(self, key: bytes) -> bool:
         place = bisect_right(self.starts, key) - 1
@@ -165,10 +168,9 @@ def facts_of(row: Row, interest: Interest) -> Iterator[tuple[Subject, Fact]]:
     Events, and reads at a revision, are yielded for all keys; other facts only for the keys in `interest`.
     """
     if interest.prefixes and row["status"] == "ok":
-        for key, record in _shown(row):
+        for key, seen_ns, record in _shown(row):
             if interest.appended(key):
-                told = (record.get("value"), record.get("mod_revision"))
-                yield key, Sighting(key, *told, row["return_ns"], None, RowName.of(row))
+                yield key, Sighting(key, *_first_version(key, record), seen_ns, None, RowName.of(row))
     if row["op"] == "watch":
         if row["status"] == "ok":
             yield from _events(row)
@@ -218,21 +220,40 @@ def _events(row: Row) -> Iterator[tuple[Subject, Fact]]:
             )
 
 
-def _shown(row: Row) -> Iterator[tuple[str, Row]]:
-    """Yield (key, record) for each record that an acknowledged row shows, except for those in events."""
-    output = row["output"]
+def _shown(row: Row) -> Iterator[tuple[str, int, Row]]:
+    """Yield (key, time, record) for each record that an acknowledged row shows, except for the records after events.
+    A deletion shows that there was a record, and nothing else of it."""
+    output, seen_ns = row["output"], row["return_ns"]
     match row["op"]:
         case "get" | "cas" if output.get("found"):
-            yield row["key"], output
+            yield row["key"], seen_ns, output
+        case "delete" if output.get("found"):
+            yield row["key"], seen_ns, {}
         case "range" | "delete_range":
-            yield from ((item["key"], item) for item in output.get("items") or ())
+            yield from ((item["key"], seen_ns, item) for item in output.get("items") or ())
         case "txn":
             steps = parse_request(row)["success" if output["succeeded"] else "failure"]
             for step, result in zip(steps, output["results"], strict=True):
                 if step["op"] == "get" and result["found"]:
-                    yield step["key"], result
+                    yield step["key"], seen_ns, result
+                elif step["op"] == "delete" and result["found"]:
+                    yield step["key"], seen_ns, {}
                 elif step["op"] == "range":
-                    yield from ((item["key"], item) for item in result.get("items") or ())
+                    yield from ((item["key"], seen_ns, item) for item in result.get("items") or ())
+        case "watch":
+            _, messages = messages_of(row)
+            for message in messages:
+                for event in message.events:
+                    if event.previous is not None:
+                        yield event.key, message.return_ns, event.previous._asdict()
+
+
+def _first_version(key: str, record: Row) -> tuple[str | None, int | None]:
+    """Return the value and the revision that an append gave to this key, as far as a later record shows them."""
+    created, modified = record.get("create_revision"), record.get("mod_revision")
+    if created is not None and created != modified and created == prefix_and_revision(key)[1]:
+        return None, created
+    return record.get("value"), modified
 
 
 def _read(row: Row, at: int) -> KeyRead:

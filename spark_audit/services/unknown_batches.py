@@ -97,6 +97,7 @@ class _Settling:
         self.result = Settled()
 
     def settle(self) -> Settled:
+        self.result.orders = {revision: [] for revision in self.events}
         for revision, events in self.events.items():
             if any(event.candidates is not None for event in events):
                 self.possible[revision] = self._sources(events)

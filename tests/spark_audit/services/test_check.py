@@ -18,6 +18,8 @@ from spark_audit.follow.state import FollowState
 from spark_audit.history.clocks import Clocks
 from spark_audit.report.terminal import print_verdict
 from spark_audit.services.check import all_of, check_services
+from spark_audit.services.control import Plan, Summary
+from spark_audit.services.key_facts import facts_of
 from spark_audit.testing.generate_services import ServiceShape, generate_services
 from spark_audit.testing.inject_service_fault import FAULT_PROPERTIES, SERVICE_FAULTS, inject_service
 from spark_audit.verdict.verdict import SERVICE_PROPERTIES
@@ -233,6 +235,7 @@ def test_an_acknowledged_append_names_its_revision_in_its_key() -> None:
     right, wrong = _append("q/\0\0\0\0\0\0\0\5", 5), _append("q/\0\0\0\0\0\0\0\4", 5)
 
     assert check_rows([right]).properties["appends"].checked == 1
+    assert check_rows([wrong | {"revision": None}]).properties["appends"].checked == 0
     assert check_rows([right]).status == "linearizable"
     assert [one.property for one in check_rows([wrong]).violations] == ["appends"]
 
@@ -274,6 +277,95 @@ def test_a_read_may_show_an_append_of_unknown_outcome(shown: str) -> None:
     assert check_rows([row, _append("q/", None) | {"call_ns": 40_000}]).status == "violation"
     row["output"]["items"][0]["mod_revision"] = 3
     assert check_rows([_append("q/", None), row | {"revision": 3}]).status == "violation"
+
+
+APPENDED = "q/\0\0\0\0\0\0\0\2"
+
+
+def test_an_append_that_no_watch_saw_may_have_made_the_record_before_a_later_put() -> None:
+    """Its key is not in its row. So the replay of the key does not know all changes."""
+    put = {"op_id": 5, "op": "put", "value": "w", "call_ns": 50_000, "return_ns": 60_000, "revision": 3}
+    put = _ok_row(key=APPENDED, output={"succeeded": True}, **put)
+    seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
+    get = _ok_row(op_id=4, op="get", key=APPENDED, call_ns=30_000, return_ns=40_000, revision=2, output=seen)
+    watch = _watch_of(History("r"), 45, 2, [_event(3, APPENDED, "w", 2, 2)], from_revision=3) | {"op_id": 9}
+
+    assert check_rows([_append("q/", None), get, put, watch]).status == "linearizable"
+
+
+@pytest.mark.parametrize("shown", ["nothing", "previous", "create revision"])
+def test_a_change_may_show_an_append_of_unknown_outcome(shown: str) -> None:
+    """Something that no row records told the client the key."""
+    delete = _ok_row(op_id=5, op="delete", key=APPENDED, call_ns=50_000, return_ns=60_000, output={"found": True})
+    rows = [_append("q/", None), delete | {"revision": 3}]
+    if shown == "previous":
+        deletion = [3, "delete", APPENDED, None, 0, 0, 0, ["v1", 2, 2, 1, 0]]
+        rows.append(_watch_of(History("r"), 45, 2, [deletion], from_revision=3, previous=True))
+    if shown == "create revision":
+        put = {"op_id": 5, "op": "put", "value": "w", "call_ns": 50_000, "return_ns": 60_000, "revision": 3}
+        seen = {"found": True, "value": "w", "create_revision": 2, "mod_revision": 3, "version": 2}
+        get = _ok_row(op_id=6, op="get", key=APPENDED, call_ns=70_000, return_ns=80_000, revision=3, output=seen)
+        rows[1:] = [_ok_row(key=APPENDED, output={"succeeded": True}, **put), get]
+    assert check_rows(rows).status == "linearizable"
+    assert check_rows(rows[1:]).status == "violation"
+
+
+def test_a_key_that_another_operation_made_is_not_that_of_an_append() -> None:
+    put = {"op": "put", "key": "q/abcdefgh", "value": "z", "call_ns": 1_000, "return_ns": 2_000, "revision": 2}
+    h = History("r")
+    h.range({"q/abcdefgh": ("z", 2)}, 20, 30, 2, keys_only=True)
+    (listing,) = h.rows
+    listing |= {"op_id": 7}
+    listing["output"]["items"][0] |= {"value": None, "mod_revision": None}
+    rows = [_append("q/", None), _ok_row(op_id=3, output={"succeeded": True}, **put), listing]
+    assert check_services("r", rows, all_of(rows), Clocks()).settled == {}
+
+
+def test_many_reads_of_an_append_are_one_sighting() -> None:
+    """The driver of Spark receives all sightings."""
+    seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
+    get = _ok_row(op="get", key=APPENDED, call_ns=30_000, return_ns=40_000, revision=2, output=seen)
+    rows = [_append("q/", None), *[get | {"op_id": number, "client": f"b{number}"} for number in range(1, 50)]]
+    summary = Summary()
+    for row in rows:
+        summary.note(row)
+    plan = Plan.of(summary, Clocks())
+    facts = [fact for row in rows for subject, fact in facts_of(row, plan.interest) if subject == APPENDED]
+    assert len(plan.judge({APPENDED: facts}).sightings) == 1
+    assert check_rows(rows).status == "linearizable"
+
+
+@pytest.mark.parametrize("unknown", [1, 63, 64, 70])
+def test_a_revision_that_many_operations_may_have_made_is_not_taken_for_the_end_of_a_lease(unknown: int) -> None:
+    """So many candidates are not kept. A lease deletes keys in their order, but a transaction need not."""
+    rows: list[Row] = []
+    for lease, key in enumerate("ab", 1):
+        answer = {"answer": json.dumps({"lease_id": lease, "ttl_ns": 10**15})}
+        grant = _ok_row(op_id=2 * lease, op="lease_grant", call_ns=10 * lease, return_ns=10 * lease + 1, output=answer)
+        put = _ok_row(op_id=2 * lease + 1, op="put", key=key, value=key, output={"succeeded": True})
+        times = {"call_ns": 10 * lease + 2, "return_ns": 10 * lease + 3, "revision": 1 + lease}
+        rows += [grant | {"request": json.dumps({"ttl_ns": 10**15})}]
+        rows += [put | times | {"request": json.dumps({"lease_id": lease})}]
+    steps = [{"op": "delete", "key": "b"}, {"op": "delete", "key": "a"}]
+    request = json.dumps({"compares": [], "success": steps, "failure": []})
+    for number in range(unknown):
+        txn = {"op_id": 100 + number, "client": f"t{number}", "op": "txn", "call_ns": 100 + number, "request": request}
+        rows.append({"run_id": "r", "clock_id": "boot", "return_ns": None, "status": "unknown"} | txn)
+    rows.append(_watch_of(History("r"), 0, 3, [_deletion(4, "b"), _deletion(4, "a")]) | {"call_ns": 90})
+    assert check_rows(rows).status == "linearizable"
+
+
+@pytest.mark.parametrize("text", ["base64:x", "base64:***", "base64:YQ", "base64:"])
+def test_a_text_that_is_no_base64_stands_for_itself(text: str) -> None:
+    """A key may begin so. Whoever writes its text without encoding it means this key."""
+    request = json.dumps({"prefix": text})
+    watch = _watch_of(History("r"), 0, 1, [_event(2, text + "2", "v", 2, 1)]) | {"call_ns": 0, "request": request}
+    put = {"op": "put", "key": text + "2", "value": "v", "call_ns": 1_000, "return_ns": 2_000, "revision": 2}
+    assert check_rows([_ok_row(op_id=3, output={"succeeded": True}, **put), watch]).status == "linearizable"
+
+
+def _ok_row(**fields: Any) -> Row:
+    return {"run_id": "r", "client": "b", "clock_id": "boot", "status": "ok"} | fields
 
 
 def _append(key: str, revision: int | None) -> Row:
