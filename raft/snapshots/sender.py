@@ -1,7 +1,9 @@
 """Sending snapshots to members that need entries which the log no longer has (Raft §7).
 
 A transfer has an id and a window of chunks. The receiver answers with its progress. If an answer shows a gap, the
-missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. The first
+missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. An answer
+that reports less than an earlier one was overtaken by it, so it changes nothing, unless nothing has arrived for so long
+that the receiver may have lost a part. (If each such answer sent chunks again, duplicates would multiply.) The first
 chunk is sent alone, because its answer says how much the receiver already has from an earlier connection. All transfers
 together keep to `snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer
 ended with a lost connection.
@@ -39,6 +41,7 @@ class _OutgoingTransfer:
     # The offset of the last gap from which chunks were sent again. Further answers with this offset are ignored.
     rewound_at: int = -1
     silences: int = 0
+    is_overdue: bool = False  # True after chunks were sent again without an answer, until the receiver has more.
     is_answered: bool = False
     kept_until: int = 0  # Monotonic ns: until then an earlier transfer, which lost its connection, keeps the file.
     # True if the peer has refused the last transfer (its disk may be full). Nothing is sent before `deadline`.
@@ -107,11 +110,14 @@ class SnapshotSender:
         transfer.silences = 0
         transfer.is_answered = True
         if message.next_offset > transfer.acked:
-            transfer.acked = message.next_offset
+            transfer.acked, transfer.is_overdue = message.next_offset, False
             transfer.sent = max(transfer.sent, transfer.acked)
             transfer.deadline = now + self._resend_ns
-        elif message.next_offset < transfer.acked or transfer.rewound_at != transfer.acked:
-            transfer.acked = transfer.sent = transfer.rewound_at = message.next_offset
+        elif message.next_offset < transfer.acked:
+            if transfer.is_overdue:
+                transfer.acked = transfer.sent = transfer.rewound_at = message.next_offset
+        elif transfer.rewound_at != transfer.acked:
+            transfer.sent = transfer.rewound_at = transfer.acked
         return True
 
     def is_installed(self, peer_id: str, match_index: int) -> bool:
@@ -152,7 +158,7 @@ class SnapshotSender:
             transfer.deadline = now + self._resend_ns
             if transfer.acked == transfer.sent < transfer.info.size_bytes and not transfer.held:
                 continue  # No chunk is in flight: this transfer only waits for the rate limit.
-            transfer.held = False
+            transfer.held, transfer.is_overdue = False, True
             transfer.silences += 1
             # If the receiver has all bytes and is installing the snapshot, the last chunk is sent again to get an
             # answer.

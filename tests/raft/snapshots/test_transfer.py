@@ -70,6 +70,32 @@ def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
     assert after[-1].offset + len(after[-1].data) == after[-1].total_bytes
 
 
+def test_an_answer_that_was_overtaken_causes_no_chunk_to_be_sent_again() -> None:
+    """Or each duplicate of an answer would cause four chunks, each of them an answer, and so on."""
+    world = World(**TINY_CHUNKS)
+    leader, lagging = a_member_behind_the_log(world)
+    before = cut_after(world, 8)
+    overtaken = InstallSnapshotProgress(
+        term=leader.node.core.term, transfer_id=before[0].transfer_id, next_offset=CHUNK_BYTES, last_applied=0
+    )
+
+    leader.node.receive(lagging.node_id, overtaken)
+    after = chunks_after(world)
+
+    assert min(message.offset for message in after) > overtaken.next_offset
+
+
+def test_a_receiver_that_has_lost_a_part_gets_it_again_after_a_time_out() -> None:
+    world = World(**TINY_CHUNKS)
+    _, lagging = a_member_behind_the_log(world)
+    cut_after(world, 8)
+    lagging.crash()  # The leader is not told that its connection was lost.
+
+    after = chunks_after(world)
+
+    assert min(message.offset for message in after) == 0
+
+
 def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() -> None:
     """The file is kept for whoever was getting it; the log still continues it."""
     world = World(**LONG_LOG)
