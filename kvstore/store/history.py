@@ -152,21 +152,12 @@ class History:
         """Seal full blocks, and drop the oldest revisions beyond a bound.
 
         The newest revision is always kept, whatever its size. A call also frees some of the dropped blocks: one more
-        than it seals. Cost: 0.2 ms for each block that is sealed, and 0.4 ms for each block that is freed.
+        than it seals. Cost: 0.3 ms for each block that is sealed, and 0.4 ms for each block that is freed.
         """
-        sealed = 0
-        while self.is_full:
-            self._seal()
-            sealed += 1
+        sealed = self._seal_full()
         if self.dropped:
             del self.dropped[-1 - sealed :]
         self._enforce()
-
-    @property
-    def is_full(self) -> bool:
-        """True if the open block has enough events for a sealed block."""
-        opened = self.open
-        return len(opened.keys) >= BLOCK_EVENTS or opened.totals[-1] - opened.totals[0] >= BLOCK_BYTES
 
     def compact(self, revision: int) -> None:
         """Forget all events below `revision`, which is above `compact_revision` and not above the present revision."""
@@ -176,14 +167,23 @@ class History:
             self.first_revision = revision
             self._drop_until(self.number_from(revision))
 
-    def _seal(self) -> None:
-        """Seal the first events of the open block. If all of them were dropped, drop the block, too."""
-        opened, number = self.open, self._open_number
-        count = min(BLOCK_EVENTS, bisect_left(opened.totals, opened.totals[0] + BLOCK_BYTES))
-        self._open_number = number + count
-        if self.first_number < self._open_number:
-            self.blocks.append(SealedBlock(number, opened.part(0, count), opened.totals[: count + 1]))
-        opened.drop_first(count)
+    def _seal_full(self) -> int:
+        """Seal the events of the open block that make full blocks. Return the number of these blocks. A block of which
+        nothing is kept any more is dropped."""
+        opened, totals = self.open, self.open.totals
+        start, end, sealed = 0, len(opened.keys), 0
+        while end - start >= BLOCK_EVENTS or totals[-1] - totals[start] >= BLOCK_BYTES:
+            count = min(BLOCK_EVENTS, bisect_left(totals, totals[start] + BLOCK_BYTES, start) - start)
+            number = self._open_number + start
+            if self.first_number < number + count:
+                block = opened.part(start, start + count)
+                self.blocks.append(SealedBlock(number, block, totals[start : start + count + 1]))
+            start += count
+            sealed += 1
+        if start:
+            self._open_number += start
+            opened.drop_first(start)
+        return sealed
 
     def _enforce(self) -> None:
         """Drop the oldest revisions until both bounds hold, or one revision is left. Cost: O(log n)."""

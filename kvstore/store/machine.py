@@ -306,7 +306,7 @@ class KvMachine:
     def _finish(self, command_count: int) -> None:
         """Complete the application of entries with this many commands."""
         history = self._store.history
-        events = history.open  # The first two conditions are `history.is_full` without a call.
+        events = history.open  # The first two conditions are those of `settle` for a full block.
         if len(events.keys) >= BLOCK_EVENTS or events.totals[-1] - events.totals[0] >= BLOCK_BYTES or history.dropped:
             history.settle()
         self._unreported += command_count

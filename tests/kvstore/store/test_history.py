@@ -31,7 +31,7 @@ from kvstore.protocol.results import Acknowledged, GetResult, RangeResult, Recor
 from kvstore.store.events_since import EventsSince
 from kvstore.store.history import Event, History
 from kvstore.store.machine import KvMachine
-from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, SealedBlock
+from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, OpenBlock, SealedBlock
 from raft import Entry, EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed, restored
 
@@ -551,6 +551,28 @@ def test_compacted_blocks_do_not_pile_up_however_many_events_come_at_a_time() ->
             history.settle()
     history.settle()
     assert len(history.dropped) <= 4
+
+
+def test_many_blocks_are_sealed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the events after each block were moved, sealing 10⁶ events would take 4 s instead of 0.3 s."""
+    moves: list[int] = []
+    move = OpenBlock.drop_first
+
+    def noted(block: OpenBlock, count: int) -> None:
+        moves.append(count)
+        move(block, count)
+
+    monkeypatch.setattr(OpenBlock, "drop_first", noted)
+    history = History()
+    history.set_bounds(1, 10**9, 10**9)
+    for revision in range(2, 2 + 5 * BLOCK_EVENTS + 7):
+        history.append(revision, b"k", None, (b"", revision, revision, 1, 0))
+
+    history.settle()
+
+    assert moves == [5 * BLOCK_EVENTS]
+    assert [len(block) for block in (*history.blocks, history.open)] == [BLOCK_EVENTS] * 5 + [7]
+    assert [each.revision for each in history.events(0, len(history))] == list(range(2, 2 + 5 * BLOCK_EVENTS + 7))
 
 
 def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
