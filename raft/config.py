@@ -49,12 +49,12 @@ class RaftConfig:
 
     # A member builds a snapshot once its log has grown by so many bytes since the last snapshot, or earlier if the
     # state is small.
-    snapshot_log_bytes: int = 64 * MIB
+    snapshot_log_bytes: int = 256 * MIB
     snapshot_chunk_bytes: int = 256 * 1024  # The part of a snapshot in one InstallSnapshot message.
     # Three separate rate limits: for building snapshots, for sending them (to all peers together), for installing them.
     snapshot_bytes_per_second: int = 32 * MIB
     # How much of the log is kept for a slow member (docs/reference/specification.md#65-compaction).
-    retention_bytes_max: int = 256 * MIB
+    retention_bytes_max: int = 512 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk. Each check writes a MiB.
     lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the other members.
     clock_drift_ppm_max: int = 10_000  # The greatest drift of any clock from true time. NTP keeps it below 600 ppm.
