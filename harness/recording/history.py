@@ -44,13 +44,6 @@ def to_text(data: bytes) -> str:
     return text
 
 
-def from_text(text: str) -> bytes:
-    """The inverse of `to_text`. Raises ValueError for broken base64."""
-    if text.startswith("base64:"):
-        return base64.b64decode(text[len("base64:") :], validate=True)
-    return text.encode("utf-8")
-
-
 def canonical_json(value: object) -> str:
     """Return the canonical text of a `request` (docs/reference/specification.md#105-request)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

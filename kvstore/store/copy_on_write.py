@@ -176,7 +176,7 @@ def _row(session: Session) -> SessionRow:
 class HistorySnapshotView:
     """The kept history as it was when the view was made. The view shares the sealed blocks, which never change.
 
-    Making a view costs O(blocks), plus 0.1 ms for a copy of the open block.
+    Making a view costs O(blocks), plus 0.01 ms for a copy of the open block.
     """
 
     def __init__(self, history: History) -> None:

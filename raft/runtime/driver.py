@@ -82,7 +82,7 @@ class Application(Protocol):
         ...
 
 
-class HeldFiles(Protocol):
+class DeferredFiles(Protocol):
     """The files of the node's storage, whose operations wait until the driver starts them (`storage.RealFiles`)."""
 
     has_waiting: bool
@@ -107,7 +107,7 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
-        files: HeldFiles | None = None,
+        files: DeferredFiles | None = None,
     ) -> None:
         """`files` are those of the node's storage. None if its operations begin without `start`."""
         self.node = node

@@ -37,7 +37,11 @@ class PendingWrites:
         elif write.replace_from is not None:
             self._cut(write.replace_from)
         if write.entries:
-            assert write.entries[0].index == self.from_index + len(self.entries), (write, self)
+            assert write.entries[0].index == self.from_index + len(self.entries), (
+                write.entries[0].index,
+                self.from_index,
+                len(self.entries),
+            )
             self.entries += write.entries
             self.size_bytes += _size_bytes(write.entries)
         self.is_empty = not (self.entries or self.reset or self.replace_from or self.changes_votes)
