@@ -74,12 +74,14 @@ class MemberChecker:
         self._reads = ReadChecker(world, member, commitment.timeline)
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
         self._lease_promises: LeasePromiseChecker
-        self._heard_members: set[str] = set()  # Members whose messages the node has used while they were members.
+        # Members whose messages the node has used in this life while they were members.
+        self._heard_members: set[str] = set()
 
     def begins(self, node: NodeProbe) -> None:
         """Begin to check the node of this life."""
         self._lease_promises = LeasePromiseChecker(node.core, self._member.now())
         node.used = partial(self.used, node)
+        self._heard_members.clear()
         for known in node.core.configuration.members:
             if node.pinned_incarnation(known.node_id):  # From before a restart, so it is final.
                 check_refuses_others(self._member, node, known.node_id)
