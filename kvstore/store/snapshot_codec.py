@@ -523,8 +523,8 @@ class StateReader:
 
 
 class HistoryReader:
-    """Builds the history of `store` from the rows of events, which come newest first. `store` has all its records
-    already."""
+    """Builds the history of `store` from the rows of the history section. The row with the newest events comes first.
+    `store` has all its records already."""
 
     def __init__(self, store: KeyValueMap, header: Mapping[str, Any]) -> None:
         self._store, self._history = store, store.history

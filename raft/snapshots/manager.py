@@ -90,8 +90,8 @@ class SnapshotManager:
         self.may_have_work = True  # False only if `has_work` would return False. An attribute is read faster.
 
     def has_work(self) -> bool:
-        """True if `advance` would do something. Called only while `may_have_work` is True, which it may set to
-        False."""
+        """True if `advance` would do something. Called only while `may_have_work` is True. The call may set this
+        attribute to False."""
         is_active = (
             self._wanted
             or self._is_building

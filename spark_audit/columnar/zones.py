@@ -33,7 +33,7 @@ OK, VIOLATION, NEEDS_SEARCH = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Zoned:
-    """The result for each key of the columns.
+    """The result for each key of a `Columns`.
 
     `status`: OK, VIOLATION or NEEDS_SEARCH. `core`: up to CORE_MAX rows of the columns that show a violation, then -1.
     `reason`: for a violation, an index of `conflicts.REASONS`; otherwise -1.

@@ -13,7 +13,8 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
 Choice: TypeAlias = Sequence[RevisionRange]  # A write may have any revision in one of these ranges.
 
-# At most this many revisions are visited on augmenting paths. Writes that are unmatched then stay unmatched.
+# All searches for augmenting paths of one matching together visit at most this many revisions. Writes that are
+# unmatched then stay unmatched.
 STEPS_MAX = 2_000_000
 
 

@@ -36,7 +36,8 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See `Decision.needs_replay`.
     operations: int = 0
-    # A key that is a violation by itself has no traces, because one finding about it is enough.
+    # What the checks over all keys need from this key: its revision claims and its unplaced writes. Empty if the key is
+    # a violation by itself, because one finding about it is enough.
     traces: Traces = field(default_factory=Traces)
 
 
