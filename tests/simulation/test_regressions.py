@@ -18,6 +18,7 @@ from tests.raft.support.core_fixture import Bench, a_leader, accepted
 SEEDS = {
     5: "after a lost connection the leader looked for entries that it had compacted",
     20110206: "each answer that another had overtaken made the leader send chunks of a snapshot again",
+    20135839: "the rule about rejections looked at a log that a snapshot had replaced in the same step",
 }
 """The first dies of the mutant of that bug; the second ran into the bound on events. Of the mark that was told without
 end none of the first 160 dies any more: it may wait a while for an append to ride on, so what was without end is one

@@ -58,6 +58,8 @@ class NodeEventChecker:
                 "an append is rejected only where the logs differ",
                 f"{self._member.node_id} has term {log.term_at(prev_index)} at {prev_index} and rejects {append}",
             )
+        if hint_index < log.base.index:
+            return  # After the rejection, a snapshot was installed in the same step, and the log begins later now.
         require(
             hint_index <= prev_index and log.term_at(hint_index) == hint_term,
             "a rejection names a position of the log",

@@ -86,8 +86,18 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
         until_ns=until_ns,
         first_build=plan.first_build if is_upgraded else LEVEL,
         upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
-        coordination=draw_coordination(random),
+        coordination=_with_steps_per_grain(draw_coordination(random), plan.clocks.grain_ns),
     )
+
+
+def _with_steps_per_grain(plan: CoordinationPlan, grain_ns: int) -> CoordinationPlan:
+    """Let each step of a hub do at least a unit of work per millisecond of the grain. A member takes one step per grain
+    if nothing else happens, and with smaller steps its watches would not catch up before the end of a run.
+    """
+    least = grain_ns // MILLISECOND_NS
+    if plan.hub.get("step_units_max", least) >= least:
+        return plan
+    return replace(plan, hub=plan.hub | {"step_units_max": least})
 
 
 def draw_coordination(random: Random) -> CoordinationPlan:

@@ -96,6 +96,16 @@ def test_a_log_keeps_more_than_a_few_entries_where_clocks_are_coarsest() -> None
     assert all(plan.raft.retention_bytes_max >= 20_000 for plan in coarsest)
 
 
+def test_watches_catch_up_where_clocks_are_coarse() -> None:
+    """Seed 20,135,842: a hub did one unit of work per grain of 10 ms, and five watches had 1,266 revisions to read."""
+    plans = [draw_plan(seed) for seed in (20_135_842, *range(1, 400))]
+    coarse = [plan for plan in plans if plan.coordination.watchers and plan.clocks.grain_ns > 1_000_000]
+    assert plans[0] in coarse
+    assert len(coarse) > 2
+    for plan in coarse:
+        assert plan.coordination.hub.get("step_units_max", 1_000) >= plan.clocks.grain_ns // 1_000_000
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
