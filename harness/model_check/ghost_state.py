@@ -1,4 +1,5 @@
-"""Ghost state: the facts about a path that the rules need in addition to the present state of the cluster.
+"""Ghost state: what the checked rules (invariants) need to know about the past of a path, besides the present state of
+the cluster.
 
 A ghost state records which members led, how they voted, what was committed, and how many more events of each bounded
 kind may happen. Ghost states are numbered, as local states and messages are. Each step from one ghost state to the next

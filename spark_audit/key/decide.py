@@ -83,10 +83,10 @@ def decide(
 def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
     """Return the violation that `core` shows by itself; None if no violation is found within the bounds.
 
-    All operations must be of one key and one clock, and none may be a weak read or an append. `writers`: every other
-    write, including unknown writes, of a value that an operation of the core found, or of a revision with which it
-    compared. The caller leaves out all other operations of the key, so observations that depend on them are dropped
-    (key/counterexample.py has the proof).
+    All operations must be of one key and one clock, and none may be a weak read or an append. `writers`: every write
+    outside the core, including unknown writes, whose value an operation of the core found or expected, or with whose
+    revision an operation of the core compared. The caller leaves out all other operations of the key, so observations
+    that depend on them are dropped (key/counterexample.py has the proof).
     """
     excerpt = Excerpt([*core, *writers])
     kept = [_alone(op, excerpt) for op in core]

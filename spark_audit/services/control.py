@@ -168,8 +168,11 @@ class Plan:
         return found, checked, settled
 
     def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:
-        """Yield the faults in the order of the events of revisions that no acknowledged operation of several changes
-        made."""
+        """Yield a finding for each message that has the events of a revision in a wrong order.
+
+        A revision is left out if an acknowledged operation with several changes made it. The other messages are
+        compared with the unknown operations, or with the end of a lease, that may have made the revision.
+        """
         by_revision: dict[int, list[Listed]] = {}
         for message in listed:
             by_revision.setdefault(message.revision, []).append(message)

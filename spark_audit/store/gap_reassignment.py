@@ -30,7 +30,8 @@ WIDER = (0, 1, 4, 16, 64)
 # The most rounds of reassignment. Each round decides again the parts around writes without a revision.
 ROUNDS_MAX = 12
 TRIES_MAX = 4_000  # The most segments decided in total. Most segments take a few milliseconds.
-# Of the revisions of equal cost between two acknowledged operations, this many are offered, the highest ones.
+# Of the free revisions of equal cost between two successive acknowledged operations, at most this many are offered: the
+# highest ones.
 ALIKE_MAX = 8
 _LOOKED_AT_MAX = 256  # The most free revisions between two acknowledged operations that are considered for an offer.
 # The cost of a revision that another write has, and its cost if that write can have no other revision.

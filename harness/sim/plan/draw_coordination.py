@@ -101,7 +101,9 @@ def _with_steps_per_grain(plan: CoordinationPlan, grain_ns: int) -> Coordination
 
 
 def draw_coordination(random: Random) -> CoordinationPlan:
-    """Draw the programs and the bounds. Half of the seeds have a short history, and some hubs have tiny bounds."""
+    """Draw how many clients and programs (owners of leases, contenders for locks, writers, watchers) there are, how
+    they behave, and the bounds of the history, the watches and the hubs. Half of the seeds have a short history, and
+    some hubs have tiny bounds."""
     is_short = random.random() < 0.5
     return CoordinationPlan(
         clients=random.randint(1, 3),
