@@ -5,13 +5,16 @@ The trace contains every call of a Python function of the project on the loop of
 is a run of consecutive calls inside one file. `put` and `get` trace the leader. `append` traces a follower while the
 client puts. `fault` traces a follower from the death of the leader until this follower leads and has answered one put.
 
-Prints the number of files and of stays per request, and with `--files` each file with its calls per request.
+Prints the number of files and of stays per request. They are those of the median request, if the leader is traced;
+otherwise they are averages, to which heartbeats and timers add some stays, the more the slower the machine is. With
+`--files`, prints each file with its calls per request (averages).
 """
 
 from __future__ import annotations
 
 import argparse
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,8 @@ from kvstore import Client, Member, open_node
 ROOT = Path(kvstore.__file__).resolve().parent.parent
 PACKAGES = ("raft", "storage", "kvstore")
 WARM_UP = 50
+FIRST_CALL = "ClientListener._has_turn_for"
+"""The leader calls this once when a request of a client has arrived, so it divides a trace into requests."""
 CLIENT = """
 import sys, trio
 from kvstore import Client
@@ -47,6 +52,9 @@ class Trace:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.stays = 0
+        self.requests: list[tuple[int, int]] = []  # (files, stays) of each request, if this is the leader.
+        self._files: set[str] = set()  # Entered since the present request has arrived.
+        self._stays_before = 0
         self._names: dict[str, str | None] = {}
         self._last = ""
 
@@ -60,7 +68,11 @@ class Trace:
         name = self._names[path]
         if name is None:
             return
+        if frame.f_code.co_qualname == FIRST_CALL:
+            self.requests.append((len(self._files), self.stays - self._stays_before))
+            self._files, self._stays_before = set(), self.stays
         self.calls[name] += 1
+        self._files.add(name)
         if name != self._last:
             self.stays += 1
             self._last = name
@@ -138,7 +150,10 @@ def main() -> None:
         options.count = 1
     noted = trio.run(trace, options.what, options.count)
     often = {name: calls for name, calls in noted.calls.items() if calls >= options.count / 2}
-    print(f"{options.what}: {len(often)} files, {noted.stays / options.count:.0f} stays per request")
+    files, stays = len(often), noted.stays / options.count
+    if options.what in ("put", "get"):
+        files, stays = (int(statistics.median(column)) for column in zip(*noted.requests, strict=True))
+    print(f"{options.what}: {files} files, {stays:.0f} stays per request")
     if options.files:
         for name, calls in sorted(often.items(), key=lambda each: -each[1]):
             print(f"{calls / options.count:8.1f}  {name}")
