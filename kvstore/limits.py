@@ -21,8 +21,8 @@ MIB = 1024 * KIB
 SECOND_NS = 1_000_000_000
 
 TIME_NS_MAX = 2**62
-"""The greatest time, and the greatest time-to-live, in ns. A deadline, which is the sum of two such numbers, still fits
-in an int64. Leader time reaches this number after 146 years of leadership."""
+"""The greatest time, and the greatest time-to-live, in ns. A deadline, which is the sum of two such numbers, is at most
+2^63. Leader time reaches this number after 146 years of leadership."""
 
 FEATURE_LEVEL_MIN = 1
 FEATURE_LEVEL_MAX = 2

@@ -135,7 +135,9 @@ class _Key:
     def _note_sightings(self, sightings: Iterable[Sighting]) -> None:
         """Keep the earliest sighting of each kind, if an append of unknown outcome may have made the record.
 
-        If only the key was shown, any operation that made the key explains it.
+        A sighting that another operation explains is not kept. A known change at the revision of the record explains
+        it. If the sighting has no revision, a known put of the key explains it, too, and so does a write of unknown
+        outcome that may have changed the key.
         """
         revision = prefix_and_revision(self.key)[1]
         has_writer = bool(self.candidates) or any(change.kind == "put" for change in self.changes.values())

@@ -50,8 +50,8 @@ def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[
 class Uniqueness:
     """The uniqueness of the revisions of acknowledged writes in one run.
 
-    `repeated`: revision → the writes that share it. `gaps`: how many revisions between the least and the greatest one
-    no write carries. `writes`: the number of writes.
+    `repeated`: revision → the writes that share it. `gaps`: the number of revisions that no write
+    carries, between the least and the greatest revision of a write. `writes`: the number of writes.
     """
 
     repeated: dict[int, list[Mapping[str, Any]]]
