@@ -168,8 +168,10 @@ class History:
             self._drop_until(self.number_from(revision))
 
     def _seal_full(self) -> int:
-        """Seal the events of the open block that make full blocks. Return the number of these blocks. A block of which
-        nothing is kept any more is dropped."""
+        """Seal the oldest events of the open block while they fill a block. Return the number of full blocks.
+
+        A block is not kept if all of its events were dropped before.
+        """
         opened, totals = self.open, self.open.totals
         start, end, sealed = 0, len(opened.keys), 0
         while end - start >= BLOCK_EVENTS or totals[-1] - totals[start] >= BLOCK_BYTES:

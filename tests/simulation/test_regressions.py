@@ -20,9 +20,11 @@ SEEDS = {
     20110206: "each answer that another had overtaken made the leader send chunks of a snapshot again",
     20135839: "the rule about rejections looked at a log that a snapshot had replaced in the same step",
 }
-"""The first dies of the mutant of that bug; the second ran into the bound on events. Of the mark that was told without
-end none of the first 160 dies any more: it may wait a while for an append to ride on, so what was without end is one
-message in that time. Its scenario is below."""
+"""Seed → what it showed. Seed 5 fails with the mutant of its bug. Seed 20110206 ran into the bound on events.
+
+No seed is kept for the commit update that was sent without end. The update now waits for an append that can carry it,
+so the bug would send one message in that time, and none of the first 160 seeds shows it. Its scenario is below.
+"""
 
 
 PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
