@@ -236,7 +236,7 @@ def _event_rows(view: HistorySnapshotView) -> Iterator[tuple[bytes, int]]:
     """The encoded blocks of events, newest first.
 
     Under a steady load a snapshot has as many events as there were puts since the last one, so each put pays for an
-    event here. Therefore the events are written by column, which takes 0.15 µs for each instead of 1.3 µs.
+    event here. Therefore the events are written by column, which takes 0.5 µs for each instead of 1.3 µs.
     """
     for events in view.blocks():
         row = _event_row(events)
@@ -533,7 +533,7 @@ class HistoryReader:
         history.bytes_max, history.events_max = limits["history_bytes_max"], limits["history_events_max"]
         history.is_on = bool(history.bytes_max and history.events_max)
         history.compact_revision, history.first_revision = header["compact_revision"], header["first_revision"]
-        self._left = header["events"]
+        self._left, self._bytes_left = header["events"], header["events_bytes"]
         history.reset(self._left, header["events_bytes"])
         self._revision = header["revision"]
         self.missing = 0  # Record versions at or above `first_revision` whose events have not been read yet.
@@ -567,6 +567,9 @@ class HistoryReader:
         self.missing += len([None for each in events.modified if each >= first])
         self._revision = events.revisions[0]
         self._left -= len(events)
+        self._bytes_left -= sum(map(len, events.keys)) + sum(map(len, events.values))
+        self._bytes_left -= len(events) * RECORD_OVERHEAD_BYTES
+        _require(self._bytes_left >= 0, "its events have another size than announced")
         self._history.prepend(events)
 
     def _require_sound(self, events: EventColumns) -> None:

@@ -184,6 +184,8 @@ NONSENSE: dict[str, Damage] = {
     "an event less than announced": lambda h, c: c[2].pop(),
     "an event more than announced": lambda h, c: h.update(events=3),
     "other bytes than announced": lambda h, c: h.update(events_bytes=h["events_bytes"] + 1),
+    "far fewer bytes than announced": lambda h, c: h.update(events_bytes=2**40),
+    "far more bytes than announced": lambda h, c: h.update(events_bytes=100),
     "no event of a new record": lambda h, c: (c[2].__delitem__(slice(3, 5)), h.update(events=2, events_bytes=131)),
     "no event that made a record before": lambda h, c: (c[2].pop(4), h.update(events=3, events_bytes=3 * 65 + 2)),
     "events without a history": lambda h, c: h.update(limits={**h["limits"], "history_bytes_max": 0}),
