@@ -2,6 +2,9 @@
 
 To postpone a deadline, it is enough to assign to the `deadline` of the item. The heap corrects the entry of the item
 later, at the latest when the old time comes. No deadline is ever brought forward.
+
+An entry is one integer, the time shifted left by ID_BITS plus the id, because the garbage collector ignores integers.
+Entries that were tuples made it walk 10⁵ of them at once, in 8 to 18 ms, after 10⁵ leases were renewed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,11 @@ NEVER = 2**63
 EARLY_CORRECTIONS_MAX = 256
 """How many entries one call of `first` may correct before their time comes; 256 take 0.3 ms. So the corrections are
 spread over many calls. After 10⁵ leases were renewed, correcting all their entries at once would take 0.1 s."""
+
+ID_BITS = 64
+"""Ids of sessions and leases are below 2⁶³."""
+
+_ID_MASK = 2**ID_BITS - 1
 
 STALE_ENTRIES_MAX = 64
 """The heap is rebuilt when the entries of removed items outnumber the present items by more than this."""
@@ -38,17 +46,17 @@ class DeadlineHeap:
 
     def __init__(self, by_id: Mapping[int, HasDeadline]) -> None:
         self._by_id = by_id
-        self._entries: list[tuple[int, int]] = []
+        self._entries: list[int] = []
 
     def add(self, item_id: int, deadline: int) -> None:
         """Note an item that was added to `by_id`. Cost: O(log n)."""
-        heapq.heappush(self._entries, (deadline, item_id))
+        heapq.heappush(self._entries, deadline << ID_BITS | item_id)
 
     def removed(self) -> None:
         """Note that an item was removed from `by_id`. Amortized cost: constant. A call that rebuilds the heap
         takes 0.2 µs for each item."""
         if len(self._entries) > 2 * len(self._by_id) + STALE_ENTRIES_MAX:
-            self._entries = [(item.deadline, item_id) for item_id, item in self._by_id.items()]
+            self._entries = [item.deadline << ID_BITS | item_id for item_id, item in self._by_id.items()]
             heapq.heapify(self._entries)
 
     def first(self, time: int = NEVER, early: int = EARLY_CORRECTIONS_MAX) -> tuple[int, int] | None:
@@ -60,16 +68,16 @@ class DeadlineHeap:
         """
         entries, by_id = self._entries, self._by_id
         while entries:
-            noted, item_id = entries[0]
+            noted, item_id = entries[0] >> ID_BITS, entries[0] & _ID_MASK
             item = by_id.get(item_id)
             if item is None:
                 heapq.heappop(entries)
             elif item.deadline > noted and (noted <= time or early):
                 if noted > time:
                     early -= 1
-                heapq.heapreplace(entries, (item.deadline, item_id))
+                heapq.heapreplace(entries, item.deadline << ID_BITS | item_id)
             else:
-                return entries[0]
+                return noted, item_id
         return None
 
     def check(self) -> None:
@@ -77,8 +85,8 @@ class DeadlineHeap:
         entries, by_id = self._entries, self._by_id
         assert all(entries[(place - 1) // 2] <= entries[place] for place in range(1, len(entries)))
         noted: dict[int, int] = {}
-        for time, item_id in sorted(entries, reverse=True):
-            noted[item_id] = time
+        for entry in sorted(entries, reverse=True):
+            noted[entry & _ID_MASK] = entry >> ID_BITS
         assert by_id.keys() <= noted.keys()
         assert all(noted[item_id] <= item.deadline for item_id, item in by_id.items())
         assert len(entries) <= 2 * len(by_id) + STALE_ENTRIES_MAX

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.store.deadline_heap import EARLY_CORRECTIONS_MAX, STALE_ENTRIES_MAX, DeadlineHeap
+from kvstore.store.deadline_heap import EARLY_CORRECTIONS_MAX, ID_BITS, NEVER, STALE_ENTRIES_MAX, DeadlineHeap
 
 
 class Item:
@@ -36,7 +38,7 @@ class Filled:
 
     def noted(self) -> list[int]:
         """The times of all entries, as they are."""
-        return sorted(time for time, _ in self.heap._entries)
+        return sorted(entry >> ID_BITS for entry in self.heap._entries)
 
 
 ids, times = st.integers(0, 9), st.integers(0, 40)
@@ -82,6 +84,22 @@ def test_a_look_corrects_what_was_due_and_a_bounded_number_of_others() -> None:
     assert filled.heap.first(499) == (500 + EARLY_CORRECTIONS_MAX, 500 + EARLY_CORRECTIONS_MAX)
 
     assert sum(time >= 10_000 for time in filled.noted()) == 500 + EARLY_CORRECTIONS_MAX
+    filled.heap.check()
+
+
+def test_corrected_entries_give_the_garbage_collector_no_work() -> None:
+    """10⁵ renewed leases would otherwise make one collection take 8 to 18 ms."""
+    filled = Filled([1000] * 100)
+    for item in filled.items.values():
+        item.deadline += 1000
+    filled.heap.first(1500)
+    assert not any(gc.is_tracked(entry) for entry in filled.heap._entries)
+
+
+def test_the_greatest_id_and_the_greatest_deadline_keep_their_values() -> None:
+    filled = Filled([])
+    filled.add(2**63 - 1, NEVER)
+    assert filled.heap.first() == (NEVER, 2**63 - 1)
     filled.heap.check()
 
 
