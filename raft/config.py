@@ -28,26 +28,26 @@ class RaftConfig:
     """Timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy two-core machine."""
 
     heartbeat_interval_ns: int = 50 * MILLISECOND_NS
-    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats, so one lost or late one starts no election.
+    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: a lost or late heartbeat starts no election.
     election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Twice the minimum: the wide range makes split votes rare.
 
     batch_bytes_max: int = MIB  # The commands of one entry. A command above the bound gets its own entry.
     pending_bytes_max: int = 32 * MIB  # Commands that wait to be proposed.
     uncommitted_bytes_max: int = 64 * MIB  # A leader's entries above the high-water mark.
-    unapplied_bytes_max: int = 64 * MIB  # A follower's entries above last_applied; it accepts no more than these.
+    unapplied_bytes_max: int = 64 * MIB  # A follower's entries above last_applied. The follower refuses others.
     log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older entries are read from the disk.
     append_bytes_max: int = MIB  # The entries of one append request. An entry above the bound is sent alone.
-    append_entries_max: int = 128  # The same bound in entries: a peer decodes and appends so many in 1 ms.
+    append_entries_max: int = 128  # The same bound in entries. A peer decodes and appends this many in 1 ms.
     window_messages_max: int = 64  # Unanswered append requests per peer.
     window_bytes_max: int = 8 * MIB  # The entries in unanswered append requests, per peer.
-    # The same bound in entries. A leader encodes so many in 1 ms, and a peer writes so many in 1 ms.
+    # The same bound in entries. A leader encodes this many in 1 ms, and a peer writes this many in 1 ms.
     window_entries_max: int = 1_024
     apply_bytes_max: int = MIB // 4  # The entries that are read and applied before other events get their turn.
-    apply_commands_max: int = 1_024  # The same bound in commands: 1 ms. Each entry counts as eight more commands.
+    apply_commands_max: int = 1_024  # The same in commands: they take 1 ms. Each entry counts as eight more.
     reads_pending_max: int = 100_000  # Reads that have been requested and are not served yet.
     proposals_pending_max: int = 100_000  # Commands that were accepted from clients and have no outcome yet.
 
-    # A member builds a snapshot once its log has grown by so many bytes since the last snapshot, or earlier if the
+    # A member builds a snapshot once its log has grown by this many bytes since the last snapshot, or earlier if the
     # state is small.
     snapshot_log_bytes: int = 256 * MIB
     snapshot_chunk_bytes: int = 256 * 1024  # The part of a snapshot in one InstallSnapshot message.

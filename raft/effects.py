@@ -22,7 +22,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """The caller must read the state machine *now*, before the node's next event. Only then does the read have the
+    """The caller must read the state machine *now*, before the node's next event. A later read would not have the
     consistency of `mode`."""
 
     ticket: int
@@ -76,7 +76,8 @@ CompletionBatch = AppliedBatch | ReadsReady | Completion
 
 
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
-    """Split batches into completions of one request each, in the same order. For callers that need not be fast.
+    """Split batches into completions of one request each, in the same order. This is meant for callers that need not be
+    fast.
 
     >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
@@ -102,7 +103,7 @@ class Effects:
     completions: list[CompletionBatch] = field(default_factory=list)  # In order.
     events: list[TraceEvent] = field(default_factory=list)
     failure: NodeStopped | None = None
-    peers_changed: bool = False  # `Node.peers` or an address in it may have changed: read it before sending `send`.
+    peers_changed: bool = False  # `Node.peers` may have changed: read it before sending `send`.
 
     @property
     def is_empty(self) -> bool:

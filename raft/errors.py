@@ -196,7 +196,7 @@ class TooStale(RaftError):
     """A read of bounded staleness was not served, because this member knows no leader to ask, and its own state may be
     older than the bound.
 
-    `age_ns`: the age that this member's state has at most; None if the member cannot prove any such age.
+    `age_ns`: the maximum age that this member's state can have; None if the member cannot prove any maximum.
     """
 
     def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:

@@ -91,7 +91,8 @@ class LogStore(Protocol):
         """Make everything appended so far durable, in one frame. The caller must not call `sync` again before `done`.
 
         If nothing was appended, `sync` writes an empty frame, which records that the last frame is durable. After
-        `done(error)` the log takes no more writes in this life (docs/reference/specification.md#37-failed-sync).
+        `done(error)` the log takes no more writes until the node is restarted
+        (docs/reference/specification.md#37-failed-sync).
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
@@ -143,8 +144,8 @@ class SnapshotWriter(Protocol):
     """
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next chunk: of the state machine's state if the snapshot was begun by `create`, of a snapshot file's
-        bytes if it was begun by `receive`."""
+        """Add the next chunk. After `create` it is a chunk of the state machine's state; after `receive` it consists of
+        bytes of the snapshot file."""
         ...
 
     def finish(self, done: Callable[[SnapshotInfo | BaseException], None]) -> None:
@@ -191,7 +192,8 @@ class SnapshotStore(Protocol):
 
 
 class PinStore(Protocol):
-    """The accepted incarnation of each peer: its data folder, named by random bytes.
+    """The incarnation of each peer that this node accepts. An incarnation id consists of random bytes and names one
+    data folder.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

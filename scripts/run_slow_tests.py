@@ -1,7 +1,8 @@
-"""The tests that take minutes: those of processes alone, then the others, two at once.
+"""Run the tests that take minutes: first the tests that start processes, in one run of pytest, then all others, in two
+runs at once.
 
-Options go to pytest, so that a part can be run: `make test-slow ARGS=tests/fuzz`. What each test did (commit, date,
-seeds, counts, bounds) replaces its entry in benchmarks/results/slow-tests.json. Exit status: 0 if all passed.
+Options go to pytest, so that a part can be run: `make test-slow ARGS=tests/fuzz`. A record of each test (commit, date,
+seeds, counts, bounds) replaces the test's entry in benchmarks/results/slow-tests.json. Exit status: 0 if all passed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "slow-tests.json"
 PYTEST = [sys.executable, "-m", "pytest", "--slow", "--durations=0", "-p", "tests.slow_report", *sys.argv[1:]]
-NOTHING_TO_RUN = 5  # Of pytest: no test was chosen.
+NOTHING_TO_RUN = 5  # The exit status of pytest if no test was selected.
 
 
 def main() -> int:
-    commit = _commit()  # Before anything is written.
+    commit = _commit()  # Read now: the result file makes the work tree dirty once it is written.
     with tempfile.TemporaryDirectory() as folder:
         parts = Path(folder)
         codes = [_start(parts, "process", "-m", "process").wait()]
@@ -44,7 +45,7 @@ def _start(parts: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
 
 
 def _keep(tests: list[dict[str, Any]], commit: str) -> None:
-    """Replace the entries of these tests, each with when it was run and on what."""
+    """Replace the entries of these tests in the result file. Each entry also states the date and the commit."""
     kept = {test["test"]: test for test in json.loads(RESULT.read_text(encoding="utf-8"))} if RESULT.exists() else {}
     date = datetime.now(tz=UTC).isoformat(timespec="seconds")
     kept |= {test["test"]: {**test, "date": date, "commit": commit} for test in tests}

@@ -1,8 +1,8 @@
-"""All tests, by two runs of pytest at once (tests/sharing.py).
+"""Run all tests, in two runs of pytest at once (tests/sharing.py).
 
-One begins with the tests that start servers or Spark, which wait much; the other with those that compute; what is left
-goes to whoever is free. Where there is one processor, one pytest runs all. Options go to pytest. Exit status: 0 if both
-passed, else of one that did not.
+One run begins with the tests that start servers or Spark and spend most of their time waiting. All other tests are
+shared: a run that is free takes the next file of tests. On a machine with one processor, one run does all tests.
+Options go to pytest. Exit status: 0 if both runs passed, otherwise the status of a run that failed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def main() -> int:
             "-p",
             "tests.sharing",
             f"--claims={claims}",
-        ]  # One word: a folder apart were a place of tests.
-        # Shown when the other has ended: both at once cannot be read.
+        ]  # As one word: pytest would take a separate path as a folder of tests.
+        # The output is shown once the other run has ended, because mixed output cannot be read.
         waiting = subprocess.Popen([*share, "--waiting"], stdout=told, stderr=subprocess.STDOUT)
         try:
             computing = subprocess.run(share, check=False).returncode
             print("\nThe other half, with the tests of servers and of Spark:", flush=True)
             waiting.wait()
-        except KeyboardInterrupt:  # Both were interrupted: they are in the same terminal.
+        except KeyboardInterrupt:  # Both runs were interrupted, because they share the terminal.
             computing = 130
             with contextlib.suppress(KeyboardInterrupt):
                 waiting.wait()

@@ -185,7 +185,7 @@ class Ballast:
     def _retried(self, submission: _Submission, error: BaseException | None) -> None:
         self._retries -= 1
         if self.lacks_descriptors and not self._waiting and not self._retries:
-            self.lacks_descriptors = ""  # Nothing waits any more. This operation may yet wait again, in `_ended`.
+            self.lacks_descriptors = ""  # Nothing waits now. `_ended` may make this operation wait again.
         self._ended(submission, error)
 
     def _ended(self, submission: _Submission, error: BaseException | None) -> None:
@@ -194,13 +194,13 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # It may have become False, and then `look_for_room` would do nothing.
+            self.is_released = True  # It may be False by now, and then `look_for_room` would do nothing.
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
-        """Submit operations of a snapshot, whose file has `size_bytes` after them.
+        """Submit operations of a snapshot. The snapshot's file has `size_bytes` after these operations.
 
         A snapshot above `snapshot_bytes_max` gets none of the ballast's room: on a full disk its operations end with an
         OSError. The room is kept for votes. The cluster depends on them, whereas nothing depends on this snapshot yet.

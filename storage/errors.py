@@ -23,8 +23,8 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def in_folder(error: _Error, folder: str) -> _Error:
-    """Return the error. If its path is relative to the data folder, return a copy with the path of that folder in
-    front."""
+    """Return the error. If the error has a path relative to the data folder, return a copy of the error with the path
+    of that folder in front."""
     match error:
         case NewerFormat() | CorruptMeta() | CorruptLog() | CorruptSnapshot():
             where = f"{folder}/{error.path}"
@@ -211,7 +211,7 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """The disk had no room for `what`. It was given up, because nothing depends on it yet.
+    """The disk had no room for `what`, such as a snapshot. `what` was given up, because nothing depends on it yet.
 
     `lacks_descriptors`: the system's message if file descriptors ran out instead of room; otherwise empty.
     """
@@ -227,7 +227,7 @@ class DiskFull(StorageError):
 
 
 class LogFailed(StorageError, StoreFailed):
-    """A write or a sync of the log has failed, so the log takes no more writes in this life. Only a restart helps.
+    """A write or a sync of the log has failed, so the log takes no more writes until the node is restarted.
 
     See docs/reference/specification.md#37-failed-sync.
     """

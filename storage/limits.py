@@ -14,7 +14,7 @@ class StorageLimits:
     """The bounds of files and frames. The defaults suit a log that retains a few hundred MiB."""
 
     # The log is deleted in whole segments, and recovery reads a whole segment at a time. The write of one sync is never
-    # divided between segments, so a huge one makes a larger segment.
+    # divided between segments, so a huge write makes a larger segment.
     segment_bytes_max: int = 16 * MIB
     frame_bytes_max: int = 64 * MIB  # A larger write becomes several frames.
     # How many zeroes are written after a small frame, so that the syncs of the next frames change no metadata.

@@ -89,8 +89,8 @@ class Elections:
         return True
 
     def _order_delay_ns(self) -> int:
-        """One heartbeat interval for each voter with a smaller id, except the lost leader. So the voters campaign one
-        after the other.
+        """The delay (ns) by which the voters campaign one after the other. It is one heartbeat interval for each voter
+        with a smaller id; the lost leader is not counted.
 
         A member knows only its own election priority. A member with the highest priority waits a quarter of the
         interval per voter, just as it draws its time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
@@ -117,9 +117,9 @@ class Elections:
         message may first restart the timer and then bring the configuration with the promise. A promise from before a
         restart holds even if its configuration is cut from the log.
 
-        The only voter need not keep such a promise, because no other member can lead. But if the entry that made it the
-        only voter may not be committed, the leader that removed the other voters may still lead, and may read by a
-        lease that rests on the promise.
+        The only voter need not keep such a promise, because no other member can lead. But this holds only once this
+        member knows that the entry that made it the only voter is committed. Until then the leader that removed the
+        other voters may still lead, and may read by a lease that rests on the promise.
         """
         state = self._state
         is_last_voter = state.is_alone and state.configured_at <= state.commit_index
@@ -206,8 +206,8 @@ class Elections:
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
         """Count one answer to the campaign under way.
 
-        A second answer from the same member does not count, nor does an answer from a non-voter, which may be this
-        member itself.
+        A second answer from the same member does not count. An answer from a member that is no voter does not count
+        either, even if it is this member itself.
         """
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)
@@ -252,8 +252,8 @@ class Elections:
         """Grant the pre-vote if we could vote for the candidate in `next_term`. The answer changes no state of this
         member, not even the timer.
 
-        We answer even if we or the candidate are no voters in our own configuration, because it may be older than the
-        candidate's. The candidate's configuration decides whose answers count (thesis §4.2.2).
+        We answer even if we or the candidate are no voters in our own configuration, because our configuration may be
+        older than the candidate's. The candidate's configuration decides whose answers count (thesis §4.2.2).
         """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)

@@ -106,21 +106,22 @@ class Follower:
         return ()
 
     def _that_fit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return the first of `entries`, as many as `unapplied_bytes_max` allows. The leader sends the rest again.
+        """Return as many of `entries`, from the first one on, as `unapplied_bytes_max` allows. The leader sends the
+        rest again.
 
         The bound applies only while *committed* entries wait to be applied, because applying them makes room. While
         none waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry then could stop all
         progress, because it may be the entry whose commit would commit all earlier ones.
 
-        A full disk takes no entry with commands, and none after it: the remaining space is for votes and for the first
-        entries of new leaders.
+        While the disk is full, this member accepts no entry with commands, and no entry that follows one with commands.
+        The remaining space is for votes and for the first entries of new leaders.
         """
         state = self._state
         if state.log.is_disk_full:
             entries = list(takewhile(lambda entry: entry.kind is not EntryKind.COMMANDS, entries))
         room = state.config.unapplied_bytes_max - state.log.bytes_after(state.last_applied)
         for place, entry in enumerate(entries):
-            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
             if room < 0 and state.commit_index > state.last_applied:
                 return entries[:place]
         return entries

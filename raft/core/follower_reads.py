@@ -35,8 +35,8 @@ class ReadIndexClient:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        # Numbers start at the clock, so they differ from those of an earlier life, and late answers to that life's
-        # requests are ignored.
+        # Numbers start at the clock, so they differ from the numbers before a restart, and late answers to requests
+        # from before the restart are ignored.
         self._last_number = state.now
         self.count = 0  # The number of open reads.
         self._waiting: list[PendingRead] = []

@@ -1,7 +1,7 @@
 """The role of the leader: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
 
-Most events send nothing themselves: `send_pending` runs once per `take_ready` and sends what has gathered. In this way
-many proposals leave in one append, and many reads share one round.
+Most events send no message themselves: `send_pending` runs once per `take_ready` and sends all messages that the events
+since the last call have made necessary. In this way many proposals leave in one append, and many reads share one round.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Leader:
         # Monotonic ns: when to send the new high-water mark to idle peers; None if that is not needed.
         self._commit_update_due_at: int | None = None
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
-        # Monotonic ns. The true deadline may be later; `has_lost_its_quorum` computes it when this one has passed.
+        # Monotonic ns. The true deadline may be later: `has_lost_its_quorum` computes it once this time has passed.
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns
         self.due_at = self._heartbeat_deadline
         """The time (monotonic ns) of the next `tick` that may have something to do.
@@ -122,8 +122,8 @@ class Leader:
     def has_lost_its_disk(self) -> bool:
         """True if committed entries do not become durable here, so that they are not applied and no client is answered.
 
-        Called at least once per heartbeat interval. Such a leader still sends heartbeats, which need no disk, so
-        without this check no other leader would be elected.
+        Called at least once per heartbeat interval. A leader whose disk stalls still sends heartbeats, which need no
+        disk. So without this check no other leader would be elected.
         """
         state, durable_index = self._state, self._state.writes.durable_index
         if self._durable_index != durable_index or state.commit_index <= durable_index:
@@ -263,8 +263,8 @@ class Leader:
         self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
-        """Send again from the last place at which the logs can still match: our last entry at or before the hint whose
-        term is not above the hint's term."""
+        """Send again from the last place at which the logs can still match: our last entry that is at or before the
+        hint and has no later term than the hint."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True
@@ -313,7 +313,7 @@ class Leader:
         state = self._state
         if state.commit_index < state.log.last_index:
             agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self.peers.values()])
-            # Only from `_own_first_index` on, all entries are of this term.
+            # Only the entries from `_own_first_index` on are of this term.
             if agreed > state.commit_index and agreed >= self._own_first_index:
                 state.commit_to(agreed)
                 self.has_pending_sends = True  # Peers must receive the new mark, and a read round may begin.
@@ -517,4 +517,4 @@ class Leader:
                 low_watermark=state.low_watermark,
                 read_counter=self.reads.counter,
             )
-        state.outbox.send(peer_id, same, after=state.writes.barrier_sequence)  # `state.send`, without a call.
+        state.outbox.send(peer_id, same, after=state.writes.barrier_sequence)  # This is `state.send` without a call.

@@ -11,9 +11,9 @@ The members agree on `lease_ns` through the log. A leader that wants to read by 
 there.
 
 Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer.
-After a failed transfer, the request to campaign may still arrive. It names the last index of the leader's log, and a
-member whose log has grown since then ignores it. So the lease holds again once every member that was asked to campaign
-has acknowledged a longer log.
+After a failed transfer, the request to campaign may still arrive. The request names the last index of the leader's log,
+and a member whose log has grown since then ignores the request. So the lease holds again once every member that was
+asked to campaign has acknowledged a longer log.
 """
 
 from __future__ import annotations

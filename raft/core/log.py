@@ -16,8 +16,8 @@ from raft.interfaces import LogStore
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
 
 CACHE_KEPT_EIGHTHS = 7
-"""An eviction shrinks the cache to so many eighths of its bound. So evictions are rare, and many appends share the cost
-of each."""
+"""An eviction shrinks the cache to this number of eighths of its bound. So evictions are rare, and many appends share
+the cost of each."""
 
 EVICTED_AT_ONCE = 4_096
 """How many entries one append may evict; this takes about 1 ms. There may be 300,000 entries to evict: later appends
@@ -51,7 +51,7 @@ class RaftLog:
         self._cache_bytes = 0
         self._left_behind: list[
             Entry
-        ] = []  # Entries dropped by a reset. Each append frees a few, because freeing all of them at once takes long.
+        ] = []  # Entries dropped by a reset. Each append frees a few of them: to free all at once takes long.
         self._sizes_from = store.last_index  # _sizes[k] is the size (bytes) of the first k entries after this index.
         self._sizes = [0]
         self.last_term = self._find_last_term()
@@ -147,7 +147,7 @@ class RaftLog:
         """Put entries right after the last entry."""
         for entry in entries:
             assert entry.index == self.last_index + 1, (entry.index, self.last_index)
-            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
             assert entry.term >= self.last_term, (entry.term, self.last_term)
             if not self._runs or self.last_term != entry.term:
                 self._runs.append(LogPosition(entry.index, entry.term))
@@ -201,7 +201,7 @@ class RaftLog:
         assert index <= self.last_index, (index, self)
         self.base_index, self.base_term = index, self.term_at(index)
         self.first_known_index = index
-        passed = bisect_right(self._run_starts, index)  # Runs that begin at or before `index`. The last may go on.
+        passed = bisect_right(self._run_starts, index)  # Runs that begin at or before `index`. The last may end later.
         kept = self._runs[passed:]
         if index < self.last_index and not (kept and kept[0].index == index + 1):
             kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))

@@ -33,8 +33,8 @@ class MembershipChanger:
         self._state, self._own_first_index = state, own_first_index
         self.peers: dict[str, Progress] = {}  # In the order of ids. The dictionary itself is never replaced.
         self.halves: tuple[tuple[int, ...], ...] | None = None
-        """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. In the usual case, one
-        half in which every member votes, this is None."""
+        """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. This is None in the
+        usual case: there is one half, and every member votes."""
         self.departing: frozenset[str] = frozenset()
         """The removed members among the peers. They still receive entries, but count in no majority."""
         self._departing_until = 0  # Monotonic ns.

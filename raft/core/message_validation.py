@@ -183,7 +183,7 @@ class MessageValidation:
             raise ProtocolError(f"entry {entry.index} has leader_time {time} ns; the greatest is {LEADER_TIME_NS_MAX}")
         before = message.prev_index
         if before > state.commit_index and state.log.term_at(before) != message.prev_term:
-            return  # The append does not continue our log and will be rejected. The earlier times are not known.
+            return  # The append does not continue our log and will be rejected. We do not know the earlier times.
         known = state.greatest_leader_time(up_to=state.log.last_index)
         for each in message.entries[: entry.index - before - 1]:
             if each.kind is not _CONFIGURATION:

@@ -117,7 +117,7 @@ class Progress:
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """Note a heartbeat. After it a probe may be sent even if the last one is unanswered.
+        """Note a heartbeat. After a heartbeat a probe may be sent even if the last probe is unanswered.
 
         Returns True if appends are in flight, and none was confirmed since the previous heartbeat.
         """

@@ -17,8 +17,8 @@ class Tally(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The voters. A majority of them decides; if `outgoing` is not empty, a majority of each half must agree (Raft
-    §6)."""
+    """The voters of a configuration. A majority of `voters` decides; if `outgoing` is not empty, a majority of
+    `outgoing` must agree, too (Raft §6)."""
 
     voters: tuple[str, ...]
     outgoing: tuple[str, ...] = ()

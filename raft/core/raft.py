@@ -80,9 +80,9 @@ class RaftCore:
         """`snapshot` is the position of the newest snapshot. `leader_time` (ns) and `configuration` are those of this
         snapshot; later configurations are in the log. `now` is monotonic, in ns.
 
-        If no configuration names this member, it waits until a leader sends one that does. `mark_delay_ns`: before a
-        leader sends a new high-water mark to an idle peer by itself, it waits so long for an append that can carry the
-        mark. It also waits so long for the members that it asks first about a lone read.
+        If no configuration names this member, it waits until a leader sends one that does. `mark_delay_ns`: how long a
+        leader waits for an append that can carry a new high-water mark before it sends the mark to an idle peer in a
+        message of its own. It waits equally long for the members that it asks first about a lone read.
 
         Raises InvalidConfiguration if the log has a configuration that this build does not know.
         """
@@ -128,8 +128,8 @@ class RaftCore:
     def step(self, peer_id: str, message: Message) -> None:
         """Take one message from a peer. From a peer that is no known member, only some kinds of messages are used.
 
-        Raises ProtocolError if no honest peer could send the message, and NewerConfiguration. In both cases nothing has
-        changed.
+        Raises ProtocolError if no honest peer could send the message, and NewerConfiguration if only newer builds know
+        a configuration in it. In both cases nothing has changed.
         """
         if peer_id not in self._state.peer_ids and not self._accepts(peer_id, message):
             return
@@ -200,7 +200,7 @@ class RaftCore:
         return position
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
-        """Begin to make `peer_id` the leader, or the fittest voter if it is None. Return the id of the successor
+        """Begin to make `peer_id` the leader, or the fittest voter if `peer_id` is None. Return the id of the successor
         (thesis §3.10).
 
         This leader proposes nothing until the transfer has succeeded or an election time-out has passed. Raises

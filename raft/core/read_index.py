@@ -64,7 +64,7 @@ class ReadRounds:
         return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read. It joins the next round, unless the lease can serve it. Raises Busy if too many reads are
+        """Take a read. The read joins the next round, unless the lease can serve it. Raises Busy if too many reads are
         open."""
         if self.count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
@@ -81,7 +81,7 @@ class ReadRounds:
     def confirmed_up_to(self, counter: int) -> list[Round]:
         """A majority has answered the round `counter`, which confirms all earlier rounds, too. Return these rounds.
 
-        Their reads are now confirmed. The caller must respond to their requests.
+        The reads of these rounds are now confirmed. The caller must respond to the requests of these rounds.
         """
         ended = []
         while self.under_way and self.under_way[0].counter <= counter:
@@ -131,8 +131,8 @@ class PreferredQuorum:
         """If the preferred quorum is silent for `patience_ns`, the leader asks the other peers, too. If `patience_ns`
         is 0, every round asks all peers at once.
 
-        With 1 ms instead of 5, an alarm went off during every third lone read, and the rate of such reads was a tenth
-        lower.
+        With a patience of 1 ms instead of 5 ms, the leader asks the other peers during every third lone read, and the
+        rate of such reads is a tenth lower.
         """
         self._patience_ns = patience_ns
         self._quick: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ behind is old anyway."""
 
 
 class StalenessTracker:
-    """The proofs of one member, over all terms of one life. A proof stays valid when the leader changes."""
+    """The proofs of one member, over all terms since its start. A proof stays valid when the leader changes."""
 
     def __init__(self) -> None:
         self._as_of: int | None = None  # Monotonic ns.

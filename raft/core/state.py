@@ -87,7 +87,7 @@ class CoreState:
         # The count of leadership transfers by priority (see `PriorityTransfer`), and the time of the last one.
         self.yielded_count, self.yielded_at = 0, now
         self.compacted_leader_time = leader_time  # The greatest leader_time (ns) of entries that may be compacted away.
-        if snapshot.term > self.term:  # A crash came after the sync of the snapshot file, before that of the term.
+        if snapshot.term > self.term:  # A crash came after the sync of the snapshot file, before the sync of the term.
             self.move_to_term(snapshot.term)
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
         self.configurations = ConfigurationHistory(snapshot.index, configuration)

@@ -1,4 +1,5 @@
-"""The CBOR profile of every frame: one item of a few simple types. Decoding it runs no code and expands nothing.
+"""The CBOR profile of every frame: one item of a few simple types. Decoding a frame runs no code from it and expands no
+references.
 
 Allowed: signed 64-bit integers, bytes, text, arrays, maps with text or integer keys, booleans, null. Refused: floats,
 tags (bignums, regular expressions, shared references, …), undefined and other simple values, indefinite lengths,

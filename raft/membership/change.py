@@ -64,7 +64,7 @@ def naming_new_voters(
     """Return `change` with the incarnation of each new voter, as the leader has pinned it.
 
     The entry that makes a member a voter then also names its incarnation. From then on only the data folder with this
-    incarnation is the member, even if another folder used the same id before. Until the entry is committed, each
+    incarnation counts as the member, even if another folder used the same id before. Until the entry is committed, each
     decision also needs a majority of the earlier voters, so votes and acknowledgements from another folder cannot
     decide anything alone. The leader refuses the change unless the pinned folder has acknowledged nearly all entries.
     `incarnation_of` is `Node.pinned_incarnation` of the leader.

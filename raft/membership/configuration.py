@@ -64,8 +64,8 @@ class Configuration:
     each half must agree, and the next configuration has no `outgoing` voters. `learners` have the log but no vote.
     `removed` has the ids of former members, oldest first. These ids are never used again.
 
-    `lease_ns` (0 if leaders do not use leases): whenever a member hears a leader, it promises to vote for no other
-    member for so long, even if it is restarted. Once set, this value stays in every later configuration.
+    `lease_ns` (0 if leaders do not use leases): whenever a member hears a leader, the member promises to vote for no
+    other member during this time, even after a restart. Once set, this value stays in every later configuration.
     """
 
     voters: tuple[Member, ...]

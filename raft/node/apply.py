@@ -40,7 +40,7 @@ def apply_batch(
     while waiting and bytes_max > 0 and len(run) < RUN_MAX:
         entry = waiting.popleft()
         run.append(entry)
-        bytes_max -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+        bytes_max -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
     several = getattr(machine, "apply_batch", None)
     results = several(run) if several is not None else [machine.apply(entry) for entry in run]
     return zip(run, results, strict=True)

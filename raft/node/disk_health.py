@@ -1,8 +1,9 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
-An entry can commit by the disks of the followers alone. But the leader answers a client only after the entry is durable
-on the leader's own disk, too. A leader with a stalled disk still sends heartbeats, so no other leader is elected. A
-stalled disk reports no error, so the only evidence is how long the current sync has been under way.
+An entry can commit without the leader's disk: it is enough that followers which form a majority have the entry on disk.
+But the leader answers a client only after the entry is durable on the leader's own disk, too. A leader with a stalled
+disk still sends heartbeats, so no other leader is elected. A stalled disk reports no error, so the only evidence is how
+long the current sync has been under way.
 
 A leader with a full disk refuses all writes, though the disks of other members may have room. The leader does not know
 the state of their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks
@@ -86,8 +87,8 @@ class DiskHealth:
         """Transfer the leadership once the disk has been full for HANG_TIMEOUTS election time-outs.
 
         The leader asks its peers one after the other. Each attempt doubles the pause, even if the peer took over and
-        later handed the leadership back. If this node begins to lead with a full disk after at least twice the longest
-        pause without an attempt, the pause is short again.
+        later handed the leadership back. The pause is short again if this node begins to lead with a full disk, and its
+        last attempt was at least twice the longest pause ago.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None

@@ -154,7 +154,7 @@ class Node:
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # Further messages would cause more writes, so the stop might never end.
         if self.failure or (peer_id not in self._incarnations.final and not self._may_use(peer_id)):
-            return  # Of the peers with a pin, the core decides which it accepts.
+            return  # The core decides which of the peers with a pin it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
             # With a stalled disk this member would campaign too late. With a full disk it could write nothing as
             # leader.
@@ -249,7 +249,8 @@ class Node:
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request one read for each of `tickets` (at least one). All are taken or none, and all become ready together.
+        """Request one read for each of `tickets` (at least one). Either all are taken or none. All become ready
+        together.
 
         Only a leader takes the modes READ_INDEX and LEASE; every member takes the other modes. `age_ns_max` is the
         maximum age of the state for BOUNDED_STALENESS. A read of this mode ends as TooStale if this member can neither
@@ -269,7 +270,8 @@ class Node:
         self._core.mute_events(event_names)
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
-        """Begin to make `peer_id` the leader, or the fittest voter if it is None. Return the id of the successor.
+        """Begin to make `peer_id` the leader, or the fittest voter if `peer_id` is None. Return the id of the
+        successor.
 
         Commands wait until the transfer has ended. Raises NotLeader, TransferRefused, NodeStopped.
         """
@@ -359,7 +361,7 @@ class Node:
     @property
     def next_deadline(self) -> int:
         """The time (monotonic ns) by which the caller must call `tick` and `take_effects` next. If there is work to do,
-        this is the present."""
+        this is the present time."""
         return self._now if self.has_more else self.next_alarm
 
     @property
@@ -381,7 +383,8 @@ class Node:
     def is_stopped(self) -> bool:
         """True once the node has stopped or has failed.
 
-        It has stopped if `begin_stop` was called, every request has ended, and the log is durable and proven.
+        It has stopped if `begin_stop` was called, every request has ended, and a frame on disk proves that the whole
+        log is durable.
         """
         return self.failure is not None or self._stopped
 
@@ -529,7 +532,7 @@ class Node:
             self._hand_over()
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
-            self._apply_slice()  # Other members apply in `begin_sync`, because a leader may wait for their messages.
+            self._apply_slice()  # Other members apply later, in `begin_sync`: a leader may wait for their messages.
         if self._snapshots.may_have_work and self._snapshots.has_work():
             self._snapshots.advance(self._effects, self._now)
             self._drain_core()
@@ -642,7 +645,7 @@ class Node:
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
-            # Another put may follow soon, and its frame would prove the batch as well.
+            # Another put may follow soon, and its frame would then be the proof.
             self._prove_at = self._now + self._config.election_timeout_min_ns
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
@@ -656,7 +659,8 @@ class Node:
             self._core.transfer_leadership()
 
     def _stop_when_done(self) -> None:
-        """Finish the stop once the log is proven and every open request has ended or its time is over."""
+        """Finish the stop once a frame on disk proves that the whole log is durable, and every open request has ended
+        or its time is over."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
         if self._stop_is_overdue or not (self._pending or self._open_commands.count or self._reads.count):

@@ -1,9 +1,9 @@
 """The identity of peers: the incarnation of each peer that this node talks to.
 
 A pin is the incarnation id that this node has recorded for a peer. It is durable before any message from that peer is
-used. A member that comes back with another incarnation has lost its disk and forgotten its votes, so it is refused. It
-can only be replaced by a new member with a new id. If the configuration names the incarnation of a peer, that overrides
-the pin, because the whole cluster has agreed on it.
+used. A member that comes back with another incarnation has lost its disk and forgotten its votes, so it is refused.
+Only a new member with a new id can replace it. If the configuration names another incarnation of the peer than the pin,
+the configuration decides, because the whole cluster has agreed on it.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -89,9 +89,10 @@ class KnownIncarnations:
         `known`: the peer's incarnation in the configuration, or b"". Raises PeerRefused if the peer was known with
         another incarnation, or if it is new and there are PINS_MAX pins already.
 
-        `is_member`: the peer is in the configuration. The pin of a peer that was not is preliminary: this node has
-        counted none of its promises, so another incarnation may replace it. The pin becomes final when the pinned
-        incarnation comes as a member, or when a message of the pinned incarnation is used while the peer is a member.
+        `is_member`: the peer is in the configuration. The pin of a peer that was not in the configuration is
+        preliminary: this node has counted none of its promises, so another incarnation may replace it. The pin becomes
+        final when the pinned incarnation comes as a member, or when a message of the pinned incarnation is used while
+        the peer is a member.
         """
         assert len(incarnation_id) == 16, incarnation_id
         pin = self._pins.get(peer_id)

@@ -162,7 +162,7 @@ class OpenCommands:
         self.count += len(tickets)
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> AppliedBatch | None:
-        """`entry` was applied. Return its results with their tickets, or None if no open batch belongs to it."""
+        """`entry` was applied. Return `results` with their tickets, or None if no open batch belongs to the entry."""
         batch = self._pop(entry.index, entry.term)
         if batch is None:
             return None

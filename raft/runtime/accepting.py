@@ -1,7 +1,7 @@
 """Accepting connections, even when file descriptors run out.
 
-`trio.serve_listeners` is not enough: in that case it logs a traceback ten times a second, and callers stay in the
-kernel's queue.
+`trio.serve_listeners` is not enough: when descriptors run out, it logs a traceback ten times a second, and callers stay
+in the kernel's queue.
 """
 
 from __future__ import annotations

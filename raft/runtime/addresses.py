@@ -12,7 +12,7 @@ ADDRESS_CHARACTERS_MAX = 253 + len(":65535")
 
 _PORT_DIGITS_MAX = 4_300
 """The maximum number of digits of a port, leading zeros included: Python converts no longer text to a number. Earlier
-builds accept so many zeros, so this build must accept them, too."""
+builds accept this many zeros, so this build must accept them, too."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -34,7 +34,7 @@ def is_dialable(address: str) -> bool:
     addresses, so an address may be any text."""
     try:
         host, port = parse_address(address)
-        host.encode("idna")  # As Python does before a look-up. Raises UnicodeError for an empty or overlong label.
+        host.encode("idna")  # Python does this before a look-up. It raises UnicodeError for an empty or overlong label.
     except (InvalidAddress, UnicodeError):
         return False
     return port > 0 and len(address) <= ADDRESS_CHARACTERS_MAX and address.isprintable()

@@ -14,7 +14,7 @@ Callback = Callable[[], None]
 
 
 class CompletionQueue:
-    """Callbacks that any thread may `post`. They run on the event loop, in order, when it calls `run_pending`.
+    """Callbacks that any thread may `post`. They run on the event loop, in order, when the loop calls `run_pending`.
 
     Inside a `watched` block, `wait` returns once a callback was posted. Outside, callbacks only gather. The queue has
     its own pipe, because trio's mechanism for calls from threads would wake two tasks, one after the other.

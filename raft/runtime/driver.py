@@ -89,7 +89,7 @@ class DeferredFiles(Protocol):
     """True if operations were submitted since the last `start`."""
 
     def start(self) -> bool:
-        """Start these operations. Return True if one of them is done already."""
+        """Start these operations. Return True if one of these operations is done already."""
         ...
 
 
@@ -109,9 +109,9 @@ class Driver:
         transport: Transport | None = None,
         files: DeferredFiles | None = None,
     ) -> None:
-        """`files` are those of the node's storage. None if its operations begin without `start`."""
+        """`files` are the files of the node's storage. Pass None if their operations begin without `start`."""
         self.node = node
-        self._seconds = trio.current_time  # `run` replaces this by a faster method of the clock.
+        self._seconds = trio.current_time  # `run` replaces this by a faster method of trio's clock.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
@@ -119,7 +119,7 @@ class Driver:
         self._files = files
         self.turns = 0  # How often the node's effects have been carried out.
         self._now = 0  # Monotonic ns: the time at which this turn began.
-        self._next_alarm = 0  # Monotonic ns: the node's next alarm at the end of the last flush.
+        self._next_alarm = 0  # Monotonic ns: `node.next_alarm` at the end of the last flush.
         self._woken = trio.Event()
         # The first is set when this member is removed, the second when a peer refuses it for that reason.
         self._removed, self._refused = trio.Event(), trio.Event()
@@ -237,7 +237,7 @@ class Driver:
     async def _take_completions(self) -> None:
         while True:
             await self._completions.wait()
-            if self._completions.pending:  # If there is none, another flush has run the callbacks already.
+            if self._completions.pending:  # Otherwise another flush has run the callbacks already.
                 self.flush()
 
     def _run_completions(self) -> bool:

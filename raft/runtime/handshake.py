@@ -27,7 +27,7 @@ for ever."""
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The hello of the other side, whose cluster, group and protocol version have been checked."""
+    """The hello of the other side. Its cluster, group and protocol version have been checked."""
 
     node_id: str
     incarnation_id: bytes

@@ -72,7 +72,7 @@ class Histogram:
         """
         assert 0 < share <= 1, share
         cumulative = self.cumulative()
-        # Integers make the rounding exact, which it would not be with 0.99 as a float.
+        # Integers make the rounding exact. With 0.99 as a float it would not be exact.
         rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))
         bucket = bisect_left(cumulative, rank)
         is_bounded = bucket < len(self.bounds_seconds)
@@ -105,7 +105,7 @@ class MeasuredDriver(Driver):
             last_index, waiting = core.last_index, self._waiting
             if last_index > self._seen_index:
                 self._seen_index = last_index
-                waiting.append((last_index, began))  # Bounded, because the leader's uncommitted entries are.
+                waiting.append((last_index, began))  # Bounded, because the leader's uncommitted entries are bounded.
             if waiting and waiting[0][0] <= core.commit_index:
                 commit_index, now = core.commit_index, time.perf_counter_ns()
                 while waiting and waiting[0][0] <= commit_index:

@@ -1,7 +1,7 @@
 """Direct reads and writes of a plain TCP socket. Any other stream is used through its own methods.
 
 A read through `SocketStream` costs a checkpoint and a first attempt that fails, and a write costs a switch to another
-task. Either costs about 20 µs, which is as much as ten small requests.
+task. Each of the two costs about 20 µs, as much as ten small requests cost.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
     while True:
         await trio.lowlevel.wait_readable(number)  # Raises ClosedResourceError if the socket is closed meanwhile.
         try:
-            return os.read(sock.fileno(), bytes_max)  # Not from `number`, which may belong to another socket by now.
+            return os.read(sock.fileno(), bytes_max)  # `number` may belong to another socket by now, so it is not used.
         except BlockingIOError:
             continue  # Another reader has taken the bytes, or the kernel has dropped them.
         except OSError as error:

@@ -1,8 +1,8 @@
 """The network between members on trio. It listens for peers, dials each of them, and moves frames. The node decides.
 
 An invalid or oversized frame, or a refused hello, closes only its own connection. A refusal is sent with its reason, so
-that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above make batches,
-so the kernel need not.
+that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above already gather
+small messages into batches, so the kernel need not delay them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from raft.types import LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 16 * MIB
 """After a snapshot, the log must grow by at least this many bytes before another snapshot is built. A member reads and
-applies so much log within about a second. With 4 MiB, a small state was written so often that the rate of puts was a
+applies this much log within about a second. With 4 MiB, a small state was written so often that the rate of puts was a
 quarter lower."""
 
 LOG_PER_STATE = 4
@@ -238,7 +238,7 @@ class SnapshotManager:
             # (docs/reference/specification.md#56-installing-a-snapshot).
             return
         self._receiver.chunk(peer_id, chunk)
-        self._builder.abandon()  # The state being built is older, and writing one file at a time saves room.
+        self._builder.abandon()  # The snapshot under construction is older, and one file at a time needs less room.
         self._is_receiving = True
 
     def _receive(self, now: int) -> None:

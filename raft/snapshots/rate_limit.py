@@ -10,7 +10,8 @@ one by one."""
 
 
 class RateLimiter:
-    """Delays each piece by the time that the previous pieces take at the limit. Time without pieces is not saved up."""
+    """Delays each piece by the time that the previous pieces take at the limit. After a pause, pieces do not leave
+    faster than the limit."""
 
     def __init__(self, bytes_per_second: int) -> None:
         """`bytes_per_second` is at least 1."""

@@ -2,11 +2,11 @@
 
 A transfer has an id and a window of chunks. The receiver answers with its progress. If an answer shows a gap, the
 missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. An answer
-that reports less than an earlier one was overtaken by it, so it changes nothing, unless nothing has arrived for so long
-that the receiver may have lost a part. (If each such answer sent chunks again, duplicates would multiply.) The first
-chunk is sent alone, because its answer says how much the receiver already has from an earlier connection. All transfers
-together keep to `snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer
-ended with a lost connection.
+that reports less than an earlier answer has usually arrived late, so it is ignored: if each such answer sent chunks
+again, duplicates would multiply. But after chunks were sent again for lack of an answer, such an answer counts, because
+the receiver may have lost a part. The first chunk is sent alone, because its answer says how much the receiver already
+has from an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file is kept while it is
+being sent, and for a while after its transfer ended with a lost connection.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -27,8 +27,8 @@ WINDOW_CHUNKS_MAX = 4
 that appends do not have to wait behind the chunks."""
 
 SILENCES_MAX = 20
-"""If the chunks of a transfer were sent again so many times without any answer, the transfer is given up. The file of a
-transfer is kept for the same time after its connection was lost."""
+"""If the chunks of a transfer were sent again this many times without any answer, the transfer is given up. The file of
+a transfer is kept for the same time after its connection was lost."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _OutgoingTransfer:
     silences: int = 0
     is_overdue: bool = False  # True after chunks were sent again without an answer, until the receiver has more.
     is_answered: bool = False
-    kept_until: int = 0  # Monotonic ns: until then an earlier transfer, which lost its connection, keeps the file.
+    kept_until: int = 0  # Monotonic ns: an earlier transfer, which lost its connection, keeps the file until then.
     # True if the peer has refused the last transfer (its disk may be full). Nothing is sent before `deadline`.
     held: bool = False
 

@@ -313,7 +313,7 @@ def check_is_file(mode: int, path: str | Path) -> None:
 
 
 def with_limit(error: OSError) -> OSError:
-    """Return the error. If it means that too many files are open, return a copy that states the limit."""
+    """Return the error. If too many files are open, return a copy of the error that states the limit."""
     if not is_short_of_descriptors(error):
         return error
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

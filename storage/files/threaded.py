@@ -42,8 +42,8 @@ class SyncLatencyTracker:
 
     A sync for which the node did not wait is ignored, because its duration depends more on the CPU than on the disk.
 
-    The estimate is a low quartile because of machines on which many processes share few cores. There most of a wait may
-    pass until a core is free, and a turn of the event loop would have to wait for a core as well.
+    The estimate is a low quartile because of machines on which many processes share few cores. On such a machine most
+    of a wait may be spent waiting for a free core, and a turn of the event loop would have to wait for a core as well.
 
     While the estimate is above QUICK_NS_MAX, the node waits for only one sync after every SKIPS others. A histogram
     would not work, because it forgets nothing: the longer it runs, the later it shows that the disk has changed.
@@ -186,7 +186,7 @@ class RealFiles:
         began = time.perf_counter_ns()
         self._submissions.put(submission)
         if not self._answered.acquire(timeout=self._wait_seconds_max):
-            if end.acquire(blocking=False):  # So the thread will post the completion.
+            if end.acquire(blocking=False):  # The node has the lock, so the thread will post the completion.
                 self._in_flight += 1
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False

@@ -1,4 +1,4 @@
-"""Inspection of a data folder without a change to it: what `python -m storage` prints and verifies.
+"""Reading and verifying a data folder without changing it, for `python -m storage`.
 
 No lock is needed, even if a node is running there: a segment only grows after its last frame, and every other file is
 complete when it gets its name. A write that is under way looks like a torn tail. If there are problems, everything is

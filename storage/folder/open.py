@@ -51,9 +51,9 @@ def open_storage(
     """Recover one member's storage. Reads are synchronous; writes are submitted. `done` receives the storage, or else a
     StorageError or an OSError.
 
-    Frames above the highest proven batch are copied into a new segment, and cut off the old one. If the log ends before
-    the newest valid snapshot, or has another term at its index, the log is dropped: a reset is written. Recovery can be
-    interrupted at any point and repeated.
+    Frames above the highest proven batch are copied into a new segment, and then cut off the old segment. If the log
+    ends before the newest valid snapshot, or has another term than the snapshot at the snapshot's index, the log is
+    dropped: a reset is written. Recovery can be interrupted at any point and repeated.
 
     See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """

@@ -15,7 +15,7 @@ from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header
 Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
-"""A snapshot file is synced each time so many bytes have been written. Such a sync takes 1 or 2 ms. The log uses the
+"""A snapshot file is synced each time this many bytes have been written. Such a sync takes 1 or 2 ms. The log uses the
 same thread and the same disk. So a single sync of 150 MiB at the end delayed the log, and with it every write of the
 cluster, by 0.1 s."""
 
@@ -79,7 +79,7 @@ class _WriterAside:
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
         """Write the rest of the bytes, sync the file, rename it and sync the folder."""
         existing = self._home.durable(header)
-        if existing is not None:  # It has the same position, and so the same state. Keep it: it may be in use.
+        if existing is not None:  # `existing` has the same position, so the same state. Keep it: it may be in use.
             self.abandon()
             self._home.ballast.submit([], lambda error: finished(error or existing))
             return

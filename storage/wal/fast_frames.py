@@ -56,8 +56,8 @@ def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int
     """How many frames from byte `at` on may be uniform with the first of them; 1 if a full comparison is not worth its
     cost.
 
-    Besides the first frame, only one is looked at. It must begin with the same salt and length as the first, and have
-    the same bytes at `sort_at`.
+    Only one other frame is compared with the first. That frame must begin with the same salt and length as the first,
+    and have the same bytes at `sort_at`.
     """
     other = at + (ROWS_MIN - 1) * length
     for start, end in ((0, PREVIOUS_CHECKSUM_AT), (sort_at, sort_at + SORT_BYTES)):
@@ -203,8 +203,8 @@ def read_frame_run(
     None if there are none.
 
     This is a hot loop, because the log of a single client has a frame for every command. Per frame it takes a fifth of
-    the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function; tests
-    compare its results with those of `scan_parts`, which does.
+    the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function;
+    `scan_parts` uses it, and tests compare the results of the two.
     """
     example = _plain_frame(data, offset, salt)
     if example is None:
@@ -352,7 +352,8 @@ def _read_uniform_payloads(
 
 def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
     """How many adjacent frames of the same length there are from the frame `number` on, at most ROWS_MAX. If there are
-    fewer than ROWS_MIN, the result may be too low: so few frames are not compared together anyway."""
+    fewer than ROWS_MIN, the result may be too low. This does no harm, because fewer than ROWS_MIN frames are never
+    compared together."""
     offset, length = offsets[number], lengths[number]
     last = number + ROWS_MIN - 1
     if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:

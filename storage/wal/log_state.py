@@ -20,7 +20,7 @@ class LogState:
         self.end = start  # The position of the last entry; `start` if there is no entry.
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
-        self.configuration_indexes: list[int] = []  # `apply` does not add these; its callers do.
+        self.configuration_indexes: list[int] = []  # The callers of `apply` add these.
 
     @property
     def first_index(self) -> int:
@@ -57,8 +57,8 @@ class LogState:
         first_index: int,
         terms: Sequence[int],
     ) -> str | None:
-        """Apply one log write, in the order of the fields of `LogWrite`. If the write is impossible, return the reason.
-        The state must not be used any more then.
+        """Apply one log write, in the order of the fields of `LogWrite`. If the write is impossible, return the reason;
+        after that, the state must not be used any more.
 
         See docs/reference/specification.md#46-order-of-entries.
         """

@@ -1,10 +1,10 @@
 """The note of the newest segment: an empty file beside the log's folder, with the segment's number in its name.
 
-If any other segment is lost, this is detected, because the next segment continues it. Without a note, the loss of the
-newest segment would go unnoticed, and the member would have forgotten votes and acknowledged entries. So the member
-notes the number of each new segment once the segment is durable. Nothing waits for the note, and the note costs no
-sync. After a power loss the note may be missing or name an older segment, but it never names a segment that was not
-durable.
+The loss of any other segment is detected, because the next segment states after which frame it continues. Without a
+note, the loss of the newest segment would go unnoticed, and the member would have forgotten votes and acknowledged
+entries. So the member notes the number of each new segment once the segment is durable. Nothing waits for the note, and
+the note costs no sync. After a power loss the note may be missing or name an older segment, but it never names a
+segment that was not durable.
 
 See docs/reference/specification.md#410-end-of-the-log.
 """

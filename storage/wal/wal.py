@@ -146,7 +146,8 @@ class Wal:
         assert problem is None, (problem, write)
 
     def take(self, write: LogWrite) -> str | None:
-        """Append one write. If it is impossible, return the reason: it may come from a damaged file."""
+        """Append one write. If the write is impossible, return the reason. Such a write may come from a damaged
+        file."""
         hard_state = write.hard_state
         if hard_state is not None:  # Keep the old hint. `sync` sets a new one, because it knows the durable index.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
@@ -235,7 +236,7 @@ class Wal:
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Some entries from `first_index` on, from memory or disk: at least one, and none above `last_index`.
 
-        The caller wants `bytes_max` bytes of entries, and this reads no more frames than are needed for so many.
+        The caller wants `bytes_max` bytes of entries, and this method reads no more frames than are needed for this.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -258,8 +259,8 @@ class Wal:
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            # At least one frame has several entries. If each frame had one, all would be needed, because such a frame
-            # takes more bytes than its entry counts.
+            # At least one frame has several entries, so fewer frames may be enough. If each frame had one entry, all
+            # these frames would be needed, because a frame with one entry takes more bytes than the entry counts as.
             frames = frames.first(_needed_frames(frames, bytes_max))
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
@@ -297,8 +298,8 @@ class Wal:
                 self._ballast.rescue(operations, error, finished, retry_in_new_segment)
 
         def after_preallocation(error: BaseException | None) -> None:
-            """If the disk has no room for the zeroes, stop preallocating, and cut the written zeroes off. Only if there
-            is still no room is the ballast released."""
+            """If the disk has no room for the zeroes, stop preallocating, and cut the written zeroes off. The ballast
+            is released only if there is still no room."""
             if is_disk_full(error):
                 self._may_preallocate = False
                 last = self._segments[-1]
