@@ -95,6 +95,6 @@ class RaftConfig:
     @property
     def campaign_latest_ns(self) -> int:
         """The upper end of the range from which election time-outs are drawn. A higher `election_priority` makes the
-        range shorter; the highest leaves a quarter of it."""
+        range shorter; the highest priority leaves a quarter of the range."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

@@ -1,4 +1,4 @@
-"""`python -m storage DIR`: show what is in a data folder and verify all of it, without a change."""
+"""`python -m storage DIR`: show what is in a data folder, verify all of it, and change nothing."""
 
 from __future__ import annotations
 

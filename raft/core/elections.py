@@ -26,8 +26,8 @@ is twice as long."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """Return the number that `random.randrange(below)` would return. Called at every append, so it makes only a third
-    of the function calls of `randrange`."""
+    """Return the number that `random.randrange(below)` would return. This function is called at every append. It makes
+    only a third of the function calls that `randrange` makes."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -46,10 +46,11 @@ class Elections:
         self._heard_leader_at: int | None = None  # Monotonic ns: the last message from a leader of any term.
         self._is_leader_lost = False  # True if the leader's connections have ended since its last message.
         self._leader_lost_at: int | None = None  # Monotonic ns: the last call of `leader_lost` that was not ignored.
-        # Monotonic ns: the regular time-out, while an early campaign has set `deadline` to an earlier time; else None.
+        # Monotonic ns: the regular time-out, if an early campaign has set `deadline` to an earlier time; otherwise
+        # None.
         self._timeout_at: int | None = None
         self._retry_ns = 0  # The pause before an early campaign asks for pre-votes again.
-        # Until then this member keeps a promise that it may have made to a leader before a restart.
+        # Monotonic ns: until this time the member keeps a promise that it may have made to a leader before a restart.
         self._silent_until = state.now + state.configuration.lease_ns
         self.deadline = state.now  # A single voter campaigns at once.
         if not state.is_alone:
@@ -221,7 +222,7 @@ class Elections:
         if sequence is None or sequence > self._state.writes.durable_sequence:
             return self._state.quorum.tally(self._votes)
         self._own_vote_sequence = None
-        self.restart_timer()  # The requests leave only now.
+        self.restart_timer()  # Start the timer anew, because the requests leave only now.
         return self.count_vote(self._state.node_id, granted=True)
 
     @property
@@ -240,7 +241,7 @@ class Elections:
         self.restart_timer()
 
     def _begin_early(self) -> None:
-        """Begin an early campaign. The regular time-out stays where it was drawn: a hint never delays a campaign."""
+        """Begin an early campaign. The regular time-out stays as it was drawn, so a hint never delays a campaign."""
         assert self._timeout_at is not None
         self.end_campaign()
         self.deadline = min(self._state.now + self._retry_ns, self._timeout_at)

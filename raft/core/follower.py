@@ -111,7 +111,7 @@ class Follower:
 
         The bound applies only while *committed* entries wait to be applied, because applying them makes room. While
         none waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry then could stop all
-        progress, because it may be the entry whose commit would commit all earlier ones.
+        progress: the entry may be the first one of the current term, and no earlier entry can commit before it.
 
         While the disk is full, this member accepts no entry with commands, and no entry that follows one with commands.
         The remaining space is for votes and for the first entries of new leaders.
@@ -127,8 +127,8 @@ class Follower:
         return entries
 
     def _reject(self, leader_id: str, message: AppendEntries) -> None:
-        """Reject the append, with the last position at which the logs can still match as a hint. So each rejection
-        skips a whole term (Raft §5.3)."""
+        """Reject the append. The answer has a hint: the last position at which the logs can still match. So each
+        rejection skips a whole term (Raft §5.3)."""
         state = self._state
         hint_index = max(state.log.last_at_most(message.prev_index, message.prev_term), state.commit_index)
         hint_term = state.log.term_at(hint_index)

@@ -86,8 +86,8 @@ class Leader:
         """The time (monotonic ns) of the next `tick` that may have something to do.
 
         It is never later than a deadline. It may be too early after a deadline has moved to a later time: `tick`
-        corrects this. If the deadline of a commit update no longer exists, because an append has carried the new
-        high-water mark, this is corrected at once, so that no host is woken for nothing.
+        corrects this. If a commit update is no longer needed, because an append has carried the new high-water mark,
+        `due_at` is corrected at once, so that no host is woken for nothing.
         """
         # When this entry commits, all earlier entries commit, too (thesis §6.4).
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
@@ -147,7 +147,7 @@ class Leader:
 
     @property
     def _least_deadline(self) -> int:
-        """The earliest of the deadlines, without that of a commit update."""
+        """The earliest of all deadlines except the deadline of a commit update."""
         return min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
 
     def _heartbeat(self) -> None:

@@ -30,7 +30,7 @@ class Lease:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._rounds: deque[tuple[int, int]] = deque()  # (counter, monotonic ns at which it was sent), both rising.
+        self._rounds: deque[tuple[int, int]] = deque()  # (counter, start in monotonic ns). Both values rise.
         # Peer that was asked to campaign → the last index of the leader's log at that time.
         self._campaign_requests: dict[str, int] = {}
 

@@ -230,7 +230,7 @@ class RaftCore:
         """Every `LogWrite` up to this sequence is durable. The messages that waited for these writes leave, and the
         entries in these writes count for commits."""
         self._state.writes.persisted(sequence)
-        if self._state.outbox.waiting:  # Rare on a leader: its appends do not wait.
+        if self._state.outbox.waiting:  # Rare on a leader: its appends do not wait for the disk.
             self._state.outbox.release()
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
             self._become_leader()
@@ -587,7 +587,7 @@ class RaftCore:
         if message.term > state.term and not moves_no_term:
             self._become_follower(term=message.term, reason="a higher term")  # Raft §5.1.
         if message.term < state.term and not (isinstance(message, PreVoteResponse) and message.granted):
-            self._answer_stale(peer_id, message)  # Without an answer the peer would lead or campaign for ever.
+            self._answer_stale(peer_id, message)  # Without an answer the peer could keep its old term for ever.
         else:
             self._step_in_term(peer_id, message)
 

@@ -137,7 +137,7 @@ class PreferredQuorum:
         self._patience_ns = patience_ns
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # True if the round under way, or else the next round, asks all peers.
+        self._needs_full_round = True  # True if the present round, or the next one, asks all peers.
         self.over_at = NEVER  # Monotonic ns: when to ask the other peers, too.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:

@@ -44,7 +44,8 @@ _IDLE_MAX = 4  # How many unused decoders are kept. Each thread that decodes nee
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
-    """A mapping that has a decoder for every tag, so that the library never runs its own. Each decoder raises."""
+    """A mapping that has a decoder for every tag, so that the library never runs its own decoders. Each decoder in the
+    mapping raises an error."""
 
     def __getitem__(self, tag: int) -> Callable[..., NoReturn]:
         def refuse(*_: object) -> NoReturn:

@@ -1,7 +1,7 @@
 """A membership change: the request, the configurations that it leads to, and the reasons to refuse it (thesis §4).
 
-Every change of voters, whether of one voter or of many, goes through a joint configuration. So only one procedure must
-be proven. Adding or removing learners and changing addresses take one step, because they change no majority.
+Every change of voters, whether of one voter or of many, goes through a joint configuration. So only one procedure needs
+a proof of safety. Adding or removing learners and changing addresses take one step, because they change no majority.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def naming_new_voters(
 
 
 def leave_joint(configuration: Configuration) -> Configuration:
-    """The configuration that follows a joint one. The outgoing voters that are not voters in it are removed."""
+    """The configuration that follows a joint one. The outgoing voters that are not voters in this configuration are
+    removed."""
     assert configuration.is_joint, configuration
     gone = [node_id for node_id in configuration.outgoing_ids if node_id not in configuration.voter_ids]
     return replace(configuration, outgoing=(), removed=_remembered(configuration.removed, gone))
@@ -130,7 +131,7 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
 
 
 def _updated(configuration: Configuration, member: Member) -> Member:
-    """Return `member`, with its known incarnation if it states none."""
+    """Return `member`. If it states no incarnation, add the one that the configuration names."""
     known = configuration.member(member.node_id)
     return replace(member, incarnation_id=member.incarnation_id or (known.incarnation_id if known else b""))
 

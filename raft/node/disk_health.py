@@ -1,9 +1,9 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
-An entry can commit without the leader's disk: it is enough that followers which form a majority have the entry on disk.
-But the leader answers a client only after the entry is durable on the leader's own disk, too. A leader with a stalled
-disk still sends heartbeats, so no other leader is elected. A stalled disk reports no error, so the only evidence is how
-long the current sync has been under way.
+An entry can commit without the leader's disk: it is enough if a majority without the leader has the entry on disk. But
+the leader answers a client only after the entry is durable on the leader's own disk, too. A leader with a stalled disk
+still sends heartbeats, so no other leader is elected. A stalled disk reports no error, so the only evidence is how long
+the current sync has been under way.
 
 A leader with a full disk refuses all writes, though the disks of other members may have room. The leader does not know
 the state of their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks

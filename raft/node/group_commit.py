@@ -34,7 +34,7 @@ class GroupCommit:
         self._failed = failed
         self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, message that is held back)
         self.under_way = False
-        # Both are attributes and not properties, because they are read several times per event.
+        # The next two are attributes and not properties, because they are read several times per event.
         self.has_work = False  # True if a sync is needed and none is under way.
         self.has_sends = False  # True if `take_sends` would return messages.
         self.began_at = 0  # Monotonic ns: the start of the latest sync.

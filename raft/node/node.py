@@ -1,9 +1,9 @@
 """One member without I/O: events in, effects out. The simulator and the trio driver run this same class.
 
-The node owns the core and everything else that determines the behaviour in production: the order of durability, group
-commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock, and its only I/O is through the
-stores that the caller passes in. A store completes each write by a callback. The callback may run at any time *between*
-events, and only changes state.
+The node owns the core and everything else that determines the behaviour in production: the order in which writes become
+durable, group commit, batching, the admission of requests and its bounds, the outcomes of requests, pins and snapshots.
+It has no clock, and its only I/O is through the stores that the caller passes in. A store completes each write by a
+callback. The callback may run at any time *between* events, and only changes state.
 
 After each event or callback the caller calls `take_effects`, which does the following and returns the effects:
 1. It proposes the pending commands as one entry, unless a log write is under way; then more commands gather.
@@ -99,7 +99,7 @@ class Node:
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk_health = DiskHealth(config, self._core, self._commit, log)
         self._incarnations = KnownIncarnations(pins, self._fail, is_blank=log.last_index == 0)
-        self._heeded = self._core.configuration  # The configuration with which `_incarnations` agrees.
+        self._heeded = self._core.configuration  # The configuration that `_incarnations` was last told.
         self._levels = PeerFeatureLevels(levels)
         self._pending = PendingCommands(config)
         self._open_commands = OpenCommands()
@@ -472,8 +472,8 @@ class Node:
     # Inside.
 
     def _may_use(self, peer_id: str) -> bool:
-        """True if messages of this peer may be used, although its pin is not final yet or the configuration names
-        another incarnation."""
+        """True if messages of this peer may be used. Called only for a peer that is not in
+        `KnownIncarnations.final`."""
         member = self._core.configuration.member(peer_id)
         known = member.incarnation_id if member is not None else b""
         return self._incarnations.may_use(peer_id, is_member=member is not None, known=known)
@@ -544,7 +544,8 @@ class Node:
                 self._stop_when_done()
 
     def _notice_leadership(self) -> None:
-        """This member has begun or ceased to lead, or leads in another term. End what belongs to its earlier term."""
+        """This member has begun or ceased to lead, or leads in another term. End the work of its earlier term: pending
+        commands, open commands (after a time-out) and snapshot transfers."""
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
             self._open_commands.stepped_down(self._now + self._config.outcome_wait_ns)
@@ -622,7 +623,7 @@ class Node:
             else:
                 applied = apply_batch(self._machine, self._to_apply, budget_bytes)
             for entry, results in applied:
-                size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` of the entry, without a call.
+                size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
                 self._snapshots.log_bytes += size_bytes
                 if entry.kind is _CONFIGURATION:
                     members = self._core.configuration_at(entry.index)
@@ -668,7 +669,7 @@ class Node:
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
     def _end_all(self, error: NodeStopped) -> None:
-        """End all requests. Pending commands certainly had no effect; proposed commands may have one."""
+        """End all requests. Pending commands certainly had no effect; proposed commands may have had an effect."""
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)

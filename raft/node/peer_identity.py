@@ -31,8 +31,8 @@ WRONG_INCARNATION = "wrong_incarnation"
 
 
 class PeerRefused(RaftError):
-    """The messages of this peer are not used. `code` is a fixed word; `reason` is a text that gives the cause and says
-    what to do."""
+    """This peer was refused, so its messages are not used. `code` is a fixed word; `reason` is a text that gives the
+    cause and says what to do."""
 
     def __init__(self, peer_id: str, code: str, reason: str) -> None:
         super().__init__(peer_id, code, reason)
@@ -119,8 +119,8 @@ class KnownIncarnations:
             pin.is_preliminary = False
 
     def may_use(self, peer_id: str, *, is_member: bool, known: bytes) -> bool:
-        """True if a message of this peer may be used. `is_member` and `known`: see `check`. Only peers that are not in
-        `final` need this question.
+        """True if a message of this peer may be used. `is_member` and `known`: see `check`. The caller need not ask for
+        peers in `final`.
 
         If the peer is a member, its pin becomes final: this node may count what the message promises.
         """
@@ -156,7 +156,7 @@ class KnownIncarnations:
         if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
         else:
-            pin.is_durable = True  # If a newer pin has replaced this one, nobody asks for this one.
+            pin.is_durable = True  # If a newer pin has replaced this one, this one is not used any more.
 
 
 def _short(incarnation_id: bytes) -> str:

@@ -94,7 +94,7 @@ class PendingCommands:
 class OpenReads:
     """The open reads of all modes, in groups of reads that were requested together.
 
-    The core treats each group as one read, whose ticket is the group's first. `count` is the number of all tickets.
+    The core treats each group as one read, with the first ticket of the group. `count` is the number of all tickets.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -153,7 +153,7 @@ class OpenCommands:
         if not self.has_stale_terms:
             return None
         first = next(iter(self._open.values()), None)
-        self.has_stale_terms = first is not None and first.deadline is not None  # Later batches have later terms.
+        self.has_stale_terms = first is not None and first.deadline is not None  # No later batch has an earlier term.
         return None if first is None else first.deadline
 
     def opened(self, position: LogPosition, tickets: list[int]) -> None:
@@ -171,7 +171,7 @@ class OpenCommands:
 
     def configured(self, entry: Entry, configuration: Configuration) -> list[Completion]:
         """`entry`, which contains `configuration`, was applied. Return the completions of the membership changes that
-        are now complete, which is the case if the configuration is not joint."""
+        are complete now. A joint configuration completes no change."""
         batch = self._open.get((entry.index, entry.term))
         if batch is not None:
             batch.is_decided = True

@@ -22,7 +22,8 @@ class CompletionQueue:
 
     def __init__(self) -> None:
         self.pending: deque[Callback] = deque()  # Needs no lock, because `append` and `popleft` are atomic.
-        # Prevents writes to the pipe after it is closed, when another file may have its descriptor.
+        # This lock prevents writes to the pipe after it is closed, because another file may have the descriptor by
+        # then.
         self._lock = threading.Lock()
         self._ends: tuple[int, int] | None = None  # The read end and the write end of the pipe, while it is open.
         self._is_signalled = False  # True if the pipe contains a byte. One byte is enough for many callbacks.

@@ -176,7 +176,7 @@ class Driver:
         """
         self._seconds = trio.lowlevel.current_clock().current_time
         if self._transport is not None:
-            await self._transport.listen()  # Done before the nursery, which would wrap an error in an exception group.
+            await self._transport.listen()  # Before the nursery, which would wrap an error in a group.
         with self._completions.watched():
             async with trio.open_nursery() as nursery:
                 port = 0
@@ -260,7 +260,7 @@ class Driver:
             self._flush(self._now)
 
     def _heed_alarm(self) -> None:
-        """The deadline of the scope has passed: flush if there is work to do. There may be none, because the node's
+        """The deadline of the scope has passed: flush if there is work to do. There may be no work, because the node's
         alarm may have moved to a later time since the deadline was set."""
         if self._is_over:
             return

@@ -72,7 +72,8 @@ def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> Pe
     """Return the content of the first frame, which must be the hello of a peer. `is_followed`: True if more bytes have
     arrived after the frame.
 
-    Raises the errors of `receive_hello`, and ValidationFault if the check has a bug. Nothing has changed then.
+    Raises the errors of `receive_hello`, and ValidationFault if the check has a bug. After an error nothing has
+    changed.
     """
     try:
         return _validated(body, identity, is_followed=is_followed)

@@ -20,8 +20,8 @@ UNIDENTIFIED_MAX = 30
 caller has a buffer of at most HELLO_BYTES_MAX."""
 
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
-"""The maximum number of unidentified callers from one address. So many callers from one machine evict each other, and
-not callers from other machines."""
+"""The maximum number of unidentified callers from one address. Because of this bound, many callers from one machine
+evict each other, and not callers from other machines."""
 
 HELD_BACK_MAX = 64
 HELD_BACK_SECONDS = 2.0

@@ -39,7 +39,7 @@ def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
         return 0
     try:
         return os.write(stream.socket.fileno(), data)
-    except OSError:  # Usually the write would block. The descriptor of a closed socket is -1.
+    except OSError:  # Usually the write would block. It also fails if the socket is closed.
         return 0
 
 

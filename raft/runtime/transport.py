@@ -1,4 +1,5 @@
-"""The network between members on trio. It listens for peers, dials each of them, and moves frames. The node decides.
+"""The network between members on trio. It listens for peers, dials each of them, and moves frames. The node makes all
+decisions.
 
 An invalid or oversized frame, or a refused hello, closes only its own connection. A refusal is sent with its reason, so
 that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above already gather

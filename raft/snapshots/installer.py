@@ -18,7 +18,7 @@ class IncrementalStateMachine(StateMachine, Protocol):
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
         """Begin to read a new state, while the machine keeps its current one. Raises an error if the header is invalid.
-        The steps of the result raise one if chunks are invalid."""
+        The steps of the returned restore raise an error if chunks are invalid."""
         ...
 
 

@@ -87,7 +87,7 @@ class SnapshotManager:
         self.next_step_at: int | None = None
         # Each of these is True from the start of the work until `advance` has handled its end.
         self._is_building = self._is_receiving = self.is_sending = False
-        self.may_have_work = True  # False only if `has_work` would return False. An attribute is read faster.
+        self.may_have_work = True  # False only if `has_work` would return False. A call would be slower.
 
     def has_work(self) -> bool:
         """True if `advance` would do something. Called only while `may_have_work` is True. The call may set this

@@ -142,7 +142,7 @@ def holder_of(folder: Path) -> FolderLocked | None:
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
                 opened.callback(os.close, descriptor)
-                if not _try_lock(descriptor, fcntl.LOCK_SH):  # If this takes the lock, it is released on return.
+                if not _try_lock(descriptor, fcntl.LOCK_SH):  # A lock taken here is released on return.
                     return FolderLocked(str(folder), _pid_of(folder))
     return None
 
@@ -248,7 +248,7 @@ def _lock(folder: Path) -> FolderLock:
 
     The lock lasts as long as its descriptors are open. The folder itself is locked first, because nobody can remove
     that lock by deleting a file. `LOCK` is locked as well: older builds use only the lock on this file, and on a
-    network file system other hosts see only this one.
+    network file system other hosts see only this lock.
     """
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")

@@ -138,7 +138,7 @@ def _payload(length: int, payload_at: int, payload_bytes: int) -> Struct:
 
 
 LOOK_AGAIN = 4
-"""After it has read LOOK_AGAIN × ROWS_MIN frames one by one, the reader tries again to compare many frames together.
+"""The reader tries again to compare many frames together after it has read LOOK_AGAIN × ROWS_MIN frames one by one.
 Attempts are so rare that even failed ones cost little."""
 
 _PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Recovery must note the index of each configuration.
