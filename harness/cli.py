@@ -78,9 +78,9 @@ _rate = click.option("--rate", type=float, default=0.0, help="Operations per sec
 
 
 class LazyGroup(click.Group):
-    """Imports the modules of the commands in `lazy` only when a command is looked up, and not with this module.
+    """Imports the modules of the commands in `lazy` only when a command is looked up, not when this module is imported.
 
-    These commands run the Raft core in this process.
+    The commands in `lazy` run the Raft core in this process. The other commands do not need their modules.
     """
 
     lazy: dict[str, str] = {  # noqa: RUF012 - click's own style

@@ -1,9 +1,10 @@
 """The first program in a member's process: `python -m harness.cluster.child HARNESS_PID [OPTION] serve …`.
 
 It makes sure that this process ends with the harness, and then runs `hwm` in the same process. On Linux the kernel
-sends SIGKILL, even to a stopped process, when the parent's thread ends; on other systems a thread of this process
-notices that the parent has changed. The harness uses no `preexec_fn`, which is unsafe in a program with threads. It
-starts no process in between either, because it would then know the id of that process instead of the member's.
+sends SIGKILL, even to a stopped process, when the thread that started the process ends. On other systems a thread of
+this process notices that the parent has changed. The harness uses no `preexec_fn`, which is unsafe in a program with
+threads. The harness also starts no process between itself and the member, because it would then know the id of that
+process instead of the member's.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Cluster:
         self.members: dict[str, MemberProcess] = {}
         self.volumes: dict[str, Volume] = {}
         self._founders = dict(addresses)
-        self._ids_given = len(addresses)  # Also counts the ids of removed members, because no id is given twice.
+        self._ids_given = len(addresses)  # Removed members count too, because no id is given twice.
 
     @property
     def leader_id(self) -> str | None:
@@ -219,7 +219,7 @@ async def running_cluster(
                     cluster.kill_all()
                     await cluster.close_volumes()
             nursery.cancel_scope.cancel()
-        if was_up:  # Otherwise another process took a port, and the next attempt uses other ports.
+        if was_up:  # If it was not, another process took a port, and the next attempt uses other ports.
             return
 
 
@@ -262,7 +262,7 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 def _close(views: dict[str, MemberStatus]) -> bool:
     """True if every member has applied to within 100 entries of the highest commit index.
 
-    Under load, members have hardly ever applied up to the same index.
+    Under load, it hardly ever happens that all members have applied up to the same index.
     """
     mark = max(view.commit_index for view in views.values())
     return all(mark - view.last_applied <= 100 for view in views.values())

@@ -51,7 +51,7 @@ class Controls:
 
     @property
     def failed(self) -> int:
-        """How many operations these controls have made fail since the process was started."""
+        """The number of operations that have failed because of these controls since the process was started."""
         return self._cells[_FAILED]
 
     def lie(self) -> None:

@@ -16,7 +16,7 @@ from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
-# Longer than a member may take to end after SIGTERM, five seconds (`kvstore.member.member.STOP_SECONDS_MAX`).
+# Longer than the five seconds within which a member ends after SIGTERM (`kvstore.member.member.STOP_SECONDS_MAX`).
 _STOP_GRACE_SECONDS = 10.0
 _READY = b"ready node="  # `hwm serve` logs this once it serves.
 
@@ -37,9 +37,11 @@ class MemberProcess:
         self.environment: dict[str, str] = {}
         self._controls: Controls | None = None
         self.may_end = False  # True while a fault allows the process to end by itself. `start` sets it to False.
-        self.is_joining = False  # A joining process may end because no member answers it; it is then started again.
+        # A joining process may end because no member answers it. The harness then starts it again.
+        self.is_joining = False
         self._popen: subprocess.Popen[bytes] | None = None
-        self._unseen: int | None = None  # The result of `wrong_end` for an earlier process, just before `kill`.
+        # The result of `wrong_end` for an earlier process. `kill` notes it just before it kills that process.
+        self._unseen: int | None = None
         self._log_start = 0  # The offset in the log file at which the output of the current process begins.
         self.paused = False
 

@@ -37,7 +37,7 @@ class Flow:
         self.delay_seconds = 0.0
         self.frames_passed = 0
         self.frames_dropped = 0
-        self._blocks = 0  # How many faults block this flow now; faults may overlap.
+        self._blocks = 0  # The number of faults that block this flow now. Faults may overlap.
         # Until this event is set, the proxy keeps one side of a connection open after the other side has ended.
         self._may_end = trio.Event()
         self._may_end.set()

@@ -10,7 +10,7 @@ from kvstore import Client, MemberStatus, StoreError
 
 
 class StatusProbe:
-    """Asks through one client, without a session, which keeps a connection to each member that it has asked."""
+    """Asks through one client without a session. The client keeps a connection to each member that it has asked."""
 
     def __init__(self, client: Client, addresses: Mapping[str, MemberAddress]) -> None:
         self._client, self._addresses = client, addresses

@@ -153,7 +153,7 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            # A process still has a file open. With --lazy, the mount ends when this process does.
+            # A process still has a file open. With --lazy, the file system is unmounted when that process ends.
             _run("umount", "--lazy", str(self._mountpoint))
         self._is_mounted = False
 

@@ -16,7 +16,8 @@ class Image:
     entries: tuple[Entry, ...] = ()
 
     def after(self, write: LogWrite) -> Image:
-        """Return the contents after one write, whose parts are carried out in the order that `LogWrite` states.
+        """Return the contents after one write. The parts of the write are carried out in the order that `LogWrite`
+        states.
 
         See docs/reference/specification.md#33-term-and-vote-come-first.
         """
@@ -53,7 +54,7 @@ class Disk:
 
     @property
     def has_unproven_batch(self) -> bool:
-        """Always false, because this disk has no batches whose durability a later frame must prove."""
+        """Always false, because no batch on this disk needs a later frame to prove that it is durable."""
         return False
 
     @property
@@ -108,7 +109,7 @@ class Disk:
         """Do nothing, because this disk is never full."""
 
     def drop_before(self, index: int) -> None:
-        """Fail, because entries may be dropped only once a snapshot holds them, and here is no snapshot."""
+        """Fail, because entries may be dropped only once a snapshot holds them, and this disk has no snapshot."""
         raise AssertionError(f"there is no snapshot that would cover what is before {index}")
 
     def sync_oldest(self) -> int:

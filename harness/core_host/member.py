@@ -81,7 +81,7 @@ class CoreHost:
         self.flush()
 
     def lose_leader(self) -> None:
-        """Tell the core that its connections with the leader have ended, and let it campaign for this reason."""
+        """Tell the core that its connections with the leader have ended, and advance its clock until it campaigns."""
         assert self.core.leader_id is not None
         self.core.leader_connection_lost(self.core.leader_id)
         self.flush()

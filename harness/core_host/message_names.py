@@ -33,7 +33,7 @@ KINDS: dict[str, type[Message]] = {
     "timeout-now": TimeoutNow,
 }
 
-SPECIAL = ("entries", "heartbeat")  # An append request with entries is also `entries`; one without is `heartbeat`.
+SPECIAL = ("entries", "heartbeat")  # An append request is also named `entries`, or `heartbeat` if it has no entries.
 
 NAMES = (*KINDS, *SPECIAL)
 

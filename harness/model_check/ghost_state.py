@@ -145,7 +145,7 @@ class GhostStates:
         return found
 
     def duplicated(self, number: int) -> int:
-        """Return the number of the same ghost state, except that it allows one duplicate fewer."""
+        """Return the number of the ghost state that differs from this one only in allowing one duplicate fewer."""
         history = self.all[number]
         return self._number_of(replace(history, duplicates_left=history.duplicates_left - 1))
 

@@ -2,8 +2,8 @@
 
 A local state is the state of one member with its disk. An event changes only one member, and a member has far fewer
 states than a cluster. So local states and messages are numbered, and the core computes one step for each (local state,
-event). A step of the cluster is then a table look-up. Of several local states that differ only by a renaming of the
-members, the core computes the steps of one; renaming these gives the steps of the others.
+event). A step of the cluster is then a table look-up. If several local states differ only by a renaming of the members,
+the core computes the steps of only one of them. The steps of the others follow by renaming.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class LocalStates:
         self._with_pre_votes = bounds.pre_votes
         self.place: list[int] = []  # By state: the place of the member that is in this state.
         self.facts: list[Facts] = []
-        self.images: list[tuple[int, ...]] = []  # By state: the states into which the renamings turn it, its images.
+        self.images: list[tuple[int, ...]] = []  # By state: its images, the states into which the renamings turn it.
         # By state: the least number among its images. It is the same for all states that are images of each other.
         self.orbit: list[int] = []
         self.letters: list[Envelope] = []  # By number: all messages that were sent, and the images of these messages.
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
-        # By state: the pickled member, or None if an image of the state has it.
+        # By state: the pickled member; None if it is stored for an image of the state instead.
         self._stored: list[bytes | None] = []
         # By state: (a stored state, the renaming that turns the stored state into this one).
         self._origin: list[tuple[int, int]] = []

@@ -1,10 +1,10 @@
 """Resets numbers that only ever grow; otherwise a member would never be in the same state twice.
 
 Time-outs are events here, so it only matters *that* a timer fires, and not when. The clock of each member stands at 0
-between events. No member has heard a leader so recently that it would ignore a campaign: ignoring a message is the same
-as losing it, and losses are explored. The sequence numbers of writes are counted from the last durable write. These
-resets change private fields of the core, so this file has all of them. They change no behaviour, because the core only
-compares these numbers with each other.
+between events. After a reset, no member has heard a leader so recently that it would ignore a campaign. This hides no
+behaviour: ignoring a message is the same as losing it, and the search explores losses. The sequence numbers of writes
+are counted from the last durable write. All resets are in this file, because they change private fields of the core.
+They do not change the behaviour, because the core only compares these numbers with each other.
 """
 
 from __future__ import annotations

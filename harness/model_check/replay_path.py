@@ -67,7 +67,7 @@ class PathReplay:
         """Carry out a path from the very first start. Returns one ReplayStep per event."""
         renamings = self._atlas.renamings
         lines = []
-        places = renamings.all[0]  # At first all members are alike, so any assignment of places would do.
+        places = renamings.all[0]  # At first all members are alike, so any assignment of places is right.
         for event, renaming in path:
             lines.append(self._line(event, places))
             after = renamings.all[renaming]
@@ -75,7 +75,7 @@ class PathReplay:
         return lines
 
     def _line(self, event: ModelEvent, places: tuple[int, ...]) -> ReplayStep:
-        """Carry out one event. `places[i]`: the place, in `members`, of the member that the search has in place i."""
+        """Carry out one event. `places[i]`: the index in `members` of the member that has the place i in the search."""
         place = places[event.place]
         node_ids = self._atlas.renamings.node_ids
         letter = self._under_way[self._key(event.argument, places)] if event.kind == DELIVER else None

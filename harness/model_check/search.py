@@ -1,4 +1,4 @@
-"""Breadth-first search through all states of the small world, so that no path to a violation is shorter than the first.
+"""Breadth-first search through all states of the small world. The first path to a violation is thus a shortest one.
 
 A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, and then
 one for each message in flight, in ascending order. Of the states that differ only by a renaming of the members, the
@@ -357,7 +357,8 @@ class Search:
 def _may_wait_for(message: Message, facts: Facts) -> bool:
     """Return True if the member may still wait for this answer in the term of the answer.
 
-    A former candidate never becomes a candidate again in the same term, nor a former leader a leader.
+    Within one term, a member that has stopped being a candidate never becomes a candidate again. The same holds for a
+    leader.
     """
     if isinstance(message, VoteResponse):
         return facts.role is Role.CANDIDATE

@@ -18,7 +18,9 @@ from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
 
 FIRST_LOOK_SEEDS = 4
-"""The number of seeds in a mutant's first chunk, the *first look*. They are run twice if they catch nothing."""
+"""The number of seeds in a mutant's first chunk, the *first look*. These seeds are run twice if none of them catches
+the mutant.
+"""
 
 CHUNK_SEEDS_MAX = 160
 """The most seeds of one chunk, which one process runs. Each chunk of a mutant is twice as large as the one before, so
@@ -117,7 +119,7 @@ class Hunt:
             _require_clean(outcome)
 
     def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
-        """Run seeds. If they catch nothing, run them again with another hash seed, and compare the traces."""
+        """Run seeds. If none of them breaks a rule, run them again with another hash seed, and compare the traces."""
         outcomes = self._look(root, first_seed, count)
         if any(outcome.is_catch for outcome in outcomes):
             return outcomes
@@ -136,7 +138,9 @@ class Hunt:
         return outcomes
 
     def _confirm(self, seed: int) -> None:
-        """Check that this seed breaks no rule without the mutant; else it has caught nothing. Raises CleanCodeFails."""
+        """Check that this seed breaks no rule without the mutant; otherwise the seed proves nothing. Raises
+        CleanCodeFails.
+        """
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
                 self._clean[seed] = outcome

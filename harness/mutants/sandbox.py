@@ -38,7 +38,7 @@ class Copies:
         touched = {change.package for change in mutant.changes}
         for package in PACKAGES:
             if package in touched:
-                # Without byte code, because Python could take that of the original for the changed file.
+                # No byte code is copied, because Python could use the byte code of the original for the changed file.
                 shutil.copytree(self.clean / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 (root / package).symlink_to(self.clean / package, target_is_directory=True)

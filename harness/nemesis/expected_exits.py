@@ -22,7 +22,8 @@ of another fault.
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
     """Return the exit codes with which each victim may end once its disk fails.
 
-    Call this function before the fault, because the result depends on whether a victim already serves or still joins.
+    Call this function before the fault, because the result depends on whether a victim already serves or is still
+    joining.
     """
     return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 

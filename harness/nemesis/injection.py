@@ -114,7 +114,7 @@ class Nemesis:
         if planned.kind == "add":
             return []
         hit = self._hit()
-        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In the order of joining.
+        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In the order in which they joined.
         if planned.target == "all":
             return sorted(free)
         if planned.target == "leader" and leader_id in free:

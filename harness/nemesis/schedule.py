@@ -134,7 +134,9 @@ class PlannedFault:
 
 
 def parse_faults(text: str) -> tuple[Kind, ...]:
-    """Parse `--faults`: a comma-separated list of kinds, `none` or `all`. A BadInput suggests the nearest name."""
+    """Parse `--faults`: a comma-separated list of kinds, `none` or `all`. Raises BadInput, which suggests the nearest
+    name.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FAULT_NAMES:
@@ -151,11 +153,11 @@ def plan_faults(
 ) -> tuple[PlannedFault, ...]:
     """Draw the faults of a run of `seconds`, in order of time.
 
-    In each lane, a fault begins after the end of the previous one, and about `interval_seconds` after its beginning
-    (twice as long for membership changes). Every kind is used once before any kind is used again. In the same way,
-    every target and direction of a kind is used once before any is used again. Membership changes come in a fixed
-    order: a remove follows each add, so that the number of members returns to its first value. All faults are planned
-    to end within the run, but membership changes may take longer.
+    In each lane, a fault begins about `interval_seconds` after the start of the previous fault (twice as long for
+    membership changes), and never before the end of the previous fault. Every kind is used once before any kind is used
+    again. In the same way, every target and direction of a kind is used once before any is used again. Membership
+    changes come in a fixed order: a remove follows each add, so that the number of members returns to its first value.
+    All faults are planned to end within the run, but membership changes may take longer.
     """
     assert interval_seconds > 0
     lanes = (

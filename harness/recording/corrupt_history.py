@@ -50,7 +50,9 @@ def make_stale(source: Path, target: Path) -> StaleAnswer:
 
 
 def find_stale(rows: list[Row]) -> StaleAnswer | None:
-    """Choose a read for which the two writes exist, as near to the middle of the run as possible; None without one."""
+    """Choose a read for which the two writes exist, as near to the middle of the run as possible. None if there is no
+    such read.
+    """
     writes: dict[str, list[Row]] = {}
     for row in rows:
         if row["op"] in ("put", "cas") and row["status"] == "ok" and row["output"]["succeeded"]:
@@ -85,7 +87,7 @@ def _last_before(writes: list[Row], moment_ns: int) -> Row | None:
 def _lie(read: Row, spoiled: StaleAnswer) -> Row:
     """Return the read with the value and the `mod_revision` that `first` wrote.
 
-    The revision of the answer is kept: an audit must find the violation without its help.
+    The field `revision` of the row stays as it was, so an audit must find the violation from the rest of the answer.
     """
     output = {"found": True, "value": spoiled.shows, "mod_revision": spoiled.first["revision"]}
     return {**read, "output": output}

@@ -24,7 +24,8 @@ from harness.recording.clock import RunClock
 
 Row = dict[str, object]
 
-# The format of a run folder. A run.json without a format has this one. The audit has its own copy of this constant.
+# The format of a run folder. A run.json that states no format has this format. The audit has its own copy of this
+# constant.
 RUN_FORMAT = 1
 WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock"})
 # A killed harness loses at most this many rows of JSON lines. If a recorded read shows the value of a write among them,
@@ -89,7 +90,7 @@ class RunWriter:
     def __init__(
         self, folder: Path, *, run_id: str, clock: RunClock, ops_format: str, about: dict[str, object]
     ) -> None:
-        open_sink = _sink_of(ops_format)  # This comes first, so that a missing extra leaves no folder behind.
+        open_sink = _sink_of(ops_format)  # Called before a folder is made, so that a missing extra leaves none.
         prepare_folder(folder)
         self.folder, self.run_id, self.clock = folder, run_id, clock
         kind = {"format": RUN_FORMAT, "run_id": run_id}
@@ -116,7 +117,7 @@ class RunWriter:
         """Record how operation `op_id` ended. Every status except `unknown` needs a `return_ns`."""
         row = self._open.pop(op_id)
         row.update((name, value) for name, value in outcome.items() if value is not None)
-        row.setdefault("return_ns", None)  # Null states that the operation stays open for ever.
+        row.setdefault("return_ns", None)  # Null means that the operation stays open for ever.
         assert (row["status"] == "unknown") == (row["return_ns"] is None), row
         assert (row["status"] == "ok") == ("output" in row), row
         self._rows.add(row)

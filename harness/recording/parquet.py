@@ -119,7 +119,9 @@ def _encode(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of one file as they were added: Parquet's nulls are removed at every level, except `return_ns`."""
+    """Yield the rows of one file as they were added. Parquet has a null for each absent field; these nulls are removed
+    at every level, except `return_ns`.
+    """
     for row in pq.read_table(path, schema=SCHEMA).to_pylist():
         yield {"return_ns": None, **_without_nulls(row)}
 

@@ -16,5 +16,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     """
     assert ordered, "no values have no percentile"
     assert 0 < share <= 1, share
-    rank = -(-len(ordered) * round(share * 1000) // 1000)  # Ceiling, in integers: 0.99 is not exact in binary.
+    # The rank is rounded up. This is done in integers, because 0.99 is not exact in binary.
+    rank = -(-len(ordered) * round(share * 1000) // 1000)
     return ordered[max(0, rank - 1)]

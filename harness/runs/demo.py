@@ -1,4 +1,5 @@
-"""The demonstration: a run in which the leader is killed twice, an audit of its history, and one of a falsified copy.
+"""The demonstration: a run in which the leader is killed twice, an audit of its history, and an audit of a falsified
+copy.
 
 The demonstration succeeds only if the first audit finds no violation *and* the second finds one: a checker that has
 never reported a violation proves nothing.

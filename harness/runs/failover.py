@@ -24,7 +24,7 @@ from harness.runs.background_writers import BackgroundWriters, scratch_folder, w
 from raft import RaftConfig
 
 _MILLISECOND_NS = 1_000_000
-_DEFAULTS = RaftConfig()  # The members run with these settings, because no option of `hwm serve` changes them here.
+_DEFAULTS = RaftConfig()  # The members have these time-outs, because the harness does not change them.
 _NO_WRITE_SECONDS = 30.0
 # The bounds of the random pause before a kill, so that kills happen at any phase of heartbeats and time-outs.
 _CALM_SECONDS = (0.3, 0.8)

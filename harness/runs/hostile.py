@@ -37,7 +37,7 @@ from harness.runs.signals import run_until_signal
 from harness.strangers.crowd import KINDS
 
 P99_RATIO_MAX = 3.0
-"""The bound on the ratio of the honest clients' 99th percentile of latency with strangers to that without strangers."""
+"""The bound on a ratio: the honest clients' 99th percentile of latency with strangers, divided by the one without."""
 
 RSS_BYTES_MAX = 768 * 2**20
 """The bound on one member's resident memory: the sum of its size without a load (60 MiB), of the bounds on all
@@ -116,7 +116,9 @@ class HostileResult:
 
     @property
     def p99_ratio(self) -> float:
-        """The 99th percentile with strangers divided by that without; infinite if either has no operations."""
+        """The 99th percentile with strangers, divided by the one without strangers. Infinite if either has no
+        operations.
+        """
         if not self.quiet.operations or not self.hostile.operations:
             return math.inf
         return self.hostile.p99_ms / self.quiet.p99_ms
@@ -201,8 +203,8 @@ def _with(strangers: bool) -> str:
 def visits(stranger_seconds: float) -> tuple[tuple[float, float], ...]:
     """Plan the visits of strangers: (when they come, when they leave), in seconds since the start of the load.
 
-    The visits last `stranger_seconds` in all. Each is equally long, at most _VISIT_SECONDS_MAX. Before the first visit,
-    between visits, and after the last one is a quiet window, a quarter as long as a visit but at most
+    The visits last `stranger_seconds` in all. Each is equally long, at most _VISIT_SECONDS_MAX. There is a quiet window
+    before the first visit, between visits, and after the last visit. It is a quarter as long as a visit, but at most
     _QUIET_SECONDS_MAX.
     """
     count = math.ceil(stranger_seconds / _VISIT_SECONDS_MAX)

@@ -26,11 +26,11 @@ from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-# The time between two flushes. A killed harness loses the rows since the last flush, although the journal of calls
-# still has some of these operations.
+# The time between two flushes. A killed harness loses the rows since the last flush. The journal of calls
+# (`calls.jsonl`) still has some of these operations.
 _FLUSH_SECONDS = 0.2
 _WATCH_SECONDS = 0.1
-_HASH_SECONDS = 15.0  # The time in which all members must report their state hashes at one and the same index.
+_HASH_SECONDS = 15.0  # The time in which all members must report their state hashes at the same index.
 
 
 @dataclass(slots=True)

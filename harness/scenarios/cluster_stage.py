@@ -51,7 +51,8 @@ class ClusterStage:
     paused: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)  # The members whose disks sync only in the step `sync`.
     cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose every message: (sender, receiver).
-    reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # By name: (member, its life, ticket).
+    # By name of the read: (member, its life, ticket).
+    reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
 
     def begin(self, images: dict[str, Image]) -> None:
@@ -146,7 +147,7 @@ class ClusterStage:
     def _lose_sight_of_a_leader(self, member: CoreHost) -> None:
         """Advance the member's clock by the shortest election time-out, but stop before its own timer fires.
 
-        After this time, having heard a leader is no longer a reason for the member to refuse its vote.
+        After this time, the member no longer refuses its vote because it has heard a leader.
         """
         now = member.now + self.config.election_timeout_min_ns
         if member.core.role is not Role.LEADER:

@@ -189,7 +189,8 @@ class Simulation:
         knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
-        if was_calm and not knows_more and not self.plan.priorities:  # A returning member may be preferred as leader.
+        # With priorities, a returning member may take over.
+        if was_calm and not knows_more and not self.plan.priorities:
             self.cover("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
             require(
@@ -242,7 +243,8 @@ class Simulation:
         """
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.election_timeout_max_ns + 4 * self.plan.network.late_ns
         limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
-        return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # The slowest clock counts.
+        # The limit is long enough for the slowest clock.
+        return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
         """Run until `is_done` or the end of the time limit. While a backlog shrinks, the limit starts again.

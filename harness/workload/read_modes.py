@@ -62,7 +62,9 @@ class ReadModes:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `--read-ways`: for example `lease=0.2,local`, or `none`. A BadInput suggests the nearest name."""
+        """Parse `--read-ways`: for example `lease=0.2,local`, or `none`. Raises BadInput, which suggests the nearest
+        name.
+        """
         shares: dict[str, float] = {}
         for word, share in parse_named_numbers(text, _WORDS, "--read-ways").items():
             try:

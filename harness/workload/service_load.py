@@ -44,7 +44,7 @@ _LOCK_TTL_SECONDS, _LOCK_WAIT_SECONDS = 3.0, 10.0
 _LOCK_NAMES = 3
 _KEYS_OF_A_LEASE = 2
 _KEYS_OF_A_RANGE = 4
-_WATCH_SECONDS = (0.5, 5.0)  # For how long a watch goes through one client.
+_WATCH_SECONDS = (0.5, 5.0)  # For how long a watch uses one client.
 
 ResultT = TypeVar("ResultT")
 
@@ -211,9 +211,9 @@ class ServiceWorkers:
                 await trio.sleep(random.uniform(*_PAUSE_SECONDS))
 
     async def _append(self, worker: Worker, prefix: bytes, value: bytes) -> None:
-        """Put the value under a key that the store makes. If it is answered, the key is read and deleted.
+        """Put the value under a key that the store makes. If the put is answered, read and delete the key.
 
-        Until the answer, the row has the prefix as its key.
+        Until the answer, the row has the prefix in place of the key.
         """
         row: Row = {"op": "put", "key": to_text(prefix), "value": to_text(value)}
         row["request"] = canonical_json({"prefix": to_text(prefix)})

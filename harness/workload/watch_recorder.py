@@ -32,7 +32,7 @@ class WatchedKeys:
 
 
 class WatchRecorder:
-    """One watch, which resumes where it stopped. If the changes after that were compacted away, it starts afresh."""
+    """One watch, which resumes where it stopped. If it needs changes that were compacted away, it starts afresh."""
 
     def __init__(self, writer: RunWriter, name: str, watched: WatchedKeys) -> None:
         self._writer, self._name, self._watched = writer, name, watched

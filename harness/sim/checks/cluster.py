@@ -137,7 +137,8 @@ class SafetyChecker:
         return False
 
     def _follow_leader_time(self, entry: Entry) -> None:
-        """Check that leader_time never falls. Committed entries (no configurations) are passed in once each, in order.
+        """Check that leader_time never falls. The caller passes each committed entry once and in order, except
+        configurations.
 
         See docs/reference/specification.md#812-leader-time.
         """

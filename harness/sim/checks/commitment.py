@@ -80,8 +80,8 @@ class CommitmentChecker:
         """Return the machines that hold the entry durably, and check that they are enough.
 
         The holders must form majorities of the newest configuration in the committer's log. If the entry itself is a
-        configuration, they must form majorities of that configuration. So once a log has the configuration that follows
-        a joint configuration, new entries need a majority of the following configuration alone.
+        configuration, they must form majorities of that configuration. So once the committer's log has the
+        configuration that ends a joint configuration, new entries need a majority of that configuration alone.
         """
         history, log = self._world.safety.members, committer.logs.memory
         configuration = history.in_force(log, index if history.is_written(index, term) else None)

@@ -196,7 +196,7 @@ class HistoryChecker:
         self._written[value] = index
         self._results[self._op_of[value]] = result
 
-    # Whether the two agree.
+    # Whether what clients write down agrees with what really happened.
 
     def check(self, *, has_gaps: bool = False) -> None:
         """Judge the whole history, first with the outcomes that the clients saw. If these do not decide it, unknown

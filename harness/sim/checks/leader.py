@@ -113,7 +113,7 @@ class LeaderChecker:
                 self._heard_at[peer_id] = now
             case ReadIndexRequest(number=number):
                 first = self._safety.commit_index, self._round + 1, now
-                # An answer to an earlier copy of the request is right too.
+                # An answer to an earlier copy of the request is valid too, so the first copy is kept.
                 self._questions.setdefault((peer_id, number), first)
             case _:
                 pass

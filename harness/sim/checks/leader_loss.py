@@ -7,7 +7,7 @@ The end of a connection is only a hint, so four rules hold:
 - If leaders may read by lease, a member ignores every hint.
 - A member acts on at most one hint per election time-out.
 
-Together they mean that no hint raises a term while a majority hears a leader.
+Together these rules mean that no hint raises a term while a majority hears a leader.
 """
 
 from __future__ import annotations

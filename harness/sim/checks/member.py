@@ -83,7 +83,7 @@ class MemberChecker:
         node.used = partial(self.used, node)
         self._heard_members.clear()
         for known in node.core.configuration.members:
-            if node.pinned_incarnation(known.node_id):  # From before a restart, so it is final.
+            if node.pinned_incarnation(known.node_id):  # This pin is from before the restart, so it is final.
                 check_refuses_others(self._member, node, known.node_id)
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened

@@ -14,7 +14,7 @@ Halves = tuple[tuple[str, ...], ...]
 
 
 def halves_of(configuration: Configuration) -> Halves:
-    """Return the sets of voters of which majorities must agree."""
+    """Return the sets of voters. A decision needs a majority of each set."""
     voters = configuration.voter_ids
     return (voters, configuration.outgoing_ids) if configuration.is_joint else (voters,)
 

@@ -80,8 +80,8 @@ def check_pin(world: CheckedWorld, member: MachineView, peer_id: str, rule: str)
 
 
 def check_refuses_others(member: MachineView, node: Node, peer_id: str) -> None:
-    """Check that `member` refuses each folder of a peer but the one that it knows. The peer is in its configuration.
-    The refusal changes nothing, so a run with this check is the same as without it.
+    """Check that `member` refuses every data folder of a peer except the one that it knows. The peer is in the
+    configuration of `member`. The refusal changes nothing, so a run with this check is the same as a run without it.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

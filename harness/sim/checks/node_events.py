@@ -49,8 +49,8 @@ class NodeEventChecker:
     def _check_rejected(self, prev_index: int, hint_index: int, hint_term: int) -> None:
         """Check an append that the node rejects (Raft §5.3).
 
-        The node must lack the entry that precedes the append's entries. It must have the entry that its rejection names
-        as the position to which the leader may go back.
+        The node must lack the entry that precedes the append's entries. The rejection names an entry to which the
+        leader may go back. The node must have this entry.
         """
         append, log = self._append, self._member.logs.memory
         if append is None or append.prev_index != prev_index or log.term_at(prev_index) == append.prev_term:

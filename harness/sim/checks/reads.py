@@ -2,7 +2,7 @@
 
 `CommitTimeline` knows the cluster's commit index at any time. A linearizable read shows everything that was committed
 when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. It must show
-everything that had already been committed this long before the read is let through.
+everything that was committed by a certain time: the time at which the read is let through, minus this age.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ BEGINS_NS_MAX = 10**12
 
 
 class Clock:
-    """One clock. Between two changes of its rate, it advances linearly with the true time.
+    """One clock. Between two changes of its rate, the clock advances linearly with the true time.
 
     The clock counts in integers, so that rounding adds no drift.
     """

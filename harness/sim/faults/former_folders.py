@@ -1,9 +1,9 @@
 """Machines that got a new data folder before they were added to the cluster, although some members know the former one.
 
-The pins of the former folder are preliminary, so the members that know it take the new one. A restart makes such a pin
-final: from then on its member refuses the new folder until the configuration names it. When a leader makes such a
-machine a voter, the leader writes into the configuration which folder of the machine has acknowledged the log. Members
-then drop their pins of the former folder.
+Some members have a pin of the former folder. The pin is preliminary, so the member accepts the new folder too. A
+restart of the member makes its pin final: from then on the member refuses the new folder until the configuration names
+it. When a leader makes such a machine a voter, the leader writes into the configuration which folder of the machine has
+acknowledged the log. Members then drop their pins of the former folder.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -56,7 +56,7 @@ class FormerFolders:
         return known is None or not known.incarnation_id
 
     def waits(self, machine: str) -> bool:
-        """True if this machine possibly never catches up, because a leader that knows its former folder refuses it.
+        """True if this machine may never catch up, because a leader that knows its former folder refuses it.
 
         The checks expect no progress of the machine until the configuration names its new folder.
         """

@@ -129,9 +129,8 @@ class ProcessFaults:
             for other in world.members.values():
                 if other is not member and self._random.random() < CONNECTION_LOSS_TOLD_RATE:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
-                    ends = (
-                        other.connections.lose if fault.kind == "kill" else other.lose_connection
-                    )  # A machine without power closes no connection: a peer finds only its own connection broken.
+                    # A machine without power closes no connection, so a peer sees only the end of its own connection.
+                    ends = other.connections.lose if fault.kind == "kill" else other.lose_connection
                     world.queue.after(delay, ends, member.node_id)
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 

@@ -2,7 +2,7 @@
 
 A build is represented by the range of feature levels that it knows, `LevelRange(1, highest)`. In the simulator, levels
 differ only in their numbers. This is enough to check the rules: no member may apply an entry of a level that its build
-does not know, and no member may be led to a level that none of its builds has ever known.
+does not know, and a leader may raise the level only if every member has had a build that knows the new level.
 
 See docs/reference/specification.md#713-feature-levels.
 """

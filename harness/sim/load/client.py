@@ -101,7 +101,9 @@ class SimClient:
         return self._core.is_full
 
     def submit(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin a call. `ended` is called when the call ends: by `deadline` (true ns), if the clock is exact."""
+        """Begin a call. `ended` is called when the call ends: at the latest at `deadline` (true ns), if the clock is
+        exact.
+        """
         self.take(request, deadline, ended)
         self.flush()
 

@@ -196,7 +196,7 @@ class CoordinationLoad:
         service, machine = member.service, member.machine
         if service is None or machine is None:
             return
-        if (member.node_id, member.life) not in self._bounded:  # This process has no watches yet.
+        if (member.node_id, member.life) not in self._bounded:  # The process is new and has no watches yet.
             self._bounded.add((member.node_id, member.life))
             service.watches.bounds = replace(service.watches.bounds, **self._plan.hub)
         check_hub(service)

@@ -115,7 +115,7 @@ class DirectLoad:
 
     @property
     def is_finished(self) -> bool:
-        """Always True: the end of the run has to wait for the probe only."""
+        """Always True, because the end of a run waits only for the probe."""
         return True
 
     def unfinished_words(self) -> str:

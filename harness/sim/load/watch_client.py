@@ -42,7 +42,9 @@ ASK_NS = 150 * MILLISECOND_NS
 """At the end of a run, a watch asks for progress at this interval."""
 
 PATIENCE_ASKS = 10
-"""At the end of a run, a watch goes to another member if it has not received everything after this many questions."""
+"""At the end of a run, a watch asks a member for progress this many times. If it has not received everything by then,
+it goes to another member.
+"""
 
 CREATED = 1
 
@@ -78,7 +80,7 @@ class WatchClient:
         self._wants_listing = False
         self._is_reading = True
         self._unreturned = 0  # The bytes of the window that this client has not given back yet.
-        self._asks = 0  # At the end of a run: the number of questions to the present member.
+        self._asks = 0  # At the end of a run: how often it has asked the present member for progress.
         self._heard_at = 0
         self._member = ""
 
@@ -121,7 +123,8 @@ class WatchClient:
         begin = random.random()
         replay = self._parts.replay
         first = 0
-        if begin < 0.4 and replay.is_kept:  # Begin at a kept revision, shortly before the oldest, or somewhat ahead.
+        # Begin at any kept revision, shortly before the oldest of them, or shortly after the newest.
+        if begin < 0.4 and replay.is_kept:
             first = random.randint(max(1, replay.first_revision - 2), replay.revision + 3)
         self._wants_listing = begin > 0.7
         return FollowedWatch(self.name, start, end, flags, first)

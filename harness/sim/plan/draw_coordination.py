@@ -63,7 +63,7 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
         snapshot_chunk_bytes=max(plan.raft.snapshot_chunk_bytes, CHUNK_BYTES_MIN),
         snapshot_log_bytes=max(plan.raft.snapshot_log_bytes, LOG_BYTES_MIN),
     )
-    if random.random() < 0.5:  # Members that were away get a snapshot.
+    if random.random() < 0.5:  # So little log is kept that members that were away get a snapshot.
         raft = replace(raft, snapshot_log_bytes=LOG_BYTES_MIN, retention_bytes_max=RETENTION_BYTES)
     load = replace(
         plan.load,
@@ -91,8 +91,9 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
 
 
 def _with_steps_per_grain(plan: CoordinationPlan, grain_ns: int) -> CoordinationPlan:
-    """Let each step of a hub do at least a unit of work per millisecond of the grain. A member takes one step per grain
-    if nothing else happens, and with smaller steps its watches would not catch up before the end of a run.
+    """Let each step of a hub do at least one unit of work per millisecond of the clocks' grain. If nothing else
+    happens, a member takes one step per grain. With smaller steps, its watches would not catch up before the end of a
+    run.
     """
     least = grain_ns // MILLISECOND_NS
     if plan.hub.get("step_units_max", least) >= least:
@@ -151,7 +152,9 @@ HUB_SIZES = {
 
 
 def draw_hub(random: Random) -> dict[str, int]:
-    """Draw the bounds of the watch hubs: those of production, the first of each bound in HUB_SIZES, or any of them."""
+    """Draw the bounds of the watch hubs: the bounds of production, or the first size of each bound in HUB_SIZES, or any
+    of its sizes.
+    """
     kind = random.random()
     if kind < 0.25:
         return {}

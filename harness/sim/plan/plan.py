@@ -61,7 +61,8 @@ NETWORK_KINDS: Kinds = {
     "cut off": (0.4, 3.0),  # One member is cut off from all others, in both directions.
     "cut one way": (0.4, 3.0),
     "bridge": (0.3, 3.0),  # Two halves that cannot reach each other, and one member between them that reaches both.
-    # Each member reaches only its two neighbours. Of five members, each reaches a majority, but no two the same one.
+    # Each member reaches only its two neighbours. If there are five members, each of them reaches a majority, and no
+    # two of them reach the same majority.
     "ring": (0.3, 3.0),
     "slow link": (0.4, 3.0),  # Frames in one direction between two members take 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
@@ -203,13 +204,13 @@ class CoordinationPlan:
     """A load that needs feature level 2 and runs beside the ordinary load: leases, locks, watches, and old revisions.
 
     The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. The `watchers` are
-    clients themselves. Each of these fields is a number. `lease_grace_ns`, `history_bytes_max`,
-    `history_events_max` and `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch.
-    `stay_ns`: how long a client's process lives on average; 0 means for ever. `death_share`: among the leases that
-    their owners stop renewing, the share at whose end a fault hits the leader. `put_share`: among the actions of
-    writers, the share of plain puts of keys that other programs put under leases. If this share is not 0, writers
-    pause only briefly. `hub`: bounds of the members' watch hubs, by name; a bound that is not named here has its
-    value in production.
+    clients themselves. Each of these fields is a number. `lease_grace_ns`, `history_bytes_max`, `history_events_max`
+    and `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: how long a
+    client's process lives on average; 0 means for ever. `death_share`: among the leases that their owners stop
+    renewing, the share for which a fault hits the leader near the end of the lease. `put_share`: among the actions of
+    writers, the share of plain puts of keys that other programs put under leases. If this share is not 0, writers pause
+    only briefly. `hub`: bounds of the members' watch hubs, by name; a bound that is not named here has its value in
+    production.
     """
 
     clients: int = 0
@@ -386,7 +387,7 @@ class Plan:
 
     @property
     def trusts_clocks(self) -> bool:
-        """True if all clocks keep to the bounds that leases and proofs of age rely on."""
+        """True if all clocks keep to the bounds on which leases and the ages of bounded reads rely."""
         drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
         is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
         return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)

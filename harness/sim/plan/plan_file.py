@@ -1,4 +1,4 @@
-"""A plan as a readable TOML file. It gives the same run even after the code has changed that draws plans from seeds.
+"""A plan as a readable TOML file. The file gives the same run even if the code that draws plans from seeds has changed.
 
 The file holds only values that differ from the usual values: from the defaults of the fields of `Plan` and its parts,
 or from `USUAL` for fields without a default. The code follows the declared fields of the dataclasses, so a field that
@@ -106,7 +106,7 @@ def to_tree(value: Any) -> Any:
 
 
 def usual_tree(members: tuple[str, ...]) -> Tree:
-    """Return the tree of a plan whose file gives only its members."""
+    """Return the tree of a plan whose file names only the members; all other values are the usual ones."""
     tree = merged(defaults_of(Plan), USUAL)
     return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
 

@@ -6,7 +6,8 @@ plan, and leaves the rest as the seed drew it. Many runs with a profile are shor
 
 Seeds without a profile may get a coincidence instead: a trait that provokes one rare situation of disks, logs or
 sessions. Coincidences draw from random streams of their own, so a new coincidence does not change the seeds that have
-none. Some streams have names that the code uses nowhere else, because a new name would change what every seed means.
+none. Some streams still have old names, which the code uses nowhere else, because new names would change the plans of
+all seeds.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class SimFiles:
         return self._image.children(folder)
 
     def is_synced(self, folder: str) -> bool:
-        """Return True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
+        """Return True if every operation so far that puts bytes or names into `folder` is carried out and synced.
 
         Files in `accepted` are ignored: they are leftovers of an earlier process, which no process needs, or of
         operations that found no room. After an operation has found no room, the result is False until a later
@@ -226,7 +226,7 @@ def put_at(operation: Operation) -> str | None:
 
 
 def adds_to(operation: Operation, start: str) -> bool:
-    """Return True if this operation puts bytes or a name into the folder whose path, with "/", is `start`."""
+    """Return True if this operation puts bytes or a name into a folder. `start`: the folder's path, followed by "/"."""
     path = put_at(operation)
     return path is not None and path.startswith(start)
 

@@ -220,7 +220,7 @@ class StoreProbe(KvMachine):
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._cover = cover
-        self._left = 0  # How many of the entries of one put each were left to the general path.
+        self._left = 0  # How many of the entries the fast path has left to the general path.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0

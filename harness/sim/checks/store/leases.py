@@ -51,7 +51,9 @@ class Term:
 
 
 def safe_end(sent_at: int, ttl_ns: int) -> int:
-    """The time until which a lease certainly lives if a request sent at `sent_at` granted or renewed it."""
+    """The time until which a lease certainly lives if it was granted or renewed by a request that was sent at
+    `sent_at`.
+    """
     return sent_at + int(ttl_ns * (1 - DRIFT_SHARE_MAX))
 
 
@@ -97,7 +99,9 @@ class LeaseChecker:
             self._check_belief(term)
 
     def _check_belief(self, term: Term) -> None:
-        """If all clocks keep to their bound, check that the owner of an expired lease no longer believes in it."""
+        """If all clocks keep to their bound, check that the owner of an expired lease no longer believes that it is
+        alive.
+        """
         lease = self._ended.get(term.lease_id)
         if lease is None or not lease.is_expired or not self._trusts_clocks:
             return

@@ -40,7 +40,9 @@ MaybeRecord = Record | None
 
 
 class Event(NamedTuple):
-    """One change of one key. `before` and `after`: the record before and after it, or None if the key was absent."""
+    """One change of one key. `before` and `after`: the record before and after the change, or None if the key was
+    absent.
+    """
 
     key: bytes
     before: MaybeRecord
@@ -157,7 +159,7 @@ class StoreReplay:
         self._bound_history()
 
     def _is_retry(self, command: Sequence[Any], result: Sequence[Any]) -> bool:
-        """True if the result is the kept one of an earlier attempt, so that the command has no effect now."""
+        """True if the result was kept from an earlier attempt, so that the command has no effect now."""
         session_id, request_no = command[:2]
         if session_id and request_no and result[0] not in NOT_CARRIED_OUT:
             if (session_id, request_no) in self._done:
@@ -335,7 +337,7 @@ class _Change:
     def __init__(self, replay: StoreReplay) -> None:
         self._replay, self._records = replay, replay.records
         self._revision = replay.revision + 1
-        self._range_keys = 0  # How many keys the ranges to delete have had so far.
+        self._range_keys = 0  # The number of keys in all ranges that this command has deleted so far.
         self.written: dict[bytes, MaybeRecord] = {}
 
     def carry_out(self, body: Sequence[Any], told: Sequence[Any]) -> list[Any]:
@@ -368,7 +370,7 @@ class _Change:
         if key in self.written or (lease_id and lease_id not in replay.leases):
             broken(IS_REPLAY, f"{key!r} was written at {replay.index} with lease {lease_id}; there are {replay.leases}")
         if lease_id and key not in (keys := replay.leases[lease_id].keys):
-            self._check_limit(len(keys) + 1)  # `keys` does not have the keys that this command has attached.
+            self._check_limit(len(keys) + 1)  # `keys` does not yet include the keys that this command attaches.
         before = self._records.get(key)
         self.written[key] = before
         created, version = (before[1], before[3] + 1) if before else (self._revision, 1)
@@ -388,7 +390,7 @@ class _Change:
     def _put(self, body: Sequence[Any]) -> list[Any]:
         _, key, value, lease_id, flags = (*body, 0, 0)[:5]
         before = self._records.get(key)
-        if flags & 6:  # The key keeps its value, or its lease.
+        if flags & 6:  # The key keeps its value (2), its lease (4), or both.
             assert before is not None, body
             value = before[0] if flags & 2 else value
             lease_id = before[4] if flags & 4 else lease_id
