@@ -99,7 +99,7 @@ class Monitor:
     def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
         """Record a new leader if its term is higher than the last leader's.
 
-        So a deposed leader that still claims to lead is not recorded as a new leader.
+        A deposed leader that still claims to lead is thus not recorded as a new leader.
         """
         if view.role != "leader" or (self._last_leader is not None and view.term <= self._last_leader[0]):
             return

@@ -1,9 +1,9 @@
 """Faults between a member and its operating system: operations on its log fail, syncs do nothing, or its clock jumps.
 
-In the member's process, `tamper_with` replaces a few functions of `os` and `time` before any module of Highwatermark
-is imported. The replacements call the originals unless a fault is requested. The harness requests faults through
-`Controls`, a few numbers in a file that both processes map. This needs no privileges and no special kernel, but cannot
-imitate what the kernel itself does after an error.
+In the member's process, `tamper_with` replaces a few functions of `os` and `time` before any module of Highwatermark is
+imported. The replacements call the originals unless a fault is requested. The harness requests faults through
+`Controls`, a few numbers in a file that both processes map. This method needs no privileges and no special kernel, but
+cannot imitate what the kernel itself does after an error.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ _READY = b"ready node="  # `hwm serve` logs this once it serves.
 
 
 class MemberProcess:
-    """The `hwm` process of one member. It should run from `start` to `kill` or `stop`; `died` reports an earlier end.
+    """The `hwm` process of one member. The process should run from `start` to `kill` or `stop`; `died` reports an
+    earlier end.
 
     Changes of `arguments`, `clock_shift_seconds` (for the monotonic clock) and `environment` take effect at the next
     start.
@@ -84,7 +85,7 @@ class MemberProcess:
     def give_controls(self) -> None:
         """Make `controls`, through which faults can be injected into the log's disk and the monotonic clock.
 
-        They take effect at the next start.
+        The controls take effect at the next start.
         """
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._controls = Controls.make(self._controls_path)

@@ -20,7 +20,7 @@ class Bounds:
     in_flight: int = 2
     duplicates: int = 0  # Deliveries after which the message is still in flight, so that it can arrive again.
     reads: int = 0  # Linearizable reads.
-    depth: int | None = None  # All events on a path.
+    depth: int | None = None  # The most events of all kinds.
     seconds: float | None = None
     states: int | None = None
     hints: int = 0  # How often a follower gets the (true or false) hint that its leader's connections have ended.

@@ -25,9 +25,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
             # Time stands still, nothing is compacted, and open proposals affect only the outcomes for clients.
             "now", "compacted_leader_time", "open_proposals",
-            "low_watermark",  # It only limits compaction, and nothing is compacted.
-            "leader_match_index",  # It only serves to refuse messages that no honest peer sends.
-            "staleness", "yielded_count", "yielded_at",  # Reads have no age here, and no member is preferred as leader.
+            "low_watermark",  # The mark only limits compaction, and nothing is compacted.
+            "leader_match_index",  # The index only serves to refuse messages that no honest peer sends.
+            "staleness", "yielded_count", "yielded_at",  # No bounded reads, and no member is preferred as leader.
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
@@ -43,8 +43,8 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     # `last_applied` only serves the low-water mark, and `heard_at` never changes, because time stands still.
     # `is_idle` and `may_send` follow from the other fields.
     "Progress": frozenset({"last_applied", "heard_at", "_config", "is_idle", "may_send"}),
-    "Outbox": frozenset({"_writes"}),  # It is a field of the state as well.
-    "Disk": frozenset({"appended"}),  # It follows from the two other fields.
+    "Outbox": frozenset({"_writes"}),  # The state has the same object in a field of its own.
+    "Disk": frozenset({"appended"}),  # `appended` follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
     "AppendAccepted": frozenset({"last_applied"}),
     "AppendRejected": frozenset({"last_applied"}),

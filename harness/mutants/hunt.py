@@ -1,6 +1,6 @@
 """The search: runs seed after seed on the copy of each mutant, until a rule catches the mutant or no seeds are left.
 
-All searches advance together: each next chunk of seeds goes to a mutant on which few seeds have run.
+All searches advance together: the next chunk of seeds always goes to a mutant on which few seeds have run so far.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT FIRST_SEED COUNT`.
 
-It writes one line of JSON per seed, and stops after COUNT seeds or after a seed that breaks a rule. First it checks
-that it runs the code of the copy.
+The program writes one line of JSON per seed, and stops after COUNT seeds or after a seed that breaks a rule. First it
+checks that it runs the code of the copy.
 """
 
 from __future__ import annotations

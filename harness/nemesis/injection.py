@@ -129,7 +129,7 @@ class Nemesis:
     async def _settled(self) -> None:
         """Wait, for a few seconds at most, until every member that no fault hits answers again.
 
-        So the effects of two faults seldom overlap.
+        Because of this wait, the effects of two faults seldom overlap.
         """
         for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
             if not self.cluster.silent - self._hit():

@@ -86,8 +86,8 @@ async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     """A member's disk confirms syncs that it did not do; then the power fails, and a new member takes its place.
 
     The old member is never started again, because it cannot know what it has forgotten. The outcome `check` is what
-    `hwm check` reports of the old data folder. It is not judged, because `hwm check` cannot see that a log ends too
-    early.
+    `hwm check` reports of the old data folder. This report is not judged, because `hwm check` cannot see that a log
+    ends too early.
     """
     cluster = active.cluster
     if len(cluster.members) < MEMBERS_MIN or not active.record.victims:

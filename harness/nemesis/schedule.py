@@ -38,7 +38,9 @@ Kind = Literal[
     "remove",
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
-"""`eldest` is the member that joined first. Faults that replace the eldest member in time replace every member."""
+"""`eldest` is the member that joined first. If each of several faults replaces the eldest member, all members are
+replaced in the end.
+"""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")

@@ -31,7 +31,7 @@ WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock"})
 # A killed harness loses at most this many rows of JSON lines. If a recorded read shows the value of a write among them,
 # calls.jsonl has the call of this write.
 UNFLUSHED_ROWS_MAX = 500
-PARQUET_ROWS_MAX = 20_000  # Rows per file. It bounds the rows in memory, which are lost if the harness is killed.
+PARQUET_ROWS_MAX = 20_000  # Rows per file. This bounds the rows in memory, which a killed harness loses.
 
 
 def to_text(data: bytes) -> str:

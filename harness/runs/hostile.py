@@ -40,8 +40,9 @@ P99_RATIO_MAX = 3.0
 """The bound on a ratio: the honest clients' 99th percentile of latency with strangers, divided by the one without."""
 
 RSS_BYTES_MAX = 768 * 2**20
-"""The bound on one member's resident memory: the sum of its size without a load (60 MiB), of the bounds on all
-incomplete frames and all unread answers, and of the log and the answers in flight."""
+"""The bound on one member's resident memory. It is the sum of the member's size without a load (60 MiB), the bounds on
+all incomplete frames and all unread answers, and the sizes of the log and of the answers in flight.
+"""
 
 DESCRIPTORS_MAX = 1_024
 """The soft and the hard limit of open files of each member. Shells and service managers usually set this soft limit."""

@@ -87,14 +87,14 @@ class RunSettings:
 
     @property
     def proxied(self) -> bool:
-        """True if the connections between members go through proxies: only for a plan with partitions, because proxies
-        cost time.
+        """True if the connections between members go through proxies. Only a plan with partitions has proxies, because
+        they cost time.
         """
         return any(fault.kind == "partition" for fault in self.plan)
 
     @property
     def lease_reads(self) -> bool:
-        """True if leaders may answer reads by lease: only if clients request lease reads."""
+        """True if leaders may answer reads by lease. They may do so only if clients request lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property

@@ -1,7 +1,7 @@
 """Strangers on the peer port that claim to be a member, and then send messages that no honest member sends.
 
-They know only what any client can learn about the members. They send no message that an honest member could have sent,
-because without certificates a member cannot tell such a message from a true one.
+These strangers know only what any client can learn about the members. They send no message that an honest member could
+have sent, because without certificates a member cannot tell such a message from a true one.
 """
 
 from __future__ import annotations

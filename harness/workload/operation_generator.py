@@ -129,7 +129,7 @@ class OperationSource:
     def _range(self) -> Range:
         """A range between two keys, or of a prefix.
 
-        Some read at the newest revision that a client has seen, as the later pages of a listing do.
+        Some ranges are read at the newest revision that a client has seen, like the later pages of a listing.
         """
         random = self._random
         start, end = sorted((self._key(), self._key()))
@@ -155,7 +155,7 @@ class OperationSource:
     def _txn(self) -> Txn:
         """A transaction that compares one or two keys. If the comparisons hold, it changes both keys.
 
-        Otherwise it reads both, or changes one and reads a range.
+        Otherwise the transaction reads both keys, or changes one of them and reads a range.
         """
         first, second = self._key(), self._key()
         compares = [self._compare(first)]

@@ -1,8 +1,8 @@
 """How the clients of a run request their reads: each mode gets a share of the gets and ranges.
 
 All other reads are linearizable by a round of heartbeats. The history records the consistency with which a read was
-*answered*, which may differ from the requested one: without a lease, the leader answers a `lease` read by a round, and
-a leader answers a `follower` or `bounded` read as a `linearizable` or `lease` read.
+*answered*. It may differ from the requested consistency: a leader without a lease answers a `lease` read by a round,
+and a leader answers a `follower` or `bounded` read as a `linearizable` or `lease` read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The rules for the cluster as a whole (Raft Figure 3), and the facts that these rules must remember.
 
-Every check is incremental. Log matching needs no hash chain: if each (index, term) ever written stands for exactly one
-(previous term, kind, payload), then two logs that share an (index, term) are equal up to that index, by induction.
+Every check is incremental. Log matching needs no hash chain. Assume that each (index, term) ever written stands for
+exactly one (previous term, kind, payload). Then, by induction, two logs that share an (index, term) are equal up to
+that index.
 """
 
 from __future__ import annotations

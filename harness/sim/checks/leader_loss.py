@@ -110,8 +110,8 @@ class LeaderLossChecker:
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
         """True if the member hears a leader (thesis §4.2.3).
 
-        This means that the leader of this term has sent it a message within the shortest election time-out, and that no
-        hint of the leader's end has come since then.
+        A member hears a leader if the leader of its term has sent it a message within the shortest election time-out,
+        and no hint has come since then that this leader is lost.
         """
         if core.role is Role.LEADER:
             return True

@@ -71,7 +71,7 @@ class ShadowLogs:
             return
         term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
         # A member whose term is below the term in which the entry was committed was not counted as a holder. An earlier
-        # leader may still overwrite the entry on this member (Raft §5.4.2), which later receives the entry again.
+        # leader may still overwrite the entry on this member (Raft §5.4.2). The member later receives the entry again.
         is_kept = (
             term is not None and self._safety.is_committed(index, term) and own >= self._safety.committed_in(index)
         )

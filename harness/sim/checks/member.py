@@ -98,7 +98,7 @@ class MemberChecker:
     def read_asked(self, ticket: int) -> None:
         """Note a read that the node has accepted."""
         self._reads.asked(ticket)
-        # Both checks follow every read, because the mode in which a read is let through may not be the requested mode.
+        # Both checks follow every read, because a read may be let through in another mode than the requested one.
         self.leader.read_asked(ticket)
         self.leader.lease_asked(ticket)
 

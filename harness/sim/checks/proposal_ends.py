@@ -12,7 +12,7 @@ from harness.sim.engine.errors import broken
 
 
 class ProposalChecker:
-    """Checks one process. All times are the times of its node's ticks, in ns."""
+    """Checks one process. All times are times of ticks of the node, in ns."""
 
     def __init__(self, node_id: str, wait_ns: int) -> None:
         self._node_id, self._wait_ns = node_id, wait_ns

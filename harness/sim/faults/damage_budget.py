@@ -22,8 +22,8 @@ class DamageBudget:
         the first.
         """
         if self._world.plan.founders:
-            # The members may change in this run, and so the size of a minority may change. See `with_changes` and
-            # `with_losses`.
+            # In a run with `founders` the members may change, and so the size of a minority may change. See
+            # `with_changes` and `with_losses`.
             return False
         members = self._world.members.values()
         spent = sum(other.is_damaged or other.is_lost for other in members)

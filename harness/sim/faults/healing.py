@@ -63,7 +63,7 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            # A member that was paused or starved may still have frames to handle that arrived before the cut.
+            # A member that was paused or starved may still have to handle frames that arrived before the cut.
             if kind == "cut off" and member.is_up and node_id not in behind:
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead

@@ -121,5 +121,5 @@ def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:
 
 
 def between(side: Collection[str], other_side: Collection[str]) -> list[Link]:
-    """All links from one side to the other, both ways."""
+    """All links between the two sides, in both directions."""
     return [link for a in side for b in other_side for link in ((a, b), (b, a))]

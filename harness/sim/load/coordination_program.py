@@ -49,8 +49,8 @@ runs because it has not yet applied the entry that raised the level.
 """
 
 BOUNDED = (Reason.TOO_MANY_KEYS, Reason.LEASE_IS_FULL)
-"""The reasons with which a command is refused that exceeds the limit on keys, if the plan has a small one. The replay
-judges these refusals.
+"""The reasons with which a command is refused if it exceeds the limit on keys. Some plans have a small limit. The
+replay judges these refusals.
 """
 
 LEVEL_LAGS = "a member had not come to the level in force"

@@ -35,7 +35,9 @@ _WEIGHTS = {"put": 8, "read": 4, "list": 2, "delete": 1, "append": 2, "detach": 
 
 
 class LeaseHolder(SequentialProgram):
-    """A program that keeps a lease alive. `term`: what it believes about its lease; None if it believes it has none."""
+    """A program that keeps a lease alive. `term`: what the program believes about its lease; None if it believes that
+    it has no lease.
+    """
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         super().__init__(parts, client, number, random)

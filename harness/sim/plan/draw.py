@@ -319,8 +319,8 @@ def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fa
 
 
 DEAD_MAX = 4
-"""The most times that a member is drawn to stay dead. This is more than a minority of the largest cluster, because the
-same member may be drawn twice.
+"""The most draws of a member that stays dead. This is more than a minority of the largest cluster, because two draws
+may give the same member.
 """
 
 
@@ -396,5 +396,5 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
 """The stages that change a plan after its profile was applied, in this order. Each has a random stream of its own.
 
 A stage returns the plan unchanged if the seed does not draw what the stage adds, or if the plan does not suit the
-stage. The keys are the names of the streams, so a new name for a stream changes what every seed stands for.
+stage. The keys are the names of the streams, so a new name for a stream changes the plans of all seeds.
 """

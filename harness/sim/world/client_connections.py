@@ -248,7 +248,9 @@ class ClientConnections:
     # -- how connections behave
 
     def _carry(self, connection: ClientConnection, side: int, action: Action, *arguments: Any) -> None:
-        """Call `action` on arrival at `side` (0: the member, 1: the client), after everything sent to it before."""
+        """Call `action` on arrival at `side` (0: the member, 1: the client), after all that was sent to this side
+        before.
+        """
         if connection.hangs[side]:
             self._world.cover("a client's connection hung")
         elif self._blocked and connection.link(side) in self._blocked:
@@ -272,7 +274,7 @@ class ClientConnections:
 
     def _break(self, connection: ClientConnection) -> None:
         connection.broken = True
-        told = int(4 * self._draw(connection))  # Draw which ends notice: none, the client, the member, or both.
+        told = int(4 * self._draw(connection))  # Draw which ends notice this: none, the client, the member, or both.
         if told & 1:
             self._world.queue.after(self._delay(connection), self._tell_client, connection, "reset")
         if told & 2:

@@ -1,12 +1,12 @@
 """A disk that is sure to keep only what was synced: its current and its durable contents, and what a crash leaves.
 
 The bytes of a file are durable after `SyncFile`. The name of a file is durable after `SyncFolder` of its folder
-(storage/files/interface.py).
-The end of a process loses nothing that the operating system has accepted. When power is lost, a seeded draw for each
-file decides which of its un-synced bytes survive: none, all, a prefix, or some sectors, with torn sectors and garbage
-among them. Bytes that were not being written are never harmed, unless they rot or a misdirected write hits them.
+(storage/files/interface.py). The end of a process loses nothing that the operating system has accepted. When power is
+lost, a seeded draw for each file decides which of its un-synced bytes survive: none, all, a prefix, or some sectors,
+with torn sectors and garbage among them. Bytes that were not being written are never harmed, unless they rot or a
+misdirected write hits them.
 
-After a failed sync the operating system takes the pages of the file for clean. Programs still see these pages, but no
+After a failed sync the operating system marks the pages of the file as clean. Programs still see these pages, but no
 later sync, even a successful one, writes the pages that did not reach the platter. Names are kept in a journal: a
 failed sync of a folder makes the first few of the new names durable, and the next successful sync makes the rest
 durable. A disk that *lies* reports a successful sync although it has written the bytes nowhere, or to a wrong place.

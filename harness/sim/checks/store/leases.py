@@ -176,8 +176,8 @@ class LeaseChecker:
         self._followed = self.replay.revision
 
     def guarded(self, holding: Holding, revision: int, *, succeeded: bool) -> None:
-        """Check the answer to a guarded write: the write must have been carried out if the contender's key was still
-        there at the revision of the answer, and must have been refused otherwise.
+        """Check the answer to a guarded write. If the contender's key was still there at the revision of the answer,
+        the write must have been carried out. Otherwise it must have been refused.
         """
         record = self.replay.record_at(holding.key, revision)
         owns = record is not None and record[1] == holding.fence

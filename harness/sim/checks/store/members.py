@@ -20,7 +20,9 @@ READ_SHARE = 0.2
 
 
 class _Seen:
-    """How far one member was compared. `history`: the object whose events below `number` were compared."""
+    """How far one member has been compared with the replay. `history`: the object whose events below `number` were
+    compared.
+    """
 
     def __init__(self) -> None:
         self.history: Any = None

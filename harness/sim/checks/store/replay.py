@@ -1,9 +1,9 @@
 """A second, slow implementation of the store: it carries out the log again, and keeps every state that it has passed.
 
-It shares no code with the store. It sees each entry once, when the first member applies it, with the results that this
-member gave. A command whose result is a refusal must have changed nothing; if the refusal names a limit on keys, the
-command must exceed this limit. The result of any other command must be the one that the replay computes. So a wrong
-result is found even if all members agree on it.
+The replay shares no code with the store. It sees each entry once, when the first member applies it, with the results
+that this member gave. A command whose result is a refusal must have changed nothing; if the refusal names a limit on
+keys, the command must exceed this limit. The result of any other command must be the one that the replay computes. So a
+wrong result is found even if all members agree on it.
 
 See docs/reference/specification.md#8-store.
 """
@@ -26,7 +26,7 @@ ONLY_EXCESS_IS_REFUSED = "only a change of more keys than the limit in force all
 HISTORY_LEVEL = 2
 
 EXPIRED_PER_ENTRY = 256
-"""Once an entry has removed this many keys and expired leases, it ends no further lease."""
+"""An entry ends no further lease once it has ended leases that, together with their keys, are at least this many."""
 
 EVENT_BYTES = 64
 """The bytes that an event counts in the history, in addition to its key and the value before the change."""

@@ -125,8 +125,8 @@ class WatchChecker:
     def compacted(self, watch: FollowedWatch, oldest_revision: int) -> None:
         """Check a watch that a compaction has ended, or that was refused because of a compaction.
 
-        Some revision that the watch needs must no longer be kept. `oldest_revision`: every event from this revision on
-        is kept.
+        At least one revision that the watch needs must have been dropped. `oldest_revision`: every event from this
+        revision on is kept.
         """
         require(
             watch.next_revision < oldest_revision <= self._replay.first_revision,
