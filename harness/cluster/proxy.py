@@ -1,6 +1,6 @@
 """A TCP proxy in front of a member. To imitate a partition, it drops whole frames, never a part of a frame.
 
-A frame that lacks a part would end the connection at once, and so test only the frame parser. In a real partition the
+An incomplete frame would end the connection at once, so a run would test only the frame parser. In a real partition the
 connection stays up and is silent, and a member sees the same if whole frames are lost.
 
 See docs/reference/specification.md#71-frames.

@@ -28,7 +28,8 @@ class GhostState:
     hints_left: int
     leaders: tuple[int, ...]  # By term, from 1.
     votes: tuple[int, ...]  # By voter and term: the candidate that got the vote.
-    committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
+    # By index, from 1: (term of the entry, term in which it was committed).
+    committed: tuple[tuple[int, int], ...] = ()
     reads: tuple[tuple[int, int], ...] = ()  # Open reads: (ticket, number of entries committed when the read began).
 
     def renamed(self, places: tuple[int, ...]) -> GhostState:

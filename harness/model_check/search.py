@@ -338,7 +338,9 @@ class Search:
         return len({self._renamed(members, history, letters, p) for p in range(len(self.states.renamings.all))})
 
     def path_to(self, number: int) -> list[tuple[ModelEvent, int]]:
-        """Return the events from the very first start to this state, each with the renaming after it."""
+        """Return the events from the very first start to this state. Each has the renaming with which the search
+        continued.
+        """
         numbers = [number]
         while self._parents[numbers[-1]] >= 0:
             numbers.append(self._parents[numbers[-1]])

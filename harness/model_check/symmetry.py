@@ -39,7 +39,7 @@ class Renamings:
         return found
 
     def _find_sorting(self, pattern: tuple[int, ...]) -> list[int]:
-        """Return all renamings that sort the members by rank, with each order of members of equal rank."""
+        """Return all renamings that sort the members by rank: one for each order of the members of equal rank."""
         groups = [[place for place, key in enumerate(pattern) if key == rank] for rank in sorted(set(pattern))]
         found = []
         for orders in product(*(permutations(group) for group in groups)):

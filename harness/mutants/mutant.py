@@ -68,7 +68,9 @@ class Mutant:
 
 
 def load_catalogue(folder: Path = CATALOGUE) -> list[Mutant]:
-    """Return all mutants: the files in the order of their names, the mutants as in the file. Raises BadCatalogue."""
+    """Return all mutants, sorted by the name of their file, and within a file in the order of the file. Raises
+    BadCatalogue.
+    """
     mutants: list[Mutant] = []
     for path in sorted(folder.glob("*.toml")):
         try:

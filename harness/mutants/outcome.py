@@ -28,7 +28,8 @@ class SeedOutcome:
 
     @property
     def is_stillborn(self) -> bool:
-        """True if the run crashed before anything was committed. This is no catch, because the code does not even run.
+        """True if the run crashed before anything was committed. Such a run catches nothing, because the code does not
+        even run.
 
         A failed assertion of the production code is a catch, however early it fails.
         """
@@ -37,7 +38,7 @@ class SeedOutcome:
 
     @property
     def is_catch(self) -> bool:
-        """True if a rule was broken in this run, unless the run is stillborn."""
+        """True if a rule was broken in this run, unless the run is stillborn (`is_stillborn`)."""
         return self.rule is not None and not self.is_stillborn
 
     @property

@@ -35,7 +35,8 @@ async def full(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing(active: ActiveFault) -> AsyncIterator[None]:
-    """Every operation on the disk fails (EIO), while data written before is kept. A victim must then end by itself.
+    """Every operation on the disk fails (EIO), and a victim must then end by itself. Data that was written before is
+    kept.
 
     At the end the disk works again, and the victim is started again. The outcome `exit_codes` has the exit code of each
     victim, or None if it did not end by itself and was killed.

@@ -20,7 +20,7 @@ ADDED_TO_MAX = MEMBERS_MAX - 2
 """The fault `add` is skipped if the cluster has this size or more. The last two places are for members that replace
 others: such a member joins before the old one leaves.
 """
-_CHANGE_SECONDS_MAX = 90.0  # Long enough to outlast any other fault, which is over within a few seconds.
+_CHANGE_SECONDS_MAX = 90.0  # Much longer than any other fault, which ends within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
 _END_SECONDS = 15.0  # A removed member ends once it learns of its removal; other faults may delay that.
@@ -115,7 +115,7 @@ async def _check(folder: Path) -> object:
 
 
 async def _replace(active: ActiveFault, old_id: str) -> None:
-    """Replace a member that is never started again by a new one."""
+    """Let a new member take the place of a member that is never started again."""
     cluster = active.cluster
     new = await cluster.start_new_member()
     active.record.outcome.update(removed=old_id, added=new.node_id)
@@ -128,7 +128,7 @@ async def _replace(active: ActiveFault, old_id: str) -> None:
 async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
     """Start a joining member again whenever it ends by itself: during other faults, it may find no member that answers.
 
-    The outcome `exit_codes` has the exit codes of all its processes that ended before it had joined.
+    The outcome `exit_codes` has the exit codes of all processes of this member that ended before it had joined.
     """
     process = active.cluster.members[new.node_id]
     exit_codes: list[int] = []

@@ -72,7 +72,7 @@ class ClusterStage:
     # The wire
 
     def collect(self) -> None:
-        """Put the messages that members have sent on the wire. Messages on cut links are lost."""
+        """Put every message that a member has sent onto the wire. Messages on cut links are lost."""
         for node_id, member in self.members.items():
             letters = (HeldMessage(node_id, to, message) for to, message in member.take_sent())
             self.wire += [letter for letter in letters if (node_id, letter.to) not in self.cut]

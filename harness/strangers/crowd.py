@@ -1,8 +1,8 @@
 """The table of all kinds of strangers: what each does, and how often.
 
-The coroutine of a kind is a visit: it does one thing to one member and returns. For each member, a kind has a number of
-workers, which repeat the visit with pauses. If the member is down, refuses the visit or closes the connection, this is
-counted and is no error, because a run is judged only by its honest clients and its members.
+Each kind has a coroutine, which makes one visit: it does one thing to one member and returns. For each member, a kind
+has a number of workers, which repeat the visit with pauses. If the member is down, refuses the visit or closes the
+connection, this is counted and is no error, because a run is judged only by its honest clients and its members.
 """
 
 from __future__ import annotations

@@ -365,7 +365,9 @@ class MemberChecker:
             self._hash_state()
 
     def restore_given_up(self) -> None:
-        """Note that the state was not replaced, because the log has overtaken the snapshot that was being read."""
+        """Note that the state was not replaced, because the log went beyond the snapshot while the snapshot was being
+        read.
+        """
         self._world.cover("a snapshot that was being installed was overtaken by the log")
 
     def _hash_state(self) -> None:

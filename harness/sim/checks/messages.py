@@ -134,7 +134,7 @@ def check_acknowledgement(member: MachineView, node: Node, term: int, index: int
 def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term: int, index: int) -> None:
     """Check that an acknowledged entry equals the leader's entry, as long as this leader leads (Raft §5.3).
 
-    The leader counts the entry as a copy of its own.
+    The leader counts the acknowledged entry as a copy of its own entry.
     """
     leader = world.members[receiver]
     if leader.node is None or (leader.node.core.term, leader.node.core.role) != (term, Role.LEADER):

@@ -93,7 +93,7 @@ class Healing:
     # -- the dead come back
 
     def latest_term_of_the_dead(self) -> int:
-        """Return the latest term of any dead member. A member that comes back with a later term than the leader's
+        """Return the latest term of any dead member. If a member comes back with a later term than the leader has, it
         deposes the leader.
         """
         dead = [self._world.members[node_id] for node_id in self._dead]

@@ -264,7 +264,7 @@ def is_of_coordination(body: Sequence[Any]) -> bool:
 
 
 def without_own_keys(planned: Planned) -> Planned:
-    """Return an operation of the ordinary load with each range cut off before the keys of this load."""
+    """Return an operation of the ordinary load whose ranges without an upper end stop before the keys of this load."""
     command = _clipped(planned.command)
     return Planned(command, planned.local_of, planned.mode)
 

@@ -442,7 +442,8 @@ def check_store(machine: KvMachine) -> None:
 
 
 def check_requests(service: Service) -> None:
-    """Check that no request met an unexpected error, and that every request which counts as in flight is open.
+    """Check that no request met an unexpected error, and that every request that the service counts as in flight is
+    open.
 
     After an unexpected error the service closes one connection and goes on, but the error is still a bug. If an answer
     is lost, its request counts as in flight for ever.

@@ -251,7 +251,7 @@ class WatchClient:
                 broken(UNDERSTOOD, self.words(), fields)
 
     def _refused(self, code: int, fields: Sequence[Any]) -> None:
-        """Begin another watch if the history that this one needs is compacted. Otherwise try again elsewhere."""
+        """Begin another watch if the history that the present one needs is compacted. Otherwise try again elsewhere."""
         if code == ResultCode.REVISION_COMPACTED:
             self._parts.watches.compacted(self._watch, fields[1])
             self._begin_anew()

@@ -208,7 +208,7 @@ class CoordinationPlan:
     and `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: how long a
     client's process lives on average; 0 means for ever. `death_share`: among the leases that their owners stop
     renewing, the share for which a fault hits the leader near the end of the lease. `put_share`: among the actions of
-    writers, the share of plain puts of keys that other programs put under leases. If this share is not 0, writers pause
+    writers, the share of plain puts of keys that other programs attach to leases. If this share is not 0, writers pause
     only briefly. `hub`: bounds of the members' watch hubs, by name; a bound that is not named here has its value in
     production.
     """

@@ -27,7 +27,7 @@ GIVEN_UP_RATE = 0.3
 
 
 class ClientEnd(Protocol):
-    """The client that has dialed a connection, as the connection sees it."""
+    """The client that has dialed a connection, with the methods that the connection calls."""
 
     name: str
 

@@ -105,8 +105,8 @@ class Inode:
         self.lose_sync(random)
 
     def _claim(self) -> bytearray:
-        """From now on, keep the bytes that the disk claims to be durable apart from the durable ones. Returns the
-        claimed bytes.
+        """From now on, keep two contents: the one that the disk claims to be durable, and the one that is durable.
+        Returns the claimed one.
         """
         if self.claimed is None:
             self.claimed = bytearray(self.durable)
