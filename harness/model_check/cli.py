@@ -32,10 +32,10 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 @_count("members", 1, MEMBERS_MAX, "Members of the cluster.")
 @_count("terms", 1, 9, "The last term in which anybody campaigns.")
 @_count("entries", 0, 9, "Commands that are proposed; each new leader's no_op comes on top.")
-@_count("crashes", 0, 9, "Crashes, each with any prefix of what was not synced kept.")
-@_count("in-flight", 1, 20, "Messages on their way; above it, each choice of what is lost.")
-@_count("heartbeats", 0, 9, "Heartbeats of leaders: what was lost is sent again by them.")
-@_count("hints", 0, 9, "Ends of a leader's connections that a follower sees; with --pre-votes it only asks.")
+@_count("crashes", 0, 9, "Crashes; each keeps any prefix of the unsynced data.")
+@_count("in-flight", 1, 20, "The most messages in flight; above it, every choice of lost messages is tried.")
+@_count("heartbeats", 0, 9, "Heartbeats; after a loss, they make the leader send the lost entries again.")
+@_count("hints", 0, 9, "Hints to a follower that its leader's connections ended; with --pre-votes it asks first.")
 @_count("duplicates", 0, 9, "Messages that arrive once more.")
 @_count("reads", 0, 3, "Linearizable reads that are asked for.")
 @click.option(
@@ -56,7 +56,7 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
     help="Stop after this number of states, which take about 250 B each.",
 )
 @click.option(
-    "--symmetry/--no-symmetry", default=True, help="Count states that differ only by a renaming of members once."
+    "--symmetry/--no-symmetry", default=True, help="Count states that differ only by a renaming of members as one."
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def explore(as_json: bool, **bounds: Any) -> None:

@@ -34,15 +34,25 @@ SHRUNK_MAX = 3
 
 @click.command("simulate")
 @click.option("--seeds", type=click.IntRange(1), default=None, help="How many seeds to run.  [default: 100]")
-@click.option("--first-seed", type=int, default=1, show_default=True, help="The first of them.")
+@click.option("--first-seed", type=int, default=1, show_default=True, help="The first seed to run.")
 @click.option("--seed", type=int, default=None, help="Run only this seed: the replay of a failure.")
-@click.option("--plan", "plan_path", type=click.Path(path_type=Path), default=None, help="Run only the plan of a file.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=None, help="Run seeds for so long.")
+@click.option(
+    "--plan", "plan_path", type=click.Path(path_type=Path), default=None, help="Run only the plan in this file."
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), default=None, help="Run seeds for this many minutes."
+)
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
 @click.option("--trace", is_flag=True, help="With --seed or --plan: write one line per event.")
 @click.option("--lamport", type=click.Path(path_type=Path), default=None, help="With --seed or --plan: draw the run.")
-@click.option("--last", type=click.IntRange(1), default=EVENTS_SHOWN, show_default=True, help="Events that it shows.")
-@click.option("--shrink", is_flag=True, help="Make what fails small, and write it into a file that --plan plays.")
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    default=EVENTS_SHOWN,
+    show_default=True,
+    help="The most events that --lamport draws.",
+)
+@click.option("--shrink", is_flag=True, help="Shrink each failing plan, and write it to a file for --plan.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(), help="The folder for these files.  [default: this one]"
 )

@@ -222,7 +222,9 @@ def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_jso
 
 
 @click.command()
-@click.option("--level", type=click.IntRange(min=1), help="The feature level. Default: the highest that all know.")
+@click.option(
+    "--level", type=click.IntRange(min=1), help="The feature level. Default: the highest level that all members know."
+)
 @client_options
 def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Raise the feature level once every member runs the new build, and print the level in force. It never falls again.

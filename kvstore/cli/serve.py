@@ -227,7 +227,9 @@ def init(
 @click.option("--bootstrap", is_flag=True, help="Make DIR first if it has no member. Never use it after a lost disk.")
 @click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
 @click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
-@click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach peer ID here.")
+@click.option(
+    "--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach the peer ID at this address."
+)
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Also write the ready line here.")
@@ -242,7 +244,9 @@ def init(
     help="How long a follower hears no leader before it campaigns: a random time from this up to twice this.",
 )
 @click.option(
-    "--lease-reads", is_flag=True, help="Answer `lease` reads. Only if no clock ever runs 1 % too fast or too slow."
+    "--lease-reads",
+    is_flag=True,
+    help="Answer `lease` reads. Safe only if every clock is at most 1 % too fast or too slow.",
 )
 @click.option(
     "--election-priority",
