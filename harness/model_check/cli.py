@@ -36,7 +36,7 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 @_count("in-flight", 1, 20, "The most messages in flight; above it, every choice of lost messages is tried.")
 @_count("heartbeats", 0, 9, "Heartbeats; after a loss, they make the leader send the lost entries again.")
 @_count("hints", 0, 9, "Hints to a follower that its leader's connections ended; with --pre-votes it asks first.")
-@_count("duplicates", 0, 9, "Messages that arrive once more.")
+@_count("duplicates", 0, 9, "Messages that arrive a second time.")
 @_count("reads", 0, 3, "Linearizable reads that are asked for.")
 @click.option(
     "--elected", is_flag=True, help="Begin with a leader of term 1 whose first entry is committed everywhere."

@@ -41,7 +41,7 @@ _SHOWN_LIVING = 6
     type=click.IntRange(1),
     default=10_000,
     show_default=True,
-    help="How many seeds each mutant gets at most.",
+    help="The most seeds to simulate for each mutant.",
 )
 @click.option("--first-seed", type=int, default=1, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="How many processes run.  [default: one per core]")

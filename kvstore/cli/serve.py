@@ -241,7 +241,7 @@ def init(
     type=click.IntRange(2, 60_000),
     default=300,
     show_default=True,
-    help="How long a follower hears no leader before it campaigns: a random time from this up to twice this.",
+    help="How long a follower hears no leader before it campaigns: a random time between this and twice this.",
 )
 @click.option(
     "--lease-reads",
