@@ -253,7 +253,7 @@ def init(
     type=click.IntRange(0, PRIORITY_MAX),
     default=0,
     show_default=True,
-    help="A leader hands over to a member with a greater priority, in calm times.",
+    help="A leader hands over to a member with a higher priority while the cluster is healthy.",
 )
 @click.option(
     "--no-leader-loss-hint",
