@@ -460,7 +460,7 @@ class InvalidRequest(KvError):
 
     def __init__(self, reason: Reason | str, size: int | None = None, size_max: int | None = None) -> None:
         self.reason, self.size, self.size_max = Reason(reason), size, size_max
-        # Results are made of `args`, so these are plain atoms. If there is no bound, `args` has only the reason.
+        # Results are made of `args`, so all items are plain atoms. If there is no bound, `args` has only the reason.
         super().__init__(self.reason.value, *(() if size_max is None else (size, size_max)))
 
     def __str__(self) -> str:

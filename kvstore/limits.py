@@ -72,7 +72,7 @@ class StoreLimits:
     """The replicated limits. On the wire, they are an array of numbers in this order. New limits may be added only at
     the end."""
 
-    quota_bytes: int = 2 * 1024 * MIB  # All of it is in memory on every member.
+    quota_bytes: int = 2 * 1024 * MIB  # Every member holds all stored bytes in memory.
     sessions_max: int = 10_000  # Each session costs memory until it expires.
     results_per_session_max: int = 4_096  # Kept results of one session, which its client has not acknowledged.
     results_bytes_per_session_max: int = 8 * MIB  # The same in bytes, so that no client can use up `results_bytes_max`.
@@ -81,12 +81,12 @@ class StoreLimits:
     )  # Kept results of all sessions. One result may exceed this bound, or the bound on the bytes of a session.
     deletions_max: int = 100_000  # Deleted keys whose revision is remembered exactly.
     # The limits from here on need feature level 2. If one of the two limits of the history is 0, no history is kept.
-    history_bytes_max: int = 64 * MIB  # Keys and old values of the events, and 64 for each event.
+    history_bytes_max: int = 64 * MIB  # The bytes of keys and old values of the events, plus 64 for each event.
     history_events_max: int = 1_000_000
     leases_max: int = 100_000
     lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for this time.
-    delete_keys_max: int = 1_024  # Keys that the ranges of one command delete together, and keys of one lease: removing
-    # them is one step of each member, 2 to 5 µs per key, and the member does nothing else meanwhile.
+    delete_keys_max: int = 1_024  # Keys that the ranges of one command delete together, and keys of one lease. A member
+    # removes them in one step, in 2 to 5 µs per key, and does nothing else meanwhile.
 
     def __post_init__(self) -> None:
         for name in self.names():

@@ -211,7 +211,7 @@ class AtomicFile:
         self._aside: Path | None = None  # The temporary name; None: written in place.
         self._file: BinaryIO | None = None
         self._is_copying = False
-        self._folder: int | None = None  # Opened before the rename, which cannot be undone if opening fails.
+        self._folder: int | None = None  # Opened before the rename: if opening fails, nothing was renamed.
 
     def __enter__(self) -> Self:
         with self._says():

@@ -81,8 +81,8 @@ async def save_snapshot(
     cannot build such a snapshot within `wait_seconds`, its newest snapshot is saved instead
     (`SavedSnapshot.is_older`). `force`: replace an existing file. `wait_seconds`: how long the member may take to build
     a snapshot. The client's deadline applies to each request. If the member gives up a build, `tell` is called with a
-    line for people, once for each reason, and the build is requested again. Raises BackupFailed and the errors of the
-    client.
+    message for the user, once for each reason, and the build is requested again. Raises BackupFailed and the errors of
+    the client.
     """
     if member is not None and ":" in member:
         parse_address(member)  # Check the address before any request is sent.
@@ -150,7 +150,7 @@ class _SnapshotSource:
                 response = await self._ask(revision_min=self.revision, build=build)
                 if is_page(response, 0):
                     return response
-                _, words, is_being_built, *more = response.fields  # Older builds send three fields.
+                _, words, is_being_built, *more = response.fields  # Members of older builds send only three fields.
                 if more and isinstance(more[0], str) and more[0]:
                     given_up = f"{response.node_id} gave up: {more[0]}"
                     if given_up not in self.told:

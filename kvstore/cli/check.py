@@ -56,8 +56,8 @@ def check(folder: Path, as_json: bool) -> None:
     finally:
         files.close()
     if report.problems:
-        # The hard state is known only if the log is valid. If all problems are damaged snapshots as well, there is a
-        # valid snapshot from which the log continues. So the member can start.
+        # The hard state is known only if the log is valid. `inspect` then also reports a problem if no valid snapshot
+        # reaches the first entry of the log. So if only snapshots are damaged, the member can start.
         starts = report.hard_state is not None and all(".snap: damaged" in each for each in report.problems)
         remedy = REMEDY_OF_A_SNAPSHOT if starts else REMEDY_OF_THE_REST
         _tell_damage(folder, report.problems, remedy, as_json, in_use=holder is not None)

@@ -93,7 +93,7 @@ class Failure(click.ClickException):
 def failure_of(error: StoreError) -> Failure:
     """The Failure for an error of the store, with its exit code."""
     match error:
-        case OutcomeUnknown() | LeaseLost():  # What was done before the lease was lost has taken effect.
+        case OutcomeUnknown() | LeaseLost():  # Writes that were made before the lease was lost have taken effect.
             code = ExitCode.UNKNOWN
         case Unavailable():
             code = ExitCode.UNAVAILABLE
@@ -236,7 +236,7 @@ def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
     """Run the operation of a command and return its result. Its progress is recorded in `OPERATION`.
 
     Raises Failure for errors of the store and of the system. Once there is a result, an error of the system is ignored.
-    It may come from a connection that could not be closed properly.
+    Such an error may come from a connection that could not be closed properly.
     """
     results: list[ResultT] = []
 

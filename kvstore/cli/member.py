@@ -144,7 +144,7 @@ def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline
     There are never fewer voters than before. OLD must not come back. If its server still runs, it stops when it learns
     of the removal.
     """
-    if old == new.node_id:  # The removed id could not be used again.
+    if old == new.node_id:
         raise Failure(
             f"{old} cannot take its own place: an id is never used again",
             ExitCode.USAGE,
@@ -198,7 +198,7 @@ def _cells(view: MemberView) -> list[object]:
 def _as_json(now: Membership) -> dict[str, Any]:
     members = [{**asdict(each), "incarnation_id": each.incarnation_id.hex()} for each in now.members]
     fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
-    del fields["incarnation_id"]  # Always empty here: no id was requested.
+    del fields["incarnation_id"]  # Always empty here: the request has no id in `about`.
     return fields
 
 
@@ -229,8 +229,8 @@ def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_jso
 def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Raise the feature level once every member runs the new build, and print the level in force. It never falls again.
 
-    Until then, every member can go back to its old build. Exit code 3 if some member does not know the level, or does
-    not answer: nothing has changed.
+    Before it is raised, every member can go back to its old build. Exit code 3 if some member does not know the level,
+    or does not answer: nothing has changed.
     """
     in_force = run_with_client(
         endpoints,

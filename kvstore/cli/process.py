@@ -87,7 +87,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         )
     ready_place = None if ready_file is None else _ready_place(ready_file)
     wait_for_no_reader_of_words()
-    os.environ["RUST_BACKTRACE"] = "0"  # No backtrace if `cbor2` panics for lack of memory: this member reports it.
+    os.environ["RUST_BACKTRACE"] = "0"  # The member itself reports a panic of `cbor2`: no backtrace.
     try:
         trio.run(_serve, config, ready_file, ready_place)
     except KeyboardInterrupt:
@@ -304,7 +304,7 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
 def _keep_traceback(error: BaseException, folder: Path) -> str:
     """Write the traceback to a file in `folder`, not to the terminal. Return the file's path for the error's hint.
 
-    If the file cannot be written, return a phrase that asks for a description instead.
+    If the file cannot be written, return words with which the hint asks the user for a description of the error.
     """
     path = folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:

@@ -103,7 +103,8 @@ class Endpoints(EndpointsParamType):
         if isinstance(value, tuple):
             return value
         addresses = tuple(part.strip() for part in value.split(",") if part.strip())
-        if not addresses:  # Perhaps a shell variable is unset. `init` without `--join` would make a new cluster.
+        # Perhaps a shell variable is unset. If an empty value were accepted, `init` would make a new cluster.
+        if not addresses:
             self.fail(f"{value!r} names no member of a running cluster", param, ctx)
         try:
             for address in addresses:

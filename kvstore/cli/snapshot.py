@@ -96,7 +96,7 @@ def save(
             )
         except Unavailable as error:
             if existing and member is not None:
-                raise  # The hint below suggests the options that are in use already.
+                raise  # The hint below would suggest options that the user has given already.
             failure = failure_of(error)
             failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
             raise failure from error

@@ -96,7 +96,7 @@ def of_its_disk(found: MemberStatus) -> list[str]:
 
 
 def of_its_peers(found: MemberStatus) -> list[str]:
-    """Return messages about node ids under which, as this member has noticed, two processes run."""
+    """Return a message about each node id under which two processes have connected to this member."""
     return [
         f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
@@ -119,8 +119,8 @@ def of_its_marks(found: MemberStatus) -> list[str]:
 
 
 def _of_its_log(found: MemberStatus) -> list[str]:
-    """Return messages about the members for which the log is kept, and about members that need entries from before its
-    first entry."""
+    """Return messages about the members for which the log is kept, and about members that need entries that the log no
+    longer has."""
     first = found.first_index
     late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
     kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]

@@ -44,8 +44,8 @@ class AddressBook:
                 del book[address]
 
     def suggest(self, address: str | None) -> None:
-        """Make `address`, which a member reported as the leader's, the next candidate. A silent address is still not
-        asked."""
+        """Make `address`, which a member reported as the leader's, the next candidate. An address that was marked
+        with `silent` is still not asked."""
         self._hint = address or None
 
     def silent(self, address: str, until: int) -> None:

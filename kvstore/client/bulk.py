@@ -46,7 +46,7 @@ class BulkCall(Generic[ResultT]):
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # The keys of open operations.
         self._key: bytes | None = None  # The key of the last request from `next_request`.
-        self._ends: list[tuple[int, bool, CallEnded]] = []  # Ends to be read: (position, is a write, end).
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Not read yet: (position, is a write, how it ended).
         self._sleeper: trio.lowlevel.Task | None = None
 
     def next_request(self) -> Request | None:
@@ -108,4 +108,4 @@ class BulkCall(Generic[ResultT]):
             return error
 
 
-_NOT_YET = ClientClosed()  # A placeholder that no caller sees: a bulk call returns after all its operations.
+_NOT_YET = ClientClosed()  # A placeholder. No caller sees it, because a bulk call returns after all its operations.

@@ -26,7 +26,7 @@ class RequestSequence:
     def __init__(self, open_max: int) -> None:
         self._last = 0
         self._floor = 0
-        self._closed: set[int] = set()  # Closed, but not yet covered by the floor: an older number is open.
+        self._closed: set[int] = set()  # Closed numbers above the floor: an older number is still open.
         self._open_max = open_max
 
     @property

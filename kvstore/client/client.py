@@ -553,7 +553,7 @@ class Client(MemberCalls, LeaseCalls):
             except Unsupported:
                 if not isinstance(command, Txn) or request.items[:1] != (_LINEARIZABLE,):
                     raise
-                request = command_request(command)  # A member of an older build takes no transaction as a read.
+                request = command_request(command)  # A member of an older build accepts no transaction in a read.
                 response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
         except InvalidRequest as error:
             if error.reason in _BELOW_LEVEL and validate_body(body, FEATURE_LEVEL_INITIAL) is not None:

@@ -12,7 +12,7 @@ class ClientLimits:
     """The times (in ns) and the bounds of a client."""
 
     attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # How long a member with open requests may be silent.
-    pause_min_ns: int = 20 * MILLISECOND_NS  # After a first failure; each further one doubles the pause; with jitter.
+    pause_min_ns: int = 20 * MILLISECOND_NS  # After the first failure; each further failure doubles it; with jitter.
     pause_max_ns: int = 500 * MILLISECOND_NS
     search_pause_max_ns: int = 100 * MILLISECOND_NS  # Bound on the pause while no leader is known.
     members_refresh_ns: int = 30_000 * MILLISECOND_NS  # How often the leader is asked for the current members.

@@ -116,8 +116,8 @@ class ClientStateMachine:
         return len(self._calls) >= self.limits.calls_max
 
     def submit(self, ticket: int, request: Request, deadline: int) -> None:
-        """Accept a call. It appears in `ClientEffects.ended` by `deadline` (monotonic ns). Raises Busy if `is_full`,
-        ClientClosed."""
+        """Accept a call. Its end appears in `ClientEffects.ended` by `deadline` (monotonic ns). Raises ClientClosed,
+        and Busy if `is_full`."""
         assert ticket > INTERNAL_TICKET, ticket
         assert ticket not in self._calls, ticket
         if self._closed:
@@ -356,7 +356,7 @@ class ClientStateMachine:
             return
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
-        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses are such: skip `classify`.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Most responses are of this kind: skip `classify`.
             del connection.in_flight[response.request_id]
             call.request_id = 0
             if connection is self._search.leader:
@@ -372,7 +372,7 @@ class ClientStateMachine:
         call.request_id = 0
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
-        match outcome:  # What it says about the leader and the session is used even if the call was abandoned.
+        match outcome:  # Facts about the leader and the session are used even if the call was abandoned.
             case Redirected():
                 self._trouble = outcome.reason
                 self._search.on_not_leader(connection, outcome.leader_address, self._now)

@@ -41,7 +41,8 @@ class LeaderSearch:
             return
         self._forget(connection)
         if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
-            self._followed.add(leader_address)  # If members report each other, each is asked only once before a pause.
+            # If two members report each other as the leader, each is asked only once before a pause.
+            self._followed.add(leader_address)
             self._book.suggest(leader_address)
             self.not_before = now
             return

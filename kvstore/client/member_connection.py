@@ -64,7 +64,7 @@ class MemberConnection:
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
         self.waiting = CallQueue()  # Calls that only this member can answer.
-        self.watches: dict[int, WatchStream] = {}  # By request id; also streams that left, until the member confirms.
+        self.watches: dict[int, WatchStream] = {}  # By request id. A stream that left stays until the member confirms.
         self.heard_at = now
         self._reader = ResponseReader("")
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)

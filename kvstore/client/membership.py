@@ -57,8 +57,8 @@ class MemberCalls:
     ) -> Membership:
         """What one member knows about all members. Any member may answer; with `of_leader`, only the leader.
 
-        `about`: the node id whose pinned incarnation the result has as `incarnation_id`. It need not be the id of a
-        member.
+        `about`: a node id, of a member or not. The `incarnation_id` of the result is the incarnation that is pinned for
+        this id.
         """
         request = membership_request(of_leader=of_leader, about=about)
         found = read_answer(await self.ask(request, deadline_seconds), decode_membership, has_effect=request.has_effect)
@@ -115,7 +115,7 @@ class MemberCalls:
         repeated. Promotion and removal are one change, so this call never makes both members voters. If both are voters
         before the call, ChangeRefused is raised.
         """
-        if old_id == new.node_id:  # The removed id could not be used again.
+        if old_id == new.node_id:
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
         end = trio.current_time() + wait_seconds
         now = await self.membership(of_leader=True)

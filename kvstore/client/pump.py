@@ -76,7 +76,7 @@ class ClientPump:
         self._waiters: dict[int, trio.lowlevel.Task | BulkCall[Any]] = {}
         self._watchers: dict[WatchStream, trio.lowlevel.Task] = {}
         self._last_ticket = 0
-        self._flusher: trio.lowlevel.Task | None = None  # Set while it sleeps.
+        self._flusher: trio.lowlevel.Task | None = None  # Set only while this task sleeps.
         self._due = _NEVER_NS  # Monotonic ns at which `_keep_time` wakes.
         self._clock = trio.CancelScope()
         self._closed = trio.Event()
@@ -125,7 +125,7 @@ class ClientPump:
                     await self._closed.wait()
         finally:
             self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)  # Else the caller's exception would be grouped.
+            await self._manager.__aexit__(None, None, None)  # Else a group would wrap the caller's exception.
 
     async def ask(self, request: Request, seconds: float) -> tuple[Response, int]:
         """Send `request`. Returns, within `seconds`, the response and the id of the session under which the request was

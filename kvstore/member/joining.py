@@ -10,8 +10,9 @@ A member that has lost its disk has forgotten its votes. It cannot join under it
 the peers have pinned its old incarnation.
 
 While there is no leader, some peers may pin a new member that only waits to be added. If the folder of such a member is
-made again, the member has another incarnation. With the new folder it can join, unless the leader has pinned the first
-incarnation: the configuration contains the incarnation of a new voter, and takes precedence over the pins of peers.
+made again, the member has another incarnation. It can join with the new folder although some peers have pinned the
+first incarnation: the configuration contains the incarnation of a new voter, and takes precedence over these pins. It
+cannot join if the leader has pinned the first incarnation.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """

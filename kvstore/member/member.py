@@ -192,7 +192,7 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
 
 
 def _metrics_server(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsServer:
-    from kvstore.monitoring.metrics_http import MetricsServer  # Not loaded without metrics.
+    from kvstore.monitoring.metrics_http import MetricsServer  # Loaded only if metrics are served.
 
     return MetricsServer(config.raft, files, identity.group_id)
 

@@ -47,8 +47,8 @@ def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None
 def _missing_voters(status: NodeStatus) -> str | None:
     """Return a text if a leader does not hear from a majority of the voters; None if it does.
 
-    While the voters change, a majority of each half is needed. Learners, and removed members that do not know of their
-    removal, do not count.
+    In a joint configuration, a majority of the old voters and a majority of the new voters are needed. Learners do not
+    count, nor do removed members that do not know of their removal.
     """
     heard = {peer.peer_id: peer.recent_active for peer in status.peers} | {status.node_id: True}
     for half in Quorum(status.voters, status.outgoing).halves:
@@ -88,6 +88,6 @@ def _lag_problem(node: Node, mark: int) -> str | None:
         if snapshot_index is not None:
             return f"it is sent a snapshot up to {snapshot_index}, and has applied up to {core.last_applied}"
         return f"it has applied up to {core.last_applied}, and the high-water mark was {mark}"
-    if core.term_at(core.commit_index) != core.term:  # A new leader's mark may be too low.
+    if core.term_at(core.commit_index) != core.term:  # A new leader's high-water mark may be too low.
         return "it knows of nothing yet that was committed in this term"
     return None

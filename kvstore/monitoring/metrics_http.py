@@ -63,7 +63,7 @@ _BAD_REQUEST = (
     f"or its head is longer than {HEAD_BYTES_MAX} bytes"
 )
 _CONTROL = re.compile(rb"[\0-\x08\v\f\x0e-\x1f\x7f]|\r[^\n]")
-_END_OF_HEAD = re.compile(rb"\n\r?\n")  # The same that h11 looks for.
+_END_OF_HEAD = re.compile(rb"\n\r?\n")  # h11 uses the same pattern.
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def parse_advertised(text: str) -> tuple[str, int]:
     if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
         raise InvalidAddress(text, why)
-    if ":" in host and not text.startswith("["):  # Peers would not connect to it.
+    if ":" in host and not text.startswith("["):  # Peers would not connect to such an address.
         raise InvalidAddress(text, f"an IPv6 address stands in brackets: [{host}]:{port}")
     return host, port
 

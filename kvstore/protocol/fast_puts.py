@@ -3,9 +3,9 @@ decoder.
 
 Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
 have one *layout*: they have the same length, and they differ only in the contents of their keys, values and numbers. To
-check for one layout, the bytes at each position outside these contents are compared in all commands at once, with a
-slice. Then one `struct` reads all commands, in half the time of the decoder. All other payloads are decoded by the
-general path; a test compares the two paths.
+check the layout, a slice for each position outside these contents compares the bytes of all commands at once. Then
+one `struct` reads all commands, in half the time of the decoder. All other payloads are decoded by the general path; a
+test compares the two paths.
 """
 
 from __future__ import annotations

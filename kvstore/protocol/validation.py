@@ -319,8 +319,8 @@ class _Writes:
         for start, end, place in self.ranges:
             low = bisect_left(ordered, start)
             high = len(ordered) if end is None else bisect_left(ordered, end)
-            # Another operation writes a key in the range if the first key there has another place than the deletion,
-            # or if two neighbouring keys there have different places.
+            # Unless all keys in the range have the place of the deletion, another operation writes a key there. So
+            # compare the place of the first key, and look for neighbouring keys with different places.
             if low < high and (places[low] != place or bisect_left(changes, high) > bisect_right(changes, low)):
                 return True
         return False

@@ -153,7 +153,7 @@ def admit_watch(items: Sequence[Any], limits: AdmissionLimits) -> WatchSpec:
     if flags >= _FLAGS_END or flags & FILTERS == FILTERS:
         raise ProtocolError(f"a watch with flags {flags}: some are not known, or neither puts nor deletions are wanted")
     length = max(len(start), 0 if end is None else len(end))
-    if length > limits.key_bytes_max + 1:  # If a range has one key, its end is one byte longer.
+    if length > limits.key_bytes_max + 1:  # The end of a range of one key is one byte longer than the key.
         raise InvalidRequest(Reason.KEY_TOO_LONG, length, limits.key_bytes_max)
     if window_bytes == 0 or (end is not None and end <= start):
         raise InvalidRequest(Reason.OUT_OF_RANGE)

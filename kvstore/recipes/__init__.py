@@ -1,4 +1,4 @@
-"""Recipes on leases, watches and transactions: what several programs agree on through the store.
+"""Recipes built on leases, watches and transactions, with which several programs coordinate through the store.
 
 A recipe needs only the operations of `kvstore.recipes.store`, and does not import the client. `contender` decides,
 without I/O, which program owns a name. `Client` has methods for leases, locks and elections. The other recipes are

@@ -87,7 +87,7 @@ class Leadership:
             try:
                 with block:
                     yield self
-            except Exception as error:  # So that it is raised below, and not in an exception group.
+            except Exception as error:  # Raised below, so that no exception group wraps it.
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
@@ -151,8 +151,8 @@ class Election:
         return await kept.__aexit__(kind, error, traceback)
 
     async def campaign(self, value: Text = b"", *, wait_seconds: float = math.inf) -> Leadership:
-        """Stand for election with a value, and wait until elected. Raises LeaseLost. Raises LockTimeout after
-        `wait_seconds`; the candidate does not stand any more then."""
+        """Stand for election with a value, and wait until elected. Raises LeaseLost, and LockTimeout after
+        `wait_seconds`. After an error, the candidate no longer stands for election."""
         if self._lease is None:
             raise WrongContext("a candidate needs a lease: enter the election first (`async with`)")
         if self.leadership is not None:

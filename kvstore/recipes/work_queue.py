@@ -104,8 +104,8 @@ class WorkQueue:
         return self._claims + item_key.removeprefix(self._items)
 
     async def _look(self) -> tuple[list[KeyRecord], set[bytes], int]:
-        """The first items, all claims, and the revision of both. One item more is read than there are claims. So if
-        there are that many items, at least one of them is unclaimed."""
+        """The first items, all claims, and the revision of both. The number of items to read is the number of claims
+        plus one. So if the queue has that many items, at least one of them is unclaimed."""
         claims, revision = await read_range(self._store, *prefix_range(self._claims))
         start, end = prefix_range(self._items)
         try:

@@ -30,7 +30,7 @@ class HistoryAge:
         self._node, self._machine, self._open = node, machine, opened
         self._age_ns_max = age_ns_max
         self._marks: deque[tuple[int, int]] = deque()  # (leader time, revision), both rising.
-        self._ticket = 0  # Of the last proposal.
+        self._ticket = 0  # The ticket of the last proposal.
 
     def look(self) -> bool:
         """Note a mark if one is due. On the leader, propose a compaction if history is too old. The host calls this

@@ -68,7 +68,7 @@ class SessionReaper:
         if left is None or left > 0 or self.expiry_ticket in self._open.by_ticket:
             return False
         now = self._node.core.leader_time_now()
-        if now <= self._machine.leader_time:  # Only an entry with a later time expires more.
+        if now <= self._machine.leader_time:  # An entry that is not later would expire nothing more.
             return False
         (ticket,) = self._open.tickets(1)
         try:
@@ -127,7 +127,7 @@ class SessionReaper:
     def _close_oldest(self, now: int, sessions_max: int) -> None:
         due = self._machine.sessions.next_deadline(now)
         if due is not None and due <= now:
-            return  # A session expires before this registration, in the same entry.
+            return  # The entry of this registration first expires a session, which frees a place.
         session_id = self._oldest_unused(now)
         if session_id is None:
             raise StoreBusy("sessions_max", sessions_max)

@@ -143,7 +143,7 @@ class ClientListener:
         self._places = ConnectionPlaces(service.limits, service.is_idle)
         self._closing: dict[int, _Connection] = {}  # Oldest first.
         self._scarce_until = -1.0
-        self._stalled: set[int] = set()  # Connections at a bound.
+        self._stalled: set[int] = set()  # Connections that are not read, because they are at a bound.
         self._last_connection_id = 0
         self._last_reader = 0  # The connection that was read from last.
         self._work_waits = trio.Event()
@@ -187,15 +187,16 @@ class ClientListener:
                 if self._service.expire_due():
                     self._driver.wake()
                 left = self._service.ns_to_expiry()
-                if left is not None:  # 0 or less: the entry is under way, or more is due than one entry expires.
+                if left is not None:  # 0 or less: an entry that expires them is under way, or one entry is not enough.
                     pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
             await trio.sleep(pause)
 
     async def _work_in_turns(self) -> None:
         """Do the service's work that is too long for one turn of the loop, one slice per turn, until cancelled.
 
-        Floods wait longer: after a slice that served floods, the next such slice begins only after a pause of
-        WORK_PAUSE_SHARE times its duration. So floods take only a fixed share of the member's time.
+        Connections that flood (`work_budget`) wait longer: after a slice that served them, the next such slice begins
+        only after a pause of WORK_PAUSE_SHARE times its duration. So floods take only a fixed share of the member's
+        time.
         """
         service, floods_at = self._service, -math.inf
         while True:

@@ -25,7 +25,7 @@ class Connection:
         self.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.greeted = False
         self.is_reserved = is_reserved  # The connection may make only requests for operators.
-        self.is_client = False  # Greeted, and not reserved: requests of all kinds are taken up.
+        self.is_client = False  # The hello is done, and the place is not reserved: all kinds of requests are served.
         self.reserved_requests = 0  # Requests made while `is_reserved`.
         self.wants_place = False  # A request was refused because the connection is reserved.
         self.closed = False  # The last response was made: nothing more is read.
@@ -72,7 +72,7 @@ class OpenRequests:
 
     @property
     def next_ticket(self) -> int:
-        """The first ticket of the next call of `tickets`."""
+        """The first ticket that the next call of `tickets` returns."""
         return self._last_ticket + 1
 
     def by_connection(self) -> Counter[int]:

@@ -104,9 +104,9 @@ def parse_uniform_puts(data: bytes, count_max: int, limits: AdmissionLimits) -> 
     """Decode the valid puts at the beginning of `data` that have the same layout as the first: all heads and sizes are
     equal. `end` of the batch is the position behind the last such put.
 
-    None if there are fewer than UNIFORM_MIN, or if `data` may have more than `count_max`. Slices compare the bytes
-    that are the same in all frames, and one `struct` reads all numbers: 0.3 µs for each put instead of the 1.4 µs of
-    `parse_batch`.
+    Return None if there are fewer than UNIFORM_MIN such puts, or if `data` may have more than `count_max`. Slices
+    compare the bytes that are the same in all frames, and one `struct` reads all numbers: 0.3 µs for each put instead
+    of the 1.4 µs of `parse_batch`.
     """
     length = _HEADER_BYTES + int.from_bytes(data[:_HEADER_BYTES], "big")
     count = len(data) // length

@@ -95,7 +95,7 @@ class ResponseBatcher:
         self._puts(connection, ids, revisions)
 
     def _single_put(self, ticket: int, revision: int) -> None:
-        opened = self._opened.by_ticket.pop(ticket, None) or self._opened.take(ticket)  # Usually without a call.
+        opened = self._opened.by_ticket.pop(ticket, None) or self._opened.take(ticket)  # `take` is rarely needed.
         connection = None if opened is None else self._connections.get(opened[0])
         if opened is not None and connection is not None:
             connection.in_flight -= 1
@@ -214,7 +214,7 @@ def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes
 
 
 def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
-    """Encode the two halves separately, because not all their integers have the same size. This is rare within a
+    """Encode the rows in two halves, because not all their integers have the same size. This is rare within a
     connection."""
     half = len(ids) // 2
     return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])

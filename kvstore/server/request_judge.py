@@ -220,7 +220,8 @@ class RequestJudge:
         already have a higher level, which a member that is behind does not know. A leader knows the level in force once
         it has applied an entry of its own term.
 
-        None: the applied level is the one in force, so the request is invalid. Raises NotLeader on any other member.
+        Return None if the applied level is the level in force: then the request is invalid. Raises NotLeader on a
+        member that does not lead.
         """
         core = self._node.core
         if core.leading_term is None:

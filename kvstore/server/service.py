@@ -139,8 +139,8 @@ class Service:
         self.watches = WatchHub(machine, _WatchOutput(self), self._node_id, limits)
         self.cluster.watches = lambda: self.watches.count
         machine.has_changed = self._follow_soon
-        self._backlogged: dict[int, Connection] = {}  # Their frames wait for room, or for the next turn.
-        self._flooding: dict[int, Connection] = {}  # Their frames wait for a slice that serves floods.
+        self._backlogged: dict[int, Connection] = {}  # Connections whose frames wait for room, or for the next turn.
+        self._flooding: dict[int, Connection] = {}  # Connections whose frames wait for a slice that serves floods.
 
     # What the host reports.
 
@@ -176,7 +176,7 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return False
-        # If the bytes begin a new frame, and no earlier request waits:
+        # For the fast path, the bytes must begin a new frame, and no earlier request may wait.
         if FAST_PATHS and connection.is_client and not connection.backlog and not connection.splitter.rest:
             data = data[self._serve_alike(connection, data) :]
         try:

@@ -74,7 +74,7 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
     """The membership as known to this node. `client_address` returns the address at which clients reach a member.
 
-    `about`: the node id whose pinned incarnation the result has as `incarnation_id`, or empty.
+    `about`: a node id, or empty. The `incarnation_id` of the result is the incarnation that is pinned for this id.
     """
     core, status = node.core, node.status()
     progress = {peer.peer_id: peer for peer in status.peers}

@@ -75,7 +75,8 @@ class WorkBudget:
 
     @property
     def next_turn_is_due(self) -> bool:
-        """True if a bound is reached that every turn renews. (Some turns do not renew the bound for floods.)"""
+        """True if a bound is reached that every turn renews. The bound for floods does not count, because some turns
+        do not renew it."""
         return self._few_left <= 0 or self._requests_left <= 0
 
     def renew(self, *, floods: bool = True) -> None:

@@ -62,9 +62,9 @@ class DeadlineHeap:
     def first(self, time: int = NEVER, early: int = EARLY_CORRECTIONS_MAX) -> tuple[int, int] | None:
         """The earliest deadline and its item's id, if this deadline is at or before `time`. None if there are no items.
 
-        If the earliest deadline is after `time`, the result is the (time, id) of some entry. This time is after `time`,
-        and not after the earliest deadline. Cost: 1 µs for each corrected entry. All outdated entries with a time at or
-        before `time` are corrected, and up to `early` others.
+        If the earliest deadline is after `time`, the result is the (time, id) of some entry. The time of this entry is
+        after `time`, and at or before the earliest deadline. A call corrects all outdated entries with a time at or
+        before `time`, and up to `early` other entries. Cost: 1 µs for each corrected entry.
         """
         entries, by_id = self._entries, self._by_id
         while entries:

@@ -34,7 +34,7 @@ class EventsSince:
         first: int,
     ) -> None:
         self.revision = revision
-        self._blocks = blocks[1:] if start else blocks  # The blocks with later events only.
+        self._blocks = blocks[1:] if start else blocks  # The blocks that have only later events.
         self._all_blocks, self._start = blocks, start
         self._open, self._first = opened, first
         # The creations and deletions outside these blocks, which are searched one by one.
@@ -80,11 +80,11 @@ class EventsSince:
         """For each key of `present` that has events, the record before its first event.
 
         `present` maps a key to the `mod_revision` of its present record. It maps the key to 0 if there is no present
-        record, or if that was created after `revision`.
+        record, or if the record was created after `revision`.
 
         Cost: 2 to 4 µs for each key. Keys with a 0, and keys with more than BACK_MAX events, are looked up in the
-        blocks. In each block this costs 60 ns for each key not found yet, or for each key of the block if that has
-        fewer.
+        blocks. In each block this costs 60 ns for each key not found yet, or for each key of the block if the block has
+        fewer keys.
         """
         found = dict[bytes, MaybeRecord]()
         for key, revision in present.items():

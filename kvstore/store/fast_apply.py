@@ -1,9 +1,9 @@
 """The fast path for entries with one put each. Such entries come from clients with one open request at a time.
 
 The limits on totals are checked once, for all puts together. The loop ends at the first put that needs the general
-path. This is a put whose request is repeated, is closed, or acknowledges its own number; whose session is not open or
-has reached a limit; whose key is attached to a lease; or at whose time a session or lease may expire. `KvMachine`
-applies this put and all later ones on its general path. Tests compare the two paths.
+path. A put needs the general path if its request is repeated, is closed, or acknowledges its own number; if its session
+is not open or has reached a limit; if its key is attached to a lease; or if a session or lease may expire at its time.
+`KvMachine` applies this put and all later puts on its general path. Tests compare the two paths.
 """
 
 from __future__ import annotations

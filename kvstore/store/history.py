@@ -78,8 +78,7 @@ class History:
         self.blocks: list[SealedBlock] = []
         self.open = OpenBlock()
         self._open_number = 0  # The number of the first event of the open block.
-        # The sum of the bytes that all events count that are not kept any more.
-        self._dropped_total = 0
+        self._dropped_total = 0  # The sum of the bytes of all events that are not kept any more.
         self.dropped: list[SealedBlock] = []  # Blocks that are not kept any more, and are not freed yet.
 
     def __len__(self) -> int:
@@ -203,8 +202,8 @@ class History:
                 self._drop_until(self.number_from(revision))
 
     def _total_before(self, number: int) -> int:
-        """How many bytes all events below `number` count, including the events that are not kept any more. `number`:
-        that of a kept event, or `end_number`."""
+        """The sum of the bytes of all events below `number`, including the events that are not kept any more.
+        `number`: that of a kept event, or `end_number`."""
         place = number - self._open_number
         if place >= 0:
             return self.open.totals[place]
@@ -247,7 +246,7 @@ class History:
         if place or not self.blocks:
             return max(self.first_number, self._open_number + place)
         block = self.blocks[0]
-        if block.revisions[-1] < revision:  # False for a put at a bound: its event is in the first block.
+        if block.revisions[-1] < revision:  # False for a put at a bound: it needs an event of the first block.
             index = bisect_left(self.blocks, revision, key=_last_revision)
             if index == len(self.blocks):
                 return self._open_number

@@ -284,8 +284,8 @@ class KvMachine:
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """Apply several entries in order, like `apply` but at a lower cost, above all for entries of few commands.
 
-        All entries are decoded together, so the caller must bound their number. If one entry cannot be applied, and
-        its error is raised, the entries before it have been applied.
+        All entries are decoded together, so the caller must bound their number. If an entry cannot be applied,
+        the entries before it are applied, and then the error is raised.
         """
         if not FAST_PATHS:
             return [self.apply(entry) for entry in entries]
@@ -306,7 +306,7 @@ class KvMachine:
     def _finish(self, command_count: int) -> None:
         """Complete the application of entries with this many commands."""
         history = self._store.history
-        events = history.open  # The first two conditions are those of `settle` for a full block.
+        events = history.open  # `settle` has the first two conditions, too: they mean a full block.
         if len(events.keys) >= BLOCK_EVENTS or events.totals[-1] - events.totals[0] >= BLOCK_BYTES or history.dropped:
             history.settle()
         self._unreported += command_count
@@ -333,7 +333,7 @@ class KvMachine:
         This is a hot loop for puts under sessions: most commands are such puts. The methods `enter`, `answered` and
         `keep` of `Sessions`, and the function `put`, are written in line here, which halves their time. Work that is
         the same for adjacent commands of one session is done once. All other commands are passed to `_apply_command`.
-        It repeats session bookkeeping that this loop has done already, which is harmless. Tests compare this loop with
+        That method repeats session bookkeeping of this loop, which is harmless. Tests compare this loop with
         a machine that uses only `_apply_command`.
         """
         results_of_all: list[list[ResultItem]] = []
@@ -488,7 +488,7 @@ class KvMachine:
         answer = sessions.answered(session, item[1], self._limits, revision)
         if answer is None:
             answer = self._carry_out(item)
-            if answer[0] != ResultCode.BUSY:  # A repetition may find room.
+            if answer[0] != ResultCode.BUSY:  # There may be room when the request is repeated.
                 sessions.keep(session, item[1], answer)
         return answer
 
@@ -544,7 +544,7 @@ class KvMachine:
             count = self._end_lease(found)
             return (0, store.revision, (kind, count))
         assert kind == CommandKind.COMPACT, kind
-        history.settle()  # It determines what is compacted already.
+        history.settle()  # This updates `compact_revision`.
         if body[1] > store.revision:
             return refusal_item(RevisionAhead(body[1], store.revision), store.revision)
         if body[1] <= store.compact_revision:

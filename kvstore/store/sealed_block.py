@@ -128,9 +128,9 @@ class OpenBlock(EventColumns):
     """The newest events. Its columns remain the same objects, so hot loops may keep `appends`: the `append` methods of
     the columns from `revisions` to `totals`, in the order in which `append` calls them.
 
-    `totals`: the sums of the bytes that events count, from event number 0 of the history on. The first sum is that of
-    all events before the block, and each event has the sum up to and including itself. So there is one sum more than
-    events.
+    `totals`: running sums of the bytes of events, from event number 0 of the history on. The first sum is that of all
+    events before the block, and each event adds the sum up to and including itself. So there is one sum more than there
+    are events.
     """
 
     __slots__ = ("appends", "totals")
@@ -171,7 +171,7 @@ class OpenBlock(EventColumns):
         self.totals.append(self.totals[-1] + len(key) + len(value) + RECORD_OVERHEAD_BYTES)
 
     def load(self, events: EventColumns, totals: array[int]) -> None:
-        """Take over events, and their sums, in an empty block."""
+        """Load events and their sums into this block, which is empty."""
         self.totals[:] = totals
         for name in EventColumns.__slots__:
             getattr(self, name).extend(iter(getattr(events, name)))
@@ -203,7 +203,7 @@ class SealedBlock(EventColumns):
 
     def __init__(self, number: int, events: EventColumns, totals: array[int]) -> None:
         keys, new_values, created, modified = events.keys, events.new_values, events.created, events.modified
-        newest = events.revisions[-1]  # No revision and no version of a record before is above it.
+        newest = events.revisions[-1]  # No revision and no version in these events is above it.
         super().__init__(
             _column(events.revisions, newest),
             tuple(keys),
@@ -219,7 +219,7 @@ class SealedBlock(EventColumns):
         self.totals: Sequence[int] = totals
         self.first_by_key: dict[bytes, int] = {}
         deque(map(self.first_by_key.setdefault, keys, _PLACES), maxlen=0)
-        # For overwrites only, `all` takes half the time of a loop that finds no key.
+        # If all events are overwrites, `all` takes half the time of the loop, which would find no key.
         self.new_keys: Sequence[bytes] = ()
         if not all(modified):
             self.new_keys = tuple(sorted([key for key, each in zip(keys, modified, strict=True) if not each]))
@@ -239,7 +239,7 @@ class SealedBlock(EventColumns):
 
 
 def _column(numbers: Sequence[int], greatest: int) -> array[int]:
-    """An array of the numbers, none of which is above `greatest`, with 4 bytes for each if that fits, and else 8."""
+    """An array of the numbers, with 4 bytes for each if `greatest` fits, else 8. No number is above `greatest`."""
     if greatest > _NARROW_MAX:
         return array("Q", numbers)
     if isinstance(numbers, array) and numbers.typecode == "Q":  # 20 times as fast as `array("I", numbers)`.

@@ -541,8 +541,8 @@ class HistoryReader:
         self._decoded: EventColumns | None = None  # Events that were verified, but not added yet.
 
     def take(self, rows: Iterator[Any]) -> bool:
-        """Decode and verify the next row, or add its events to the history: a call for each, because both together take
-        up to 5 ms. Returns False if no row was left. Raises InvalidSnapshot.
+        """Decode and verify the next row, or add the events of the last row to the history. Each call does one of the
+        two, because both together take up to 5 ms. Returns False if no row was left. Raises InvalidSnapshot.
 
         A store may have a million events, so they are verified by column.
         """
@@ -573,7 +573,7 @@ class HistoryReader:
         self._history.prepend(events)
 
     def _require_sound(self, events: EventColumns) -> None:
-        """Verify what can be seen without the records of the store. Raises InvalidSnapshot."""
+        """Verify what can be verified without the records of the store. Raises InvalidSnapshot."""
         revisions, created, modified, versions = events.revisions, events.created, events.modified, events.versions
         is_ordered = all(map(le, revisions, revisions[1:]))
         is_kept = self._history.first_revision <= revisions[0] and revisions[-1] <= self._revision

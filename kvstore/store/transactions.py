@@ -321,7 +321,7 @@ class _Branch:
             raise RevisionAhead(revision, now)
         if revision in (0, now):
             return False
-        store.history.settle()  # It determines which events are kept.
+        store.history.settle()  # This updates `compact_revision`.
         if not store.history.is_on or revision < store.compact_revision:
             raise RevisionCompacted(revision, store.compact_revision if store.history.is_on else now)
         return True

@@ -125,7 +125,7 @@ class BatchMaker:
         """
         self.made += 1
         events: list[bytes] = []
-        size = revision = revisions = 0  # `revision`: of the last event in `events`.
+        size = revision = revisions = 0  # `revision` is that of the last event in `events`.
         whole = (0, 0, 0, 0, 0)  # After the last whole revision: events, size, next number, revision, revisions.
         for at in range(place, stop):
             event = history.event(numbers[at])

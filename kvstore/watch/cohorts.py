@@ -57,7 +57,7 @@ class CohortQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Cohort]] = []
-        self._fresh: dict[int, Cohort] = {}  # By number: the cohort there, if no events were matched for it yet.
+        self._fresh: dict[int, Cohort] = {}  # By number: the cohorts for which no events were matched yet.
         self._serial = 0
 
     def __bool__(self) -> bool:
@@ -81,8 +81,8 @@ class CohortQueue:
         return self._heap[0][2]
 
     def next_number(self) -> int | None:
-        """The lower number of the two cohorts that come next in the heap. A number equal to that of the first cohort is
-        ignored; None if no number is left."""
+        """The number of the next cohort after the first: the lower number of the two that follow it in the heap.
+        A number that equals that of the first cohort is ignored. None if no number is left."""
         first = self._heap[0][0]
         numbers = [number for number, _, _ in self._heap[1:3] if number > first]
         return min(numbers, default=None)
@@ -101,7 +101,7 @@ class CohortQueue:
 
     def put_back(self, cohort: Cohort) -> None:
         """Add a cohort that `pop` has returned, at its new number."""
-        if not cohort.matched:  # Later events are matched again, together with watchers that join here.
+        if not cohort.matched:  # Later events are matched again, for the watchers that join here, too.
             cohort.reached = cohort.number
         there = self._fresh.get(cohort.number)
         if there is not None and not cohort.matched:

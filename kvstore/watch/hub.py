@@ -72,8 +72,8 @@ class _Watching:
 
     def __init__(self) -> None:
         self.watchers: dict[int, Watcher] = {}
-        self.waits_for_room: deque[Watcher] = deque()  # Stalled; may have watchers that are gone.
-        self.is_queued = False  # In the queue of connections that have room again.
+        self.waits_for_room: deque[Watcher] = deque()  # Stalled watchers; some of them may be gone.
+        self.is_queued = False  # True while it is in the queue of connections that have room again.
 
 
 class WatchHub:
@@ -92,7 +92,7 @@ class WatchHub:
         self._whole_number = 0  # The events below this number are matched, and end with a whole revision.
         self._revision = 0  # Everything up to this revision is matched.
         self._oldest = 0  # No watcher needs an event below this number.
-        self._kept = 0  # How many event numbers all groups keep.
+        self._kept = 0  # How many event numbers all groups together keep.
         self._due_groups: deque[Group] = deque()
         self._cohorts = CohortQueue()
         self._ahead: list[tuple[int, int, Watcher]] = []  # A heap by revision.
@@ -480,7 +480,7 @@ class WatchHub:
         watcher.group.idle[watcher] = None
 
     def _join_ahead(self) -> None:
-        """Let those watchers be in step whose first revision is the next one."""
+        """Let watchers be in step if their first revision is the next one."""
         while self._ahead and self._ahead[0][0] <= self._revision + 1:
             watcher = heapq.heappop(self._ahead)[2]
             if watcher.state is WatcherState.AHEAD:

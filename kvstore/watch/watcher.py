@@ -59,7 +59,7 @@ class Watcher:
         self.number = 0
         self.is_within = False
         self.holds_group = False  # It is stalled, and its group keeps event numbers for it.
-        self.asked_revision: int | None = None  # Once all up to here is sent, progress is reported.
+        self.asked_revision: int | None = None  # Progress is reported once all events up to this revision were sent.
 
     @property
     def is_gone(self) -> bool:
@@ -86,8 +86,8 @@ class Group:
         self.range = key_range
         self.watchers = 0
         self.idle: dict[Watcher, None] = {}
-        self.due: deque[Watcher] = deque()  # May have watchers that are gone.
-        self.is_queued = False  # In the queue of groups with due watchers.
+        self.due: deque[Watcher] = deque()  # Some of these watchers may be gone.
+        self.is_queued = False  # True while it is in the queue of groups with due watchers.
         self.holders = 0  # Stalled watchers for which `numbers` are kept.
         self.numbers: list[int] = []
 

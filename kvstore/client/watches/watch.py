@@ -105,8 +105,8 @@ class Watch:
         return _Batches(self)
 
     async def next_batch(self) -> tuple[Change, ...]:
-        """All changes of the next revision. If `__anext__` has returned only some changes of a revision, the rest of
-        its changes."""
+        """All changes of the next revision. If `__anext__` has returned only some changes of a revision, this returns
+        the rest of them."""
         if self._current:
             revision, changes = self._current_revision, tuple(self._current)
             self._current.clear()

@@ -38,8 +38,9 @@ CarrierT = TypeVar("CarrierT", bound=WatchCarrier)
 
 
 def _is_of_an_old_build(error: OperationFailed) -> bool:
-    """True if the build of a member does not know watches. A watch that has begun can then continue at another member,
-    because the member at which it began knows watches. If the history was switched off, every watch ends."""
+    """True if a member has refused a watch because its build does not know watches. A watch that has begun can then
+    continue at another member, because the member at which it began knows watches. False if the history was switched
+    off: then every watch ends."""
     return isinstance(error, Unsupported) and HISTORY_IS_OFF not in str(error)
 
 
@@ -50,7 +51,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._limits, self._random, self._next_request_id = limits, random, next_request_id
         self._streams: dict[WatchStream, None] = {}
         self._waiting: dict[WatchStream, None] = {}
-        self._cut_off: dict[CarrierT, None] = {}  # With watches, but their members know no leader.
+        self._cut_off: dict[CarrierT, None] = {}  # Connections that have watches, but whose member knows no leader.
         self._pinged: dict[CarrierT, int] = {}  # When the member of the connection was last asked who leads.
         self.news: list[WatchStream] = []
 
@@ -71,7 +72,7 @@ class WatchKeeper(Generic[CarrierT]):
             self._end(stream, ClientClosed())
 
     def ask_progress(self, stream: WatchStream) -> None:
-        """Ask the member for a progress message. It sends this after all changes up to its present revision."""
+        """Ask the member for a progress message. The member sends it after all changes up to its present revision."""
         if stream.state is StreamState.OPEN:
             assert stream.connection is not None
             stream.connection.send_body(progress_body(stream.watch_id))

@@ -62,7 +62,7 @@ class WatchStream:
         # The first revision whose changes this watch gives. Set when the first member accepts the watch; 0 until then.
         self.begins_at = 0
         self.error: OperationFailed | None = None
-        self.last_refusal: OperationFailed | None = None  # Why the client has to ask a member again.
+        self.last_refusal: OperationFailed | None = None  # Why the last member has refused or ended the watch.
         self.connection: WatchCarrier | None = None
         self.watch_id = 0
         self.not_before = 0  # The end of a pause (monotonic ns).
