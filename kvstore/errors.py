@@ -289,8 +289,8 @@ class LeadershipLost(LockLost):
 class LeaseLost(StoreError):
     """The block of a lease was cancelled, because its lease has ended or may have ended.
 
-    What the block did before its cancellation is not undone. The store removes the keys of the lease, or has removed
-    them already.
+    The actions of the block before its cancellation are not undone. The store removes the keys of the lease, or has
+    removed them already.
     """
 
     def __init__(self, lease_id: int, reason: str) -> None:

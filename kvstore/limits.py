@@ -170,7 +170,7 @@ class ServiceLimits:
     operator_connections_max: int = 8  # Reserved places, for `hwm status` (`resources.connection_places`).
     closing_connections_max: int = 32  # Refused connections, open for a moment so that clients can read the reason.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further requests wait in the socket.
-    unsent_bytes_max: int = 8 * MIB  # Unread responses of a connection; at the bound, no further ones are made.
+    unsent_bytes_max: int = 8 * MIB  # Unread responses of a connection; at the bound, no more responses are made.
     incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: 32 frames of the greatest size.
     unsent_bytes_total_max: int = (
         256 * MIB
@@ -179,5 +179,5 @@ class ServiceLimits:
     watches_per_connection_max: int = 10_000
     watch_ranges_max: int = 10_000  # Distinct watched ranges of keys.
     history_age_ns_max: int = 0  # The leader compacts older history; 0: no bound (`resources.history_age`).
-    log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work), unless the first is larger.
+    log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work); the first may be larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -57,8 +57,8 @@ def _follow(path: Path) -> tuple[WriteTarget, int | None]:
 
 
 def is_standard_output(path: Path) -> bool:
-    """True if `path` names a descriptor of this process, such as `/dev/stdout`, for the same file as standard
-    output."""
+    """True if `path` is the name of a descriptor of this process (such as `/dev/stdout`), and it refers to the same
+    file as standard output."""
     try:
         number = _own_descriptor(find_target(path).path)
         return number is not None and os.path.samestat(os.fstat(number), os.fstat(1))

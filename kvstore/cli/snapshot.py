@@ -24,8 +24,8 @@ from storage import SNAPSHOT_FORMAT
 
 
 def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
-    """Return None for `-`. A file named `-` can be given as `./-`. The two have to be told apart as texts, because they
-    are equal as paths."""
+    """Return None for `-`. A file named `-` can be given as `./-`. Compare texts, not paths: as paths, `-` and `./-`
+    are equal."""
     return None if value == "-" else Path(value)
 
 

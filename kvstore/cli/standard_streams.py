@@ -110,8 +110,8 @@ class StandardStreams:
 def standard_streams() -> Iterator[StandardStreams]:
     """Replace `sys.stdout` and `sys.stderr` by streams that do not raise.
 
-    A closed standard descriptor is opened on the null device. Otherwise the next file or connection would get its
-    number, and with it the messages of any library that writes to standard error. Streams that are not the
+    A closed standard descriptor is opened on the null device. Otherwise the next file or connection would get the
+    number of this descriptor, and then the messages that libraries write to standard error. Streams that are not the
     interpreter's own, such as those of a test, are left alone.
     """
     closed = _fill_closed_descriptors()

@@ -439,7 +439,7 @@ class Client(MemberCalls, LeaseCalls):
             for item in page.items:
                 yield item
 
-    # Leases, and what is built on them (`kvstore.recipes`).
+    # Leases, and the recipes that are built on them (`kvstore.recipes`).
 
     @property
     def renewals(self) -> Renewals:

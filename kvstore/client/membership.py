@@ -145,8 +145,8 @@ class MemberCalls:
 
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
-        is_certain = True  # Each attempt was refused or never sent, so none had an effect.
-        is_hopeless = False  # The last attempt was refused for good.
+        is_certain = True  # True while each attempt was refused or never sent: none had an effect.
+        is_hopeless = False  # True after an attempt that was refused for good.
         with trio.move_on_after(wait_seconds):
             while True:
                 was_certain = is_certain

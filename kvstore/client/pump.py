@@ -143,7 +143,7 @@ class ClientPump:
         self._last_ticket += 1
         ticket = self._last_ticket
         if request.address is not None:
-            core.tick(now_ns())  # The silence of a new connection counts from now.
+            core.tick(now_ns())  # A new connection counts as silent from now on.
         core.submit(ticket, request, deadline)
         self._waiters[ticket] = trio.lowlevel.current_task()
         self._flush_soon()

@@ -93,8 +93,8 @@ class Exchange:
     """
 
     def __init__(self) -> None:
-        # h11 refuses a head above its bound. With a bound below `room_bytes`, h11 also refuses an unfinished head that
-        # fills the room.
+        # h11 refuses a head above its bound. The bound is lower than `room_bytes`, so h11 also refuses an unfinished
+        # head that fills the room.
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
         self._tail = b""  # The last two received bytes: a CR LF or the end of the head may begin in them.
         self._is_head_only = False
@@ -109,7 +109,7 @@ class Exchange:
         try:
             event = self._next_event(data)
         except h11.RemoteProtocolError as error:
-            error.with_traceback(None)  # Error and traceback form a cycle, which would keep all input.
+            error.with_traceback(None)  # Break the cycle of error and traceback, which keeps all input.
             self.is_garbage = True
         else:
             if event is h11.NEED_DATA:

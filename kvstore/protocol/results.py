@@ -1,7 +1,7 @@
 """Results of the store. In the store and on the wire they are plain tuples; callers get dataclasses.
 
-A result is `(code, revision, ...)`. With any code, `revision` is the store's revision at the command's point in the
-order of commands. If the code is OK (0), the third item is the body, which begins with the kind of the command:
+A result is `(code, revision, ...)`. Whatever the code, `revision` is the revision of the store right after the command.
+If the code is OK (0), the third item is the body, which begins with the kind of the command:
 
     put (1,)
     get (2, record)          or, absent, (2, null, deleted_revision, exact)

@@ -72,7 +72,7 @@ class MemberStatus:
     commit_held_by: tuple[str, ...] = ()  # On the leader: voters with no durable entry above the high-water mark.
     low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that durably applied nothing above it.
     duplicate_members: tuple[str, ...] = ()  # Ids under which two processes connected within a minute.
-    log_held_by: str = ""  # What prevents compaction up to a later index: `own_snapshot` or `low_watermark`.
+    log_held_by: str = ""  # Why the log cannot be compacted further: `own_snapshot` or `low_watermark`.
     watches: int = 0  # The watches of this member's own connections.
     leases: int = 0
     history_events: int = 0

@@ -148,7 +148,7 @@ def _operation(item: Any, depth: int) -> Operation:
 
 
 def _put(item: Any) -> Put:
-    """Read a put. With `keep_value` it must not have a value, and with `keep_lease` no lease_id."""
+    """Read a put. With `keep_value` the put must not have a value, and with `keep_lease` no lease_id."""
     _check_fields(item, {"op", "key", "value", "lease_id", "previous", "keep_value", "keep_lease"}, "a put")
     keep_value, keep_lease = _flag(item, "keep_value", "a put"), _flag(item, "keep_lease", "a put")
     lease_id = _number(item, "lease_id", "a put")

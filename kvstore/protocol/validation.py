@@ -286,7 +286,7 @@ def _validate_writes(body: Sequence[Any]) -> Reason | None:
 
 
 class _Writes:
-    """What the operations of a branch may write. Each item has the place of its operation in the branch.
+    """The keys and ranges that a branch may write. Each item has the place of its operation in the branch.
 
     Several deletions of one key are allowed. Only one branch of an inner transaction runs. So the writes of both
     branches have the place of that transaction, and do not collide with each other.

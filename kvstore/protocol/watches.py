@@ -203,7 +203,7 @@ def message_frame(watch_id: int, revision: int, node_id: str, kind: MessageKind,
 
 
 class FrameSummary(NamedTuple):
-    """What a frame about a watch contains, for metrics. `event_count`: the number of events, if it is an events
+    """A summary of a frame about a watch, for metrics. `event_count`: the number of events, if it is an events
     message. `reason`: the reason, if it is a cancelled message."""
 
     kind: MessageKind
@@ -219,7 +219,7 @@ def summarize_frame(data: bytes) -> FrameSummary:
         kind = MessageKind(fields[0])
         return FrameSummary(kind, reason=fields[1]) if kind is MessageKind.CANCELLED else FrameSummary(kind)
     place = 5
-    for skips_content in (False, False, False, False, True, False, False, False):  # Up to the array of events.
+    for skips_content in (False, False, False, False, True, False, False, False):  # Skip all items before the events.
         number, place = _read_head(data, place)
         place += number if skips_content else 0
     return FrameSummary(MessageKind.EVENTS, _read_head(data, place)[0])

@@ -1,4 +1,4 @@
-"""Which program owns a name, decided without I/O: the common part of locks, elections and semaphores.
+"""Decides, without I/O, which program owns a name: the common part of locks, elections and semaphores.
 
 A contender has a lease, and one key: the name, a slash, and the id of the lease in 16 hex digits. The contenders of a
 name stand in line in the order of the create revisions of their keys. The first `places` of them own the name (a lock

@@ -1,4 +1,5 @@
-"""A lock: waiters get it in order, each owner has a greater fence than the last, and a loss ends the owner's block."""
+"""A lock: waiters get it in order, and each owner has a greater fence than the last. If the lock is lost, the block of
+its owner is cancelled."""
 
 from __future__ import annotations
 

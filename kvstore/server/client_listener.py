@@ -89,7 +89,7 @@ class _Connection(ConnectionPlace):
         self.is_writing = False  # The writer is sending: no other bytes may overtake it.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
-        self.is_greeted = False  # As of the reader's last check of the service.
+        self.is_greeted = False  # Copied from the service at the reader's last check.
         self.is_hurried = True  # `patience` has a deadline (this copy is faster to read).
         self.frame_bytes = 0  # Received bytes of an unfinished frame at the last check.
         self.frame_began = 0.0

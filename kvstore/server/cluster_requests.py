@@ -39,7 +39,8 @@ class ClusterRequests:
         self.snapshots = SnapshotPages(node)
         self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Their number and bound.
         self.watches: Callable[[], int] = lambda: 0  # Their number.
-        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # `last_applied` at the last response; its fields.
+        # `last_applied` at the last response about limits, and the fields of that response.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()
         self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids of members that run twice.
         self.own_address = ""
         self.own_peer_address = ""

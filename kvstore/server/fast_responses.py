@@ -73,7 +73,7 @@ class ResponseBatcher:
                 self._puts(self._connections.get(open_batch.connection_id), open_batch.request_ids, revisions)
                 place += count
             else:
-                opened.expand(tickets[start])  # Not all its commands are puts, or it spans two entries.
+                opened.expand(tickets[start])  # Not all commands of the batch are puts, or the batch spans two entries.
 
     def _one_by_one(self, tickets: Sequence[int], results: Sequence[Any], index: int) -> None:
         """Respond to each command, as `answer` does. Commands of one connection are usually consecutive."""

@@ -519,8 +519,8 @@ class Service:
             self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
-        """Serve requests, with those of frequent kinds in batches. Return how many were served before room or time ran
-        out. The connection must have room for at least one.
+        """Serve requests; those of frequent kinds are served in batches. Return how many were served before room or
+        time ran out. The connection must have room for at least one.
 
         `waiting`: how many requests of the connection wait, including these.
         """

@@ -38,8 +38,8 @@ class HasDeadline(Protocol):
 class DeadlineHeap:
     """The ids of the items in `by_id`, ordered by deadline. Only the owner of the heap changes `by_id`.
 
-    Each item has an entry with a time at or before its deadline. Items with equal deadlines are ordered by id. Which
-    items are due does not depend on which entries were corrected earlier.
+    Each item has an entry with a time at or before its deadline. Items with equal deadlines are ordered by id.
+    Earlier corrections have no influence on the set of items that are due.
     """
 
     __slots__ = ("_by_id", "_entries")

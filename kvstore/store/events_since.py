@@ -1,4 +1,4 @@
-"""The events above a revision: what has to be undone to read a range as of that revision.
+"""The events above a revision, which have to be undone to read a range as of that revision.
 
 A key existed at the revision in two cases. Either its present record was created at or before the revision, or a record
 that was created at or before the revision has been deleted since. A present record that was not modified after the

@@ -49,8 +49,8 @@ class History:
     """The kept events of a store, oldest first. If `is_on` is false, no events are kept.
 
     Hot loops append to the columns of `open` themselves. Before anything reads the history, `settle` must be called: it
-    seals full blocks and enforces the bounds. Which events are kept does not depend on when `settle` is called, because
-    the newest event and the bounds determine the oldest kept event.
+    seals full blocks and enforces the bounds. The time of this call has no influence on the kept events: the newest
+    event and the bounds determine the oldest kept event.
 
     `compact_revision`: older revisions cannot be read. `first_revision`: every event from this revision on is kept. It
     is the compact revision, or the next revision if the events of the compact revision itself were never kept.
@@ -254,7 +254,7 @@ class History:
         return max(self.first_number, block.number + bisect_left(block.revisions, revision))
 
     def events(self, number: int, count_max: int) -> Iterator[Event]:
-        """Up to `count_max` events from `number` on, which is the number of a kept event or `end_number`."""
+        """Up to `count_max` events from `number` on. `number`: that of a kept event, or `end_number`."""
         for each in range(number, min(self.end_number, number + count_max)):
             yield self.event(each)
 

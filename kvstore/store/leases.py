@@ -1,10 +1,10 @@
 """Leases, which are replicated state: the keys of a lease are removed unless the lease's owner keeps renewing it.
 
-A lease expires when an entry is applied whose leader time is at or above the lease's deadline, before the commands of
-that entry. Renewals go through the log too, so a renewal that arrives after the expiry is answered with 0. Leader time
-is the only clock. It stands still while nobody leads and never runs faster than true time. An owner relies on its lease
-for one time to live after it sent the last renewal that was answered. So a lease never expires while its owner relies
-on it.
+A lease expires when an entry with a leader time at or above the lease's deadline is applied. It expires before the
+commands of that entry. Renewals go through the log too, so a renewal that arrives after the expiry is answered with 0.
+Leader time is the only clock. It stands still while nobody leads and never runs faster than true time. An owner relies
+on its lease for one time to live after it sent the last renewal that was answered. So a lease never expires while its
+owner relies on it.
 
 After an election no lease expires until a grace has passed (`hold_until`), so that owners can reach the new leader.
 

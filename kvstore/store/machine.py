@@ -331,10 +331,10 @@ class KvMachine:
         """Apply the commands of each batch at the leader time of the batch.
 
         This is a hot loop for puts under sessions: most commands are such puts. The methods `enter`, `answered` and
-        `keep` of `Sessions`, and the function `put`, are written in line here, which halves their time. Work that is
-        the same for adjacent commands of one session is done once. All other commands are passed to `_apply_command`.
-        That method repeats session bookkeeping of this loop, which is harmless. Tests compare this loop with
-        a machine that uses only `_apply_command`.
+        `keep` of `Sessions`, and the function `put`, are inlined here, which halves their time. Work that is the same
+        for adjacent commands of one session is done once. All other commands are passed to `_apply_command`. That
+        method repeats session bookkeeping that this loop has done; the repetition is harmless. Tests compare this loop
+        with a machine that uses only `_apply_command`.
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time

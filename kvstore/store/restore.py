@@ -85,7 +85,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
     while places.drop_last_block():
         yield
     for block in store.history.blocks:
-        block.strip()  # The revisions stay: a watch hub still looks up in them where its watchers continue.
+        block.strip()  # The revisions stay: a watch hub still searches them for the places of its watchers.
         yield
     by_id = store.leases.by_id
     while by_id:

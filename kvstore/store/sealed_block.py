@@ -153,7 +153,7 @@ class OpenBlock(EventColumns):
         self.appends: Any = (*[column.append for column in columns], self.totals.append)
 
     def append(self, revision: int, key: bytes, before: MaybeRecord, after: MaybeRecord) -> None:
-        """Add the newest event. Hot loops do the same in line, for records without a lease."""
+        """Add the newest event. Hot loops do the same inline, for records without a lease."""
         value, created, modified, version, lease_id = before or ABSENT
         new_value, new_lease_id = (after[0], after[4]) if after else (None, 0)
         if lease_id or new_lease_id:

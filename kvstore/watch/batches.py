@@ -19,7 +19,7 @@ ValueT = TypeVar("ValueT")
 
 
 class EventFilter(NamedTuple):
-    """Which of the events in its range a watcher wants, and whether they must have the record before."""
+    """The kinds of events that a watcher wants, and whether they must have the record before."""
 
     with_previous: bool
     no_puts: bool

@@ -721,7 +721,7 @@ class WatchHub:
             yield from watching.watchers.values()
 
     def _remove(self, watcher: Watcher) -> None:
-        """Forget a watcher. Queues that still have it skip it later."""
+        """Forget a watcher. Queues that still contain the watcher skip it later."""
         group = watcher.group
         group.idle.pop(watcher, None)
         self._release_group(watcher)

@@ -18,7 +18,7 @@ behind read the history."""
 class WatcherState(enum.Enum):
     """The states of a watcher."""
 
-    AHEAD = "ahead"  # The hub has not reached its first revision yet.
+    AHEAD = "ahead"  # The hub has not reached the first revision of the watch yet.
     IDLE = "idle"  # In its group: it was sent every event so far.
     DUE = "due"  # In the queue of its group: there are events to send.
     BEHIND = "behind"  # In a cohort that reads the history.

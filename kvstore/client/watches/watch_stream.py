@@ -18,7 +18,7 @@ from raft import ProtocolError
 
 class WatchCarrier(Protocol):
     """A connection to a member that serves watches. `watches`: the streams by request id. A stream that continues at
-    another member stays there until this member confirms. `heard_at`: when bytes last came (monotonic ns)."""
+    another member stays in `watches` until this member confirms. `heard_at`: when bytes last came (monotonic ns)."""
 
     watches: dict[int, WatchStream]
     heard_at: int
