@@ -66,7 +66,7 @@ def escape_controls_in_json(document: str) -> str:
 def from_text(text: str) -> bytes:
     """Return the bytes that a text stands for. Raises ValueError if the part after `base64:` is not base64."""
     if not text.startswith(PREFIX):
-        return text.encode("utf-8", "surrogateescape")  # Undoes what Python does to arguments that are not UTF-8.
+        return text.encode("utf-8", "surrogateescape")  # Reverses Python's decoding of arguments that are not UTF-8.
     try:
         return base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except binascii.Error as error:

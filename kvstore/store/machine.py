@@ -136,7 +136,7 @@ class KvMachine:
         self._leader_time = 0
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
-        self._expiry_due = 0  # No session or lease expires before this leader time. 0: to be computed.
+        self._expiry_due = 0  # No session or lease expires before this leader time. 0: not computed yet.
         self._unreported = 0  # How many commands were applied since `on_applied` was last called.
         self._chunk_bytes = chunk_bytes
         self.has_changed: Callable[[], None] | None = None  # Called after entries were applied or a state was restored.
