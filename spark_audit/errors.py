@@ -143,7 +143,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # An error of Spark asks the session for its text, and the session has been stopped.
+    except Exception:  # An error of Spark gets its text from the session, which has been stopped.
         text = ""
     lines = [line for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -17,11 +17,11 @@ BLOCK_ROWS = 1 << 16
 class Block:
     """Consecutive keys of the columns, [`first_key`, `last_key`), with their rows [`begin`, `end`).
 
-    In the fields after these, keys, rows and tokens are numbered from the start of the block. `key`: the key of each
-    row. `starts`: as in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the number
-    of tokens. `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys
-    before it. So a running maximum over the block is a running maximum within each key. `origin`: for each key, a stamp
-    below all stamps of this key and above all stamps of the keys before it.
+    All other fields number keys, rows and tokens from the start of the block. `key`: the key of each row. `starts`: as
+    in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the number of tokens. `call`,
+    `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys before it. So a
+    running maximum over the block is a running maximum within each key. `origin`: for each key, a stamp below all
+    stamps of this key and above all stamps of the keys before it.
     """
 
     columns: Columns
@@ -159,12 +159,12 @@ def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
 
 
 def last_place(where: Bools) -> Int64s:
-    """Return for each place the last place up to it (inclusive) at which the condition holds; -1 if there is none."""
+    """Return for each place the nearest place, not after it, at which the condition holds; -1 if there is none."""
     return last_of(np.flatnonzero(where), len(where))
 
 
 def last_of(places: Int64s, count: int) -> Int64s:
-    """Return for each of `count` places the last one of `places` up to it (inclusive); -1 if there is none."""
+    """Return for each of `count` places the nearest one of `places` that is not after it; -1 if there is none."""
     last = np.full(count, NOTHING, np.int64)
     last[places] = places
     return np.maximum.accumulate(last, out=last)

@@ -35,7 +35,7 @@ class Chains:
     ancestor_call: Int64s
     first_return: Int64s
     last_call: Int64s
-    active: Bools  # Whether the cluster has a member or a successor.
+    active: Bools  # Whether the cluster has an operation or a successor.
 
 
 def chains(block: Block, given: Order, made: Clusters) -> Chains:

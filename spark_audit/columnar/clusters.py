@@ -2,8 +2,9 @@
 
 Some responses do not identify the write that they read from. The observation in such a response is ignored. If a key
 has deletions, a read of its absence does not show which deletion it read from, so each such read is a cluster of its
-own. Both rules allow more orders than the history itself allows. So every violation that is found is real, but the
-lack of a violation does not prove linearizability. Such a key is `vague`.
+own. Both rules allow more orders than the history itself allows. So every violation that is found is real, but the lack
+of a violation does not prove linearizability. A key to which one of the rules applies is `vague`. A key with a reported
+version or creation revision is `vague`, too, because clusters ignore these numbers.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
     """Return `finds` without PRESENT and without tokens that several rows wrote; each such entry becomes NOTHING.
 
-    Also return for each row whether it reports or requires more of the state before it than the returned entry says.
+    Also return for each row whether the row says more about the state before it than the returned entry does.
     """
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)

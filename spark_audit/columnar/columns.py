@@ -310,7 +310,7 @@ def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
 def sorted_by(rank: Int64s) -> Int64s:
     """Return a stable argsort of numbers ≥ 0.
 
-    Each rank is packed with its place into one number. To sort these numbers is several times faster than an argsort of
+    Each rank is packed with its place into one number. Sorting these numbers is several times faster than an argsort of
     the ranks.
     """
     place_bits = max(1, len(rank) - 1).bit_length()
@@ -371,7 +371,7 @@ def _valid_output(source: _Source, name: str) -> Bools:
 
 
 def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
-    """Return the values replaced by tokens (NOTHING stays NOTHING), and `tokens` of all keys (see `Columns`).
+    """Return the token of each value (NOTHING stays NOTHING), and `tokens` of all keys (see `Columns`).
 
     The rows must be sorted by key.
     """
@@ -391,7 +391,7 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    # `rank` counts the smaller tokens that stand for values, `owner + 1` those that stand for the absence of a key.
+    # Of the smaller tokens, `rank` stand for values, and `owner + 1` stand for the absence of a key.
     tokens[known] = rank + owner + 1
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))

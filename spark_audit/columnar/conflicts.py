@@ -54,7 +54,7 @@ class ConflictFinder:
         self.core[key, : table.shape[1]] = table
 
     def answers(self) -> None:
-        """Find violations that a single operation shows, or reads together with the write from which they read."""
+        """Find violations that are shown by a single operation, or by reads and the write from which they read."""
         given, made, rows = self._given, self._made, np.arange(len(self._given))
         unwritten = rows[made.unwritten]
         if len(unwritten):
@@ -127,7 +127,7 @@ class ConflictFinder:
         return np.where(cluster < len(self._given), cluster, NOTHING)
 
     def pairs(self, linked: Chains) -> None:
-        """Find pairs of blocks (see `columnar/zones.py`) of which each block would have to precede the other."""
+        """Find pairs of blocks (see `columnar/zones.py`) in which each block would have to precede the other."""
         block = np.flatnonzero(linked.active & (linked.root == np.arange(len(linked.root))) & ~linked.cyclic)
         begin, end = linked.first_return[block], linked.last_call[block]
         forward = block[begin < end]

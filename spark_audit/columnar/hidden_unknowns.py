@@ -93,10 +93,10 @@ class _Slots:
 def _structural(proposal: Proposal, before: States, creations: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
     """Return the slots that need a deletion, and the slots that need a put.
 
-    If the state before a response has a record, a report of absence or of a creation requires a deletion. A report of a
-    creation requires a put, and so does a report of presence if the state has no record. `named`: the places of
-    successful compare-and-sets whose expected revision no write before them has. Each of these places requires a put
-    with this revision.
+    A deletion is missing if the state before a response has a record, but the response reports absence or a new
+    creation. A put is missing if a response reports a creation that no write in the order made, or if it reports
+    presence although the state has no record. `named`: the places of successful compare-and-sets whose expected
+    revision no write before them has. Each of these places requires a put with this revision.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -326,7 +326,7 @@ def _swaps(
 def _filled(
     proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
 ) -> Proposal:
-    """Insert `rows` at `slots`, and fill the slots in `wanted` from their candidates as far as these suffice."""
+    """Insert `rows` at `slots`, and fill the slots in `wanted` while there are candidates for them."""
     for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
@@ -341,9 +341,9 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
 
     In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
     many slots as possible are filled, and the fillers that remain are those called earliest, which fit the most slots.
-    Slots match fillers as closing brackets match opening brackets, so a slot and its filler are neighbours among the
-    brackets of one depth. `origin`: a stamp for each key; all stamps of a key lie above its origin and below the origin
-    of the next key.
+    This is how closing brackets (the slots) match opening brackets (the fillers). So among the brackets of the same
+    depth, a slot comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its
+    origin and below the origin of the next key.
     """
     times = np.concatenate((call, deadline))
     # At equal stamps the call comes before the deadline, because a call at the deadline still meets it.

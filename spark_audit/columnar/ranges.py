@@ -179,7 +179,7 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        clean &= order.revision > 0  # The prefix up to such a place has no revision above that of the place.
+        clean &= order.revision > 0  # Then no operation of the prefix up to the place has a higher revision.
         return _Ends(writer, present, create, version, creation, clean)
 
 

@@ -51,7 +51,7 @@ def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
         zoned = zones(columns.of_keys(suspect), rows_max)
         named = np.where(zoned.status == VIOLATION, WRONG, np.where(zoned.status == NEEDS_SEARCH, LEFT, BY_ZONES))
         verdict[suspect], guessed[suspect], reason[suspect] = named, named == BY_ZONES, zoned.reason
-        # An entry -1 of `zoned.core` stays -1, because it selects the last entry, which is appended here.
+        # An entry -1 of `zoned.core` selects the last entry, which is the -1 appended here. So the entry stays -1.
         rows = np.append(rows_of(columns, suspect), NOTHING)
         core[suspect] = rows[zoned.core]
     return Triage(verdict, guessed, seen.at, core, reason, seen.placed)

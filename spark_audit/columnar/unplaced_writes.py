@@ -36,8 +36,8 @@ class PlacedWrites:
 
     `claimed`, `revision`: the writes whose revision is known from a reported record, and the revision of each.
     `unplaced`, `low`, `high`: the other unknown writes, in the order of their places, and the range in which the
-    revision of each lies. `mover`, `first`, `last`: the alternative ranges; each index has the row of an unplaced
-    write, and the ends of one range of this write.
+    revision of each lies. `mover`, `first`, `last`: the alternative ranges. For each range, `mover` has the row of the
+    unplaced write, `first` and `last` have the ends of the range.
     """
 
     claimed: Int64s = field(default_factory=_none)
@@ -82,11 +82,11 @@ class PlacedWrites:
 
 
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
-    """Choose again which unknown puts stand at the places where no operation can have seen the put.
+    """Choose again the unknown puts at those places where no operation can have seen the put.
 
     The candidates are all unknown puts of the key whose values no operation in the order finds. Those called first take
     the places, in the order of their calls. Deletions of unknown outcome are treated in the same way. Revisions stay at
-    their places. `claimed`: rows whose revision is known from a reported record; these rows stay, too.
+    their places. `claimed`: rows whose revision is known from a reported record; these rows keep their places, too.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -173,7 +173,7 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
 
 
 def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
-    """Return for each place whether the next operation is one whose response and effect do not depend on the value.
+    """Return for each place whether the response and the effect of the next operation do not depend on the value.
 
     Operations at the places `puts` (ascending) are skipped. A deletion does not depend on the value.
     """

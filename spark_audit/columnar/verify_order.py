@@ -1,8 +1,8 @@
 """Verifies an order: it must respect real time, and every response must follow from the state before its operation.
 
-A verified order proves linearizability, no matter how it was found. So this check is the only part of the witness whose
-errors could lead to a wrong verdict. The check is stricter than `model/key.py` in one point: if the write of a record
-has no revision, a response that reports a revision of this record is refused.
+A verified order proves linearizability, no matter how it was found. So a wrong verdict of the witness can come only
+from an error in this check. The check is stricter than `model/key.py` in one point: if the write of a record has no
+revision, a response that reports a revision of this record is refused.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
             for line in opened:
                 if left <= 0:
                     break
-                # If the position is inside a line, the line has grown since, so only its bytes before it are used.
+                # If the position is inside a line, the line has grown since. So only the bytes before the position are
+                # used.
                 line = line[:left]
                 crc, left = zlib.crc32(line, crc), left - len(line)
                 if line.strip(b" \n"):

@@ -52,9 +52,9 @@ class RunCarry:
     effect. `clients`: the last operation of each client, as (call, return or None). `writes`: the number of closed
     changes, and the least and the greatest of their revisions.
 
-    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: call of such a
-    write → the highest revision among the operations that returned before this call, or an upper bound of it if the
-    call was before an earlier cut. `choices`: the revisions that each unplaced write of the carried keys may have.
+    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: call of such a write
+    → the highest revision among the operations that returned before this call. If the call was before an earlier cut,
+    this is only an upper bound. `choices`: the revisions that each unplaced write of the carried keys may have.
     `taken`: the revisions of closed changes, and the claimed revisions. `needs_replay`: whether `Closed.unproven` was
     true for a part of some key.
     """

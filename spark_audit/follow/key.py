@@ -119,7 +119,7 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
 
 
 def _before(state: State) -> State:
-    """Return a state from which one write of the carried record leads to `state`."""
+    """Return a state that one write of the carried record changes to `state`."""
     value, _, create, version = state
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 

@@ -18,8 +18,8 @@ from spark_audit.history.services import SERVICE_OPS
 def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (key, row about this key alone) for every key that the row reports on.
 
-    A range or transaction that failed yields nothing. A row of a service yields nothing, because the rows of
-    `plain_rows` stand for it.
+    A range or transaction that failed yields nothing. A row of a service yields nothing, because its plain rows
+    (`plain_rows`) are projected instead.
     """
     if row["op"] in SERVICE_OPS:
         return

@@ -288,8 +288,8 @@ def plain_rows(row: Row) -> Iterator[Row]:
     If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the operation's
     row yields a deletion of unknown outcome, too. A deletion of a range becomes a transaction that lists the range and
     deletes each listed key; if its outcome is unknown, the transaction only deletes the keys that the request names. A
-    lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If its outcome is
-    unknown, its key is not known either. Then the key of revision 0, which no append makes, stands for it.
+    lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If the outcome of
+    an append is unknown, its key is not known either. The put then has the key for revision 0, which no append makes.
     """
     if not is_service(row):
         yield row

@@ -52,8 +52,9 @@ class Settings:
 
     `independent`: whether values are `[key value]`; None if the first operation decides. `initial`: the initial value
     of each register, as it is stored in a row; None for the default of the format. `nil_read_unknown`: whether a
-    completed read of nil means, as in Knossos, that the value is not known, instead of that the register held nil.
-    `failed_cas_saw_another`: whether a failed compare-and-set means that the register did not have the expected value.
+    completed read of nil means that the value is not known, as in Knossos. Otherwise it means that the register held
+    nil. `failed_cas_saw_another`: whether a failed compare-and-set means that the register did not have the expected
+    value.
     """
 
     independent: bool | None = None

@@ -29,8 +29,8 @@ class ResolvedAppends:
 
     `core`: operations whose responses contradict each other about one append; empty if there are none. `evidence`:
     op_id of an append → the operation whose response shows what the append found. `exact`: if it is true, these
-    operations have a valid order if and only if the original operations have one. If it is false, it is only certain
-    that the original operations have no valid order if these have none.
+    operations have a valid order if and only if the original operations have one. If it is false, only one direction is
+    certain: if these operations have no valid order, the original ones have none.
     """
 
     operations: list[Operation]

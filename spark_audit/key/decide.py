@@ -1,9 +1,9 @@
 """Decides one key.
 
 The decision has no side effects; the Spark job, the local engine and the simulator all run this code. First, the
-witness tries to prove that the key is linearizable. If it cannot, a few operations that are impossible by themselves
-are looked for, because they prove a violation. If none are found, the search decides, first with the writes in the
-order of their revisions, then in any order. A key that is not decided within `configurations_max` is undecided.
+witness tries to prove that the key is linearizable. If it cannot, the code looks for a few operations that are
+impossible by themselves, because these prove a violation. If it finds none, the search decides, first with the writes
+in the order of their revisions, then in any order. A key that is not decided within `configurations_max` is undecided.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from spark_audit.store.revision_claims import UnplacedWrite
 CONFIGURATIONS_MAX = 300_000  # The default of `--configurations-max`, for each key: about 10 s of search.
 CORE_CONFIGURATIONS_MAX = 5_000  # The most configurations for one guess (a small set of operations).
 CORE_OPERATIONS_MAX = 16  # The most operations in a guess, including the writes that its reads may have read from.
-# The most configurations to shrink a counterexample. It is valid even if it is not the smallest.
+# The search spends at most this many configurations to shrink a counterexample, which is valid even if it is not the
+# smallest.
 SHRINK_CONFIGURATIONS_MAX = 100_000
 
 
@@ -32,8 +33,8 @@ SHRINK_CONFIGURATIONS_MAX = 100_000
 class Decision:
     """The decision for one key.
 
-    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: whether it is
-    not proven that the order of revisions explains the key; a replay of the whole store can prove it. `counterexample`:
+    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: True if the
+    order of revisions is not proven to explain the key; a replay of the whole store can prove this. `counterexample`:
     for a violation, a few operations that are impossible by themselves. `suspicion`: why the witness failed.
     `unplaced`: the unplaced writes in the order of the witness (`store/revision_claims.py`).
     """
@@ -84,9 +85,9 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
     """Return the violation that `core` shows by itself; None if no violation is found within the bounds.
 
     All operations must be of one key and one clock, and none may be a weak read or an append. `writers`: every write
-    outside the core, including unknown writes, whose value an operation of the core found or expected, or with whose
-    revision an operation of the core compared. The caller leaves out all other operations of the key, so observations
-    that depend on them are dropped (key/counterexample.py has the proof).
+    outside the core, including unknown writes, on which an operation of the core depends: the operation found or
+    expected the value of the write, or compared with its revision. The caller leaves out all other operations of the
+    key, so observations that depend on them are dropped (key/counterexample.py has the proof).
     """
     excerpt = Excerpt([*core, *writers])
     kept = [_alone(op, excerpt) for op in core]

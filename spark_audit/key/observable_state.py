@@ -63,7 +63,7 @@ class Observability:
 
     @property
     def _version_max(self) -> int:
-        """The value to which versions are reduced if no response depends on them.
+        """If no response depends on versions, all versions above this one count as this one.
 
         If responses depend on both revisions, it still matters whether the record was written again after its creation.
         """

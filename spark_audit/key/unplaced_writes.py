@@ -182,7 +182,7 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """Choose again which unknown puts stand at the places where no operation can have seen the put.
+    """Choose again the unknown puts at those places where no operation can have seen the put.
 
     The candidates are all unknown puts of the key whose values no operation in the order found. Those called first take
     the places, in the order of their calls. Deletions of unknown outcome are treated in the same way. `operations`: all
@@ -210,7 +210,7 @@ def with_earliest_calls(
 
 
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """Return whether the next operation after this place is one whose response and effect do not depend on the value.
+    """Return whether the response and the effect of the next operation after this place do not depend on the value.
 
     Operations of `alike` are skipped. A deletion does not depend on the value, because it does not report which record
     it found.

@@ -1,12 +1,13 @@
 """Checks that the record which a read found fits the revision that its response carries.
 
-This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier
-revision. Other reads are checked in this way, too, as part of the store-wide order. Every misfit that the check finds
-is real, but it accepts a read if an unknown write could explain it. The rules:
+This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier revision.
+Other reads are checked in this way, too, as part of the store-wide order. Every misfit that the check finds is real.
+But the check accepts a read if an unknown write could explain the read. The rules:
 
 - The revision of the record must not be above that of the response.
-- The key must not have an acknowledged write above the revision of the record, up to the revision of the response. If
-  the read found no record, the last acknowledged write up to the revision of the response must be a deletion.
+- The key must not have an acknowledged write whose revision is above that of the record and not above that of the
+  response. If the read found no record, the last acknowledged write up to the revision of the response must be a
+  deletion.
 - The value must have been written at the reported revision, by a write that was called before the read returned. This
   rule is applied only to reads that promise less than linearizability.
 """

@@ -36,7 +36,7 @@ from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
 from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
-Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, number ≥ 1 of its operations that took effect), by sort.
+Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many of its operations took effect, at least 1), by sort.
 # (state, bits of the open completed operations that took effect, unknown operations used).
 Configuration: TypeAlias = tuple[State, int, Spent]
 
@@ -168,7 +168,7 @@ class _Linearizer:
         return set(by_cost[: self._beam])
 
     def _twin(self, op: Operation) -> int | None:
-        """Return what keeps this unknown operation from forming a sort with others: for a transaction, its op_id.
+        """Return the op_id of a transaction, which keeps it from forming a sort with others; otherwise None.
 
         Both branches of the transaction are operations with this op_id, and at most one of them may take effect.
         """

@@ -223,8 +223,9 @@ def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initi
 def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
     """Return the state after the operation at this place; None if the operation does not fit there.
 
-    The operation fits if the state agrees with its response and with later reports of the record that it writes. For an
-    unknown write, the operation must not report a revision of `carried`, the revisions that writes of the order carry.
+    The operation fits if the state agrees with its response and with later reports of the record that it writes. A
+    revision that the operation reports for an unknown write must not be in `carried`, which are the revisions that
+    writes of the order carry.
     """
     if not carried.isdisjoint(revisions_claimed(state, place.operation)):
         return None
@@ -319,9 +320,10 @@ class _Filler:
     def _candidates(
         self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
     ) -> Iterator[Operation]:
-        """Yield one unknown write of each sort: equal steps and guards, or a put whose value is not in `useful`.
+        """Yield one unknown write of each sort.
 
-        A put of the second kind is not yielded if a response names its value, because it is needed elsewhere.
+        Writes with equal steps and guards are of one sort. All puts of values that are not in `useful` are of one sort,
+        too; but such a put is not yielded if a response names its value, because the put is needed elsewhere.
         """
         done = {op.op_id for op in chain}
         offered: set[object] = set()
@@ -341,7 +343,7 @@ class _Filler:
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
     """Return `wanted` together with the values from which unknown compare-and-sets lead to a wanted value.
 
-    Such a value is one that an unknown compare-and-set must find before it can write a value of the result.
+    An unknown compare-and-set must find such a value before it can write a value of the result.
     """
     reached = set(wanted)
     while True:
@@ -366,7 +368,7 @@ def _values_wanted(place: _Place) -> set[str | None]:
 
 
 def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
-    """Return for each place, and each clock of `names`, the latest call by which a write placed there is in time."""
+    """Return for each place, and each clock of `names`, the latest call that a write placed there may have."""
     deadlines: list[dict[str, int]] = []
     now: dict[str, int] = {}
     for op in reversed(order):

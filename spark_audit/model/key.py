@@ -109,7 +109,7 @@ def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None)
     if version == 1:
         mod, create = (create if mod is None else mod), (mod if create is None else create)
     if mod is not None and create is not None and (mod == create) != (version == 1):
-        return None  # The first write of a record, and no other, has the creation revision.
+        return None  # The revisions are equal if and only if the version is 1.
     return state if (mod, create) == state[1:3] else (value, mod, create, version)
 
 

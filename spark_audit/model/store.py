@@ -76,7 +76,7 @@ class WholeStore:
     """The records of all keys. `reversible`: whether old records are kept, so that changes can be undone."""
 
     def __init__(self, *, reversible: bool) -> None:
-        self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # By the bytes of the key.
+        self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # Sorted by the bytes of the key.
         self._deleted: dict[str, int] = {}
         self._trail: list[tuple[str, Record]] = []
         self._reversible = reversible

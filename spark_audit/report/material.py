@@ -22,7 +22,7 @@ NEIGHBOURS_MAX = 40  # The most operations near a violation that are drawn toget
 BUCKETS_MAX = 240  # The most buckets in a plot over time. A screen cannot show more.
 # A short history has fewer buckets, because a p99 of three operations would mean nothing.
 BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25
-# The most plots. There is one per run, or one per clock if the clocks of a run cannot be compared. Runs with violations
+# The most plots on a page. A run has one plot, or one per clock if its clocks cannot be compared. Runs with violations
 # come first.
 PLOTS_MAX = 8
 # The most characters of a value or a response that a tooltip shows.
@@ -58,9 +58,9 @@ class Bucket:
     """A slice of time.
 
     `completed`, `failed`, and the latencies of completed operations belong to the bucket of the return; `unknown` and
-    the lags belong to the bucket of the call. `lag`: by how many revisions the responses to calls of this bucket are
-    behind, at most. The lowest revision in these responses is compared with the highest revision in responses that were
-    returned before the bucket began. `local_lag`: the same for `local` and `bounded` reads, which may be behind; they
+    the lags belong to the bucket of the call. `lag`: the most revisions by which a response to a call of this bucket is
+    behind: the highest revision in responses that were returned before the bucket began, less the lowest revision in
+    responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which may be behind; they
     do not count for `lag`. A lag is None if there is nothing to compare.
     """
 
@@ -195,9 +195,9 @@ def scene(
 ) -> tuple[Bar, ...]:
     """Return the bars of one violation, sorted by call.
 
-    `own`: op_id → bar of a row of the violation. These bars get the words of the violation. The deletion of a key by a
-    lease has no row, so its bar is made from the violation alone. `axis_clock`: the clock of a row → the clock of its
-    axis in the plot of the run (`RunAbout.axis_clock`), which is the clock of the bars returned.
+    `own`: op_id → bar of a row of the violation. These bars show the texts of the violation's operations. The deletion
+    of a key by a lease has no row, so its bar is made from the violation alone. `axis_clock`: the clock of a row → the
+    clock of its axis in the plot of the run (`RunAbout.axis_clock`), which is the clock of the bars returned.
     """
     bars = list(neighbours)
     clock = next((bar.clock for bar in own.values()), "")

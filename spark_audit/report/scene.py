@@ -15,7 +15,7 @@ from spark_audit.report.axis import LEFT, RIGHT, TOP, VIOLATION, WIDTH, TimeAxis
 from spark_audit.report.material import Bar
 
 LANE, BAR = 36, 14
-# If the operations of the violation take less than this share of the axis, a browser first shows only this part of it.
+# If the operations of the violation take less than this share of the axis, a browser first shows only their part.
 FOCUS_SHARE = 0.4
 CLIENT_CHARACTERS_MAX = 24
 LABEL_CHARACTERS_MAX = 60
@@ -32,13 +32,13 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
     """Return whether the bars are of clocks that cannot be compared.
 
-    If they are, the order of bars in different lanes means nothing.
+    If so, the order of bars in different lanes means nothing.
     """
     return len({bar.clock for bar in bars}) > 1
 
 
 def _on_one_axis(bars: Sequence[Bar]) -> list[Bar]:
-    """Return the bars on one axis. If they share none, the first bar of each clock begins at 0."""
+    """Return the bars on one axis. If their clocks cannot be compared, the first bar of each clock begins at 0."""
     if not shares_no_axis(bars):
         return list(bars)
     first = {clock: min(bar.call_ns for bar in bars if bar.clock == clock) for clock in {bar.clock for bar in bars}}

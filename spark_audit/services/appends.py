@@ -20,7 +20,7 @@ APPENDS, SOURCE = "appends", "watch_source"
 
 
 class Append(NamedTuple):
-    """An append. `key`: None if its outcome is unknown."""
+    """An append. `key`: None if the outcome of the append is unknown."""
 
     prefix: bytes
     key: str | None
@@ -53,9 +53,10 @@ def key_findings(appends: Iterable[Append]) -> list[Finding]:
 def assign(appends: Iterable[Append], sightings: Iterable[Sighting]) -> tuple[dict[int, Row], list[Finding]]:
     """Find the keys of the appends of unknown outcome whose records were seen.
 
-    Appends of the same value are exchangeable, so the one called first made the lowest revision. So are the appends of
-    whose records only the keys were seen. `sightings`: of records that no acknowledged operation made. Return op_id →
-    the row that replaces the row of the append, and a finding for each event that is left without an append.
+    Appends of the same value are exchangeable, so the one called first gets the lowest revision. If only the key of a
+    record was seen, all remaining appends to its prefix are exchangeable. `sightings`: only those of records that no
+    acknowledged operation made. Return op_id → the row that replaces the row of the append, and a finding for each
+    event that is left without an append.
     """
     by_key: dict[str, list[Sighting]] = {}
     for one in sorted(sightings, key=lambda one: (as_bytes(one.key), one.seen_ns, one.name.op_id)):
@@ -104,7 +105,10 @@ def _made_up(event: Sighting) -> Finding:
 
 
 def _row(append: Append, key: str, events: Iterable[Sighting]) -> Row:
-    """Return the row of a put under this key. It is acknowledged if an event by the clock of the append shows it."""
+    """Return the row of a put under this key.
+
+    The put is acknowledged if an event with a stamp of the append's clock shows it.
+    """
     name, revision = append.name, prefix_and_revision(key)[1]
     arrivals = [one.seen_ns for one in events if one.name.clock == name.clock]
     row = batch_row(name.op_id, name, [("put", key, append.value)], revision, min(arrivals, default=0))

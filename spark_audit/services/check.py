@@ -24,8 +24,8 @@ class ServiceResult:
 
     `rows`: the number of rows of services. `findings`: the first findings of each property. `counts`: property → the
     number of all its findings. `checked`: property → the number of things that were judged. `lags`: lag (ns, rounded) →
-    the number of events with this lag, which is the time from the return of the write to the arrival of its event.
-    `settled`: op_id → the rows that replace the plain row with this op_id.
+    the number of events with this lag. The lag of an event is the time from the return of the write to the arrival of
+    the event. `settled`: op_id → the rows that replace the plain row with this op_id.
     """
 
     run_id: str
@@ -40,7 +40,7 @@ class ServiceResult:
 
 
 def all_of(rows: Iterable[Row]) -> Callable[[Interest], Iterable[Row]]:
-    """Return a function that returns these rows, whatever the interest is."""
+    """Return a function that returns all these rows for every `Interest`."""
     return lambda _: rows
 
 

@@ -170,8 +170,9 @@ class Plan:
     def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:
         """Yield a finding for each message that has the events of a revision in a wrong order.
 
-        A revision is left out if an acknowledged operation with several changes made it. The other messages are
-        compared with the unknown operations, or with the end of a lease, that may have made the revision.
+        Revisions that an acknowledged operation with several changes made are left out. The messages about any other
+        revision are compared with the operations that may have made it. These are unknown operations, or the end of a
+        lease.
         """
         by_revision: dict[int, list[Listed]] = {}
         for message in listed:

@@ -31,11 +31,11 @@ class KeyResult:
     """What was found about one key, or about several keys together.
 
     `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
-    number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag,
-    which is the time from the return of the write to the arrival of its event. `ends`: the ends of leases that events
-    show. `opened`: the events of which only the whole run shows which unknown write made them. `listed`: the messages
-    about revisions that no acknowledged operation of several changes made. `sightings`: of records that appends of
-    unknown outcome may have made.
+    number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag.
+    The lag of an event is the time from the return of the write to the arrival of the event. `ends`: the ends of leases
+    that events show. `opened`: the events whose unknown write only the check of the whole run can find. `listed`: the
+    messages about revisions that no acknowledged operation of several changes made. `sightings`: sightings of records
+    that appends of unknown outcome may have made.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -156,7 +156,7 @@ class _Key:
         assert source is not None
         value = source.value
         if change is not None and change.value is None and change.kind == "put" and event is not None:
-            value = event.value  # The row of an append has no whole value, but its event has.
+            value = event.value  # The row of an append does not have the whole value, but its event does.
         return _Known(revision, source.kind, value, change, event)
 
     def judge(self) -> KeyResult:
@@ -229,7 +229,7 @@ class _Key:
                 unexplained.setdefault((event.kind, event.value), []).append(revision)
         for (kind, value), revisions in unexplained.items():
             mine = [one for one in self.candidates if one.kind == kind and (kind == "delete" or one.value == value)]
-            mine = list({one.plain_id: one for one in mine}.values())  # A transaction may write it in both branches.
+            mine = list({one.plain_id: one for one in mine}.values())  # Both branches of a txn may write the value.
             mine.sort(key=lambda one: (one.name.call_ns, one.plain_id))
             if kind == "delete":
                 mine = self._by_lease(mine, revisions)
@@ -254,7 +254,10 @@ class _Key:
                     self._judge_end(self.events[revision][0], mine)
 
     def _open(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
-        """Leave an event to the whole run, because the other events of its revision show which candidate made it."""
+        """Leave an event to the check of the whole run.
+
+        The other events of its revision show which candidate made it.
+        """
         mine = [one for one in candidates if not self._is_late(one, event)]
         self.result.opened.append(
             OpenEvent(
@@ -447,8 +450,8 @@ class _Key:
     def _record_problem(self, seen: _Seen, known: _Known | None, may_be: Callable[[Candidate], bool]) -> str | None:
         """Return why a reported record cannot have been the record of the key; None if it can.
 
-        `known`: the last known change up to there. `may_be`: returns whether an unknown write was called in time to
-        have made the record.
+        `known`: the last known change that the report may show. `may_be`: returns whether an unknown write was called
+        in time to have made the record.
         """
         value, create, revision, version = seen
         if create is not None and version is not None:

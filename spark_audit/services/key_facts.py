@@ -273,7 +273,7 @@ def _writes(plain: Row, row: Row) -> Iterator[tuple[str, KeyFact]]:
     else:
         revision = plain.get("revision")
         for key, kind, value in _did_write(plain):
-            if revision is None:  # Without a revision, its place in the order is not known, as for an unknown write.
+            if revision is None:  # A write without a revision has no known place in the order, like an unknown write.
                 yield key, Candidate(kind, value, "txn", 0, plain["op_id"], name)
             else:
                 yield key, Change(revision, kind, value, name._replace(revision=revision))

@@ -1,8 +1,8 @@
-"""Judges leases: until when a lease certainly lived, since when it had certainly ended, and what contradicts this.
+"""Judges leases: how long a lease certainly lived, when it had certainly ended, and which operations contradict this.
 
 If a renewal was answered with a time to live, it found the lease alive, at the call of the renewal or later. So the
-lease cannot expire before this time to live, reduced by the possible drift of the clocks, has passed since the call. A
-revocation may end the lease earlier.
+lease cannot expire until this time to live has passed since the call. The possible drift of the clocks is first
+subtracted from the time to live. A revocation may end the lease earlier.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Lease:
         return max(promises, key=lambda call: (call.name.call_ns + call.ttl_ns, call.name.op_id), default=None)
 
     def ended_before(self, call_ns: int, clock: str, clocks: Clocks) -> LeaseEnd | None:
-        """Return the earliest evidence that the lease had ended before this call; None if the lease may have lived."""
+        """Return the earliest evidence that the lease had ended before this call; None if there is no such evidence."""
         shown = (end for end in self.ends if _is_before(end.seen_ns, end.name.clock, call_ns, clock, clocks))
         return min(shown, key=lambda end: (end.seen_ns, end.name.op_id, end.words), default=None)
 

@@ -1,4 +1,4 @@
-"""Judges the order of events within a revision: it is the order of the changes of the operation that made the revision.
+"""Judges the order of the events of a revision, which must be the order of the changes of the operation that made it.
 
 The facts about a revision are the operation that made it and the messages that delivered it. Only revisions with
 several changes have such facts. If no acknowledged operation made the revision, its messages are compared with the
@@ -18,7 +18,10 @@ KindAndKey: TypeAlias = tuple[str, str]
 
 
 class Steps(NamedTuple):
-    """An operation that changed several keys. `keys`: in the order of its changes. `name`: None for a lease."""
+    """An operation that changed several keys.
+
+    `keys`: the changed keys, in the order of the changes. `name`: None for the end of a lease.
+    """
 
     keys: tuple[str, ...]
     name: RowName | None
@@ -41,7 +44,8 @@ def acknowledged(steps: Iterable[Steps]) -> list[Steps]:
 def judge_order(listed: Iterable[Listed], sources: Sequence[Steps], parts: Mapping[int, WatchPart]) -> list[Finding]:
     """Compare the messages of a revision with the operations that may have made it.
 
-    There is a finding for each message that has the order of none of them. Without `sources`, nothing is judged.
+    There is a finding for each message whose order is not that of any of these operations. If `sources` is empty,
+    nothing is judged.
     """
     found: list[Finding] = []
     for message in sorted(listed, key=lambda one: (one.watch, one.events)):

@@ -18,10 +18,10 @@ Row = dict[str, Any]
 
 
 def settled_rows_of(settlements: Iterable[Settlement]) -> dict[int, list[Row]]:
-    """Return, by op_id of the plain row, the rows that replace it.
+    """Return a mapping: op_id of a plain row → the rows that replace this plain row.
 
-    Several deletions at one revision, as by a lease that ended, become one transaction. Its row replaces the first of
-    these plain rows, and nothing replaces the others.
+    Several deletions at one revision, for example by the end of a lease, become one transaction. Its row replaces the
+    first of these plain rows, and nothing replaces the others.
     """
     by_revision: dict[int, list[Settlement]] = {}
     for one in settlements:
@@ -39,7 +39,7 @@ def settled_rows_of(settlements: Iterable[Settlement]) -> dict[int, list[Row]]:
 
 
 def settled_rows(row: Mapping[str, Any], settled: Mapping[int, Sequence[Row]]) -> Iterator[Row]:
-    """Yield the plain rows of a row. Those that are settled are replaced, by rows that have all fields of `row`."""
+    """Yield the plain rows of a row. A settled plain row is replaced by rows that have all fields of `row`."""
     for made in plain_rows(row):
         for one in settled.get(made["op_id"], ()):
             yield {**dict.fromkeys(row), **one}
@@ -54,7 +54,7 @@ def _plain_id(one: Settlement) -> int:
 def batch_row(plain_id: int, name: RowName, steps: Sequence[Step], revision: int, seen_ns: int) -> Row:
     """Return the acknowledged row for an unknown transaction or deletion of a range that made these changes.
 
-    `seen_ns`: the arrival of an event that shows it.
+    `seen_ns`: the arrival of an event that shows one of the changes.
     """
     return {**_stamps(plain_id, name, name.client, seen_ns, revision), **_changes(steps)}
 
@@ -95,7 +95,7 @@ def _changes(steps: Sequence[Step]) -> Row:
 
 
 def _stamps(plain_id: int, name: RowName, client: str, seen_ns: int, revision: int) -> Row:
-    """Return the fields of a row that was called at the call of `name` and returned by the arrival of an event."""
+    """Return fields of an acknowledged row: its call is that of `name`, and its return is the arrival of an event."""
     return {
         "op_id": plain_id,
         "client": client,

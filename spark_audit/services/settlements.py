@@ -1,4 +1,4 @@
-"""What events show about writes of unknown outcome: those that are settled, and those that are open at first."""
+"""What events show about writes of unknown outcome: writes that are settled, and events whose write is still open."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ class OpenEvent(NamedTuple):
 
     @property
     def step(self) -> Step:
-        """The change that the event tells."""
+        """The change that the event reports."""
         return self.kind, self.key, self.value
 
 
 def all_visible(
     members: Sequence[Candidate], revisions: Sequence[int], segments: Iterable[WatchSegment], clocks: Clocks
 ) -> bool:
-    """Return whether no deletion among `members` can have taken effect unseen before one at these revisions.
+    """Return whether events show every deletion of `members` that took effect up to the last of these revisions.
 
-    That is so if each of them must have made one of the revisions. It is also so if one watch had to deliver all
-    deletions from a revision on that was reached before each of them was called. `segments`: the watches that cover
-    all keys that the deletions may have deleted.
+    This is so if there are at most as many deletions as revisions, because each deletion then made one of the
+    revisions. It is also so if one watch had to deliver all deletions from some revision on, and the store had reached
+    this revision before any of `members` was called. `segments`: the watches that cover all keys that the deletions may
+    have deleted.
     """
     if len(members) <= len(revisions):
         return True

@@ -76,7 +76,7 @@ def settle(
     segments: Sequence[WatchSegment],
     parts: Mapping[int, WatchPart],
 ) -> Settled:
-    """Settle what these events show. `unknown`: by op_id. `segments`, `parts`: the watches of the run."""
+    """Settle the writes that these events show. `unknown`: by op_id. `segments`, `parts`: the watches of the run."""
     return _Settling(opened, unknown, segments, parts).settle()
 
 
@@ -131,7 +131,10 @@ class _Settling:
         return self.unknown.get(source[1]) if source[0] == "row" else None
 
     def _exclude(self) -> None:
-        """If only one operation can have made a revision, it has made no other one. (A lease may end in several.)"""
+        """Exclude an operation that alone can have made a revision from all other revisions.
+
+        The end of a lease is not excluded, because it may make several revisions.
+        """
         revisions: dict[_SourceId, list[int]] = {}
         for revision, sources in self.possible.items():
             for source in sources:
@@ -151,12 +154,15 @@ class _Settling:
                             self._impossible(other, source)
 
     def _orders(self, revision: int, sources: Iterable[_SourceId]) -> list[Steps]:
-        """Return the orders in which these operations may have changed the keys; empty if one of them is not known."""
+        """Return the orders in which these operations may have changed the keys.
+
+        The result is empty if it is not known what one of the operations changed.
+        """
         made: list[Steps] = []
         for source in sorted(sources):
             batch = self._batch(source)
             if batch is None and source[0] == "row":
-                return []  # A transaction that was acknowledged without a revision.
+                return []  # The source is a transaction that was acknowledged without a revision.
             name = batch.name if batch is not None else None
             for branch in self._fitting(source, self.events[revision]):
                 made.append(Steps(tuple(key for _, key, _ in branch), name))
@@ -206,7 +212,7 @@ class _Settling:
     # -- findings
 
     def _impossible(self, revision: int, source: _SourceId | None = None) -> None:
-        """Report a revision that no operation can have made. `source`: the last one, which made another revision."""
+        """Report a revision that no operation can have made. `source`: the last candidate, which made another one."""
         first, *others = self.events[revision]
         told = self._told(first)
         text = f"{self.parts[first.watch].name.words} {told}"

@@ -147,7 +147,10 @@ def order_findings(part: WatchPart, messages: Sequence[Message]) -> Iterator[Fin
 
 
 class _WhenDelivered:
-    """The message with the first event of the latest revision. Events of earlier revisions break the order anyway."""
+    """The message with the first event of the latest revision.
+
+    Earlier revisions need not be remembered, because a later event of such a revision is out of order anyway.
+    """
 
     def __init__(self) -> None:
         self._revision, self._message = 0, -1
@@ -155,7 +158,7 @@ class _WhenDelivered:
     def message_of(self, revision: int, message: int) -> int:
         """Return the number of the message in which this revision first occurred.
 
-        `message`: the number of the current message. It is returned if the revision is not the one of the last call.
+        `message`: the number of the current message, which is returned if the last call was for another revision.
         """
         if revision != self._revision:
             self._revision, self._message = revision, message

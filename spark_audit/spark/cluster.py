@@ -154,7 +154,7 @@ def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
 
     Raises JobFailed if no executor can import it.
     """
-    from spark_audit.spark.package import write_archive  # It imports click, which is not installed on executors.
+    from spark_audit.spark.package import write_archive  # This imports click, which executors do not have.
 
     archive = folder / "hwm-audit-executors.zip"
     write_archive(archive)

@@ -35,7 +35,7 @@ _ATOMS: dict[str, spark.DataType] = {
 def row_schema() -> spark.StructType:
     """Return the fields of a row as a Spark schema. All fields are nullable.
 
-    RULES check which fields are required, because their errors name the line. See
+    RULES, not this schema, check which fields are required, because the errors of RULES name the line. See
     docs/reference/specification.md#103-row.
     """
     made = _data_type(FIELDS)

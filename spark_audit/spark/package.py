@@ -18,7 +18,7 @@ from spark_audit.errors import UnreadablePath
 
 FOR_EXECUTORS = ("spark_audit", "sortedcontainers")
 FOR_DRIVERS = ("click", "rich")  # A driver also needs the packages of the command line.
-# The date of all files in the archive: a constant, so that the same files always give the same archive.
+# All files in the archive have this date, so that the same files always give the same archive.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = """\"\"\"What spark-submit runs: hwm-audit, out of the archive beside it (--py-files).\"\"\"
 

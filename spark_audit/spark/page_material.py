@@ -1,7 +1,7 @@
 """Gathers the material of a page in Spark. The driver receives only what is drawn.
 
-For each violation, this is its operations and at most NEIGHBOURS_MAX others. For each run that is drawn, this is one
-row per bucket.
+For each violation, it receives the operations of the violation and at most NEIGHBOURS_MAX others. For each run that is
+drawn, it receives one row per bucket.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """Return (number of the violation, neighbour) for the violations that have a key, or, if not `keyed`, have none."""
+    """Return (number of the violation, neighbour) for the violations with a key; if not `keyed`, for those without."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)

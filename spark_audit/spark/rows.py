@@ -1,4 +1,4 @@
-"""Implements `RunRows` on Spark: searches the files again for rows that findings show, or that keys are decided from.
+"""Implements `RunRows` on Spark: searches the files again for rows that findings show or that new decisions need.
 
 Requests for rows near unknown writes are frequent. Tasks answer all windows of such a request from Arrow tables, in one
 pass over the files. The driver holds the rows that were found. These are mostly few, and at most about ROWS_MAX per

@@ -55,7 +55,7 @@ _HERE = {
     # Adaptive execution plans every stage again, which gains nothing with few partitions.
     "spark.sql.adaptive.enabled": "false",
 }
-# The default is 200 partitions, for which Python must be started 200 times, which takes 70 s.
+# With the default of 200 partitions, Python is started 200 times, which takes 70 s.
 _SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}
 LOG_TAIL_CHARACTERS_MAX = 2_000  # If Spark does not start, at most this many last characters of its log are shown.
 

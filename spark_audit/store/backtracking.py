@@ -76,7 +76,10 @@ class _Deepest:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a search. `explained`: whether no choice could have affected the contradictions in `found`."""
+    """The outcome of a search.
+
+    `explained`: True if no other choice could have prevented the contradictions in `found`.
+    """
 
     found: list[Contradiction] = field(default_factory=list)
     explained: bool = True
@@ -168,7 +171,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Yield the writes that a response suggests for this gap, because it names the revision or lacks a write."""
+        """Yield the writes that a response suggests for this gap: it names the revision, or shows a missing write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]

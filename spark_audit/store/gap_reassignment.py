@@ -33,7 +33,7 @@ TRIES_MAX = 4_000  # The most segments decided in total. Most segments take a fe
 # Of the free revisions of equal cost between two successive acknowledged operations, at most this many are offered: the
 # highest ones.
 ALIKE_MAX = 8
-_LOOKED_AT_MAX = 256  # The most free revisions between two acknowledged operations that are considered for an offer.
+_LOOKED_AT_MAX = 256  # Between two acknowledged operations, at most this many free revisions are considered.
 # The cost of a revision that another write has, and its cost if that write can have no other revision.
 _HELD, _ALONE = 100, 300
 
@@ -115,8 +115,8 @@ def reassign(
 ) -> list[str]:
     """Decide keys again, so that each unplaced write gets a revision; return the keys for which this fails.
 
-    `open_keys`: keys without a known order by revisions. The result has the keys that have an unplaced write still
-    without a revision, and those of `open_keys` for which no such order is found. If the result is empty, every
+    `open_keys`: keys without a known order by revisions. The result has two kinds of keys: those with an unplaced write
+    that still has no revision, and those of `open_keys` for which no such order is found. If the result is empty, every
     unplaced write of the run has a revision of its own, and all of `open_keys` have an order by revisions.
 
     `reached`: for each unplaced write, the highest revision among the operations that returned before its call.
@@ -149,7 +149,7 @@ class _Reassignment:
         self._claims, self._taken, self._rows = claims, taken, rows
         self._firsts = [first for first, _ in taken]
         self._keys: dict[str, _KeyState | None] = {}
-        self._times_taken: dict[int, int] = {}  # Revision → how many solutions have used it. Each raises its cost.
+        self._times_taken: dict[int, int] = {}  # Revision → how many solutions have used it. Each use raises its cost.
         self._tries = 0
 
     def run(self, around: int) -> Sequence[int]:
@@ -213,7 +213,7 @@ class _Reassignment:
         return bool(done)
 
     def _learn(self, keys: Sequence[str]) -> None:
-        """Fetch the states of those of these keys that are not known yet.
+        """Fetch the states (`_KeyState`) of these keys, except for the states that are already known.
 
         A state is None if it is not certain which unknown writes took effect, or if one of them would be used twice.
         """

@@ -27,7 +27,7 @@ FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 # are ignored.
 AHEAD_MAX = 12
 _MISSING_MAX = 300
-# Counts as the number of missing writes if the reported record was created anew: a deletion, a put, and maybe more.
+# If the reported record was created anew, this counts as the number of missing writes: a deletion, a put, maybe more.
 _OTHER_LIFE = 10
 _ABSENT: Row = {"found": False}
 _PRESENT: Row = {"found": True}
@@ -84,7 +84,7 @@ class Lookahead:
         return noted
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop the observations of these keys, which are violations by themselves, so that no report is reliable."""
+        """Drop the observations of these keys: each is a violation by itself, so no report about it is reliable."""
         for key in keys:
             if key in self._by_key:
                 self._by_key[key] = _KeyHistory()
@@ -217,7 +217,7 @@ def _same(seen: Row, have: Record) -> bool:
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
     """Return the score of a record that has `create` and `version` although a response reports other numbers.
 
-    The score is lower the more writes are missing between this record and the reported one.
+    The more writes are missing between this record and the reported one, the lower is the score.
     """
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE

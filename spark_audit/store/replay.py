@@ -102,7 +102,7 @@ def left_open(rows: int, keys: Sequence[str] = ()) -> str:
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
-    """Return how many rows of one run no single key can decide, and why they cannot be replayed (None if they can)."""
+    """Return the number of rows that no single key can decide, and why they cannot be replayed (None if they can)."""
     multi_key, without_revision = 0, 0
     for row in rows:
         multi_key += row["status"] != "fail" and is_multi_key(row)

@@ -53,9 +53,9 @@ class ReplayStep:
 class ReplayPlan:
     """The plan of a replay.
 
-    `shown`: gap → key → (value, row), for each record that the row reports with the revision of the gap; the value is
-    None if it is not reported. `hinted`: gap → key → value, from weak reads. `owner`: gap → the write that is pinned to
-    it.
+    `shown`: gap → key → (value, row), for each record that a row reports with the revision of the gap; the value is
+    None if the row does not report it. `hinted`: gap → key → value, from weak reads. `owner`: gap → the write that is
+    pinned to it.
     """
 
     steps: list[ReplayStep]

@@ -79,7 +79,8 @@ class _Trail:
 _StateKey: TypeAlias = tuple[State, frozenset[int]]
 # (cost, number of indistinguishable puts used, number of indistinguishable deletions used, writes placed)
 _Path: TypeAlias = tuple[int, int, int, _Trail | None]
-# For each state, the paths to it. A path is left out if another one is at most as high in all three numbers.
+# For each state, the paths to it. A path is left out if another one has no higher cost, no more puts and no more
+# deletions.
 _States: TypeAlias = dict[_StateKey, list[_Path]]
 
 
@@ -201,8 +202,8 @@ def _least(item: tuple[_StateKey, list[_Path]]) -> int:
 class _Names:
     """The revisions and values that the operations of a segment name.
 
-    `seen`: revision of a reported record, if no completed write of the segment carries it → the record's value, or None
-    if no response reports the value.
+    `seen`: revision of a reported record → the record's value, or None if no response reports the value. It has only
+    revisions that no completed write of the segment carries.
     """
 
     revisions: frozenset[int]

@@ -38,7 +38,7 @@ def _seen_before(run: Int32s, op_id: Int64s) -> Int64s:
 
 
 def _open_at_once(frame: Frame, unknown: Bools) -> Int64s:
-    """Return the pairs of consecutive operations of a client of which the first was open when the second was called."""
+    """Return pairs of consecutive operations of one client: the first was still open when the second was called."""
     call = frame.numbers("call_ns", 0)
     ended = frame.numbers("return_ns", 2**63 - 1)
     run, client = frame.codes("run_id"), frame.codes("client")

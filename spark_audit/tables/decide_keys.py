@@ -25,8 +25,8 @@ from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWri
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
-# If the kernel finds a violation in a key with more rows than this, its few operations are first tried as a proof. If
-# they are a proof by themselves, the key needs no search.
+# If the kernel finds a violation in a key with more rows than this, the few operations of the violation are first tried
+# as a proof. If they are a proof by themselves, the key needs no search.
 CORE_FIRST_ROWS = 20_000
 NOTHING_TO_DECIDE = "nothing to decide"
 METHODS = ("witness", "zones", NOTHING_TO_DECIDE)
@@ -126,7 +126,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """Return those of these keys of which a response reports a record that no acknowledged write made."""
+    """Return the keys among these for which a response reports a record that no acknowledged write made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]

@@ -92,7 +92,7 @@ def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
 
 
 def sample_lines(path: str, first: int, last: int) -> pa.Table:
-    """Return a sample of the JSON lines from byte `first` to `last`: the lines in parts of _LINES_BYTES."""
+    """Return a sample of the JSON lines from byte `first` to `last`: the whole lines in parts of _LINES_BYTES each."""
     parts: list[pa.Table] = []
     with Path(path).open("rb") as file:
         for begin in range(first, last, _LINES_EVERY_BYTES):

@@ -1,7 +1,7 @@
 """Checks the order over all keys and the uniqueness of revisions of one run, in numpy.
 
-The result is that of `store/order.py`, but only the few rows that are shown become Python objects. Their texts come
-from `verdict/findings.py`.
+The result is that of `store/order.py`, but only the few rows that are shown become Python objects. The texts of the
+findings come from `verdict/findings.py`.
 """
 
 from __future__ import annotations

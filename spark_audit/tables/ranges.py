@@ -39,8 +39,8 @@ WHOLE_ROWS_MAX = 1 << 22
 class Limits:
     """Numbers of rows.
 
-    `range`: how many rows a range has. `ahead`: how many rows at the end of a range, at least, are decided only with
-    the next range. `left`: the most rows that may wait for the next range. `pending`: the most unknown writes that are
+    `range`: how many rows a range has. `ahead`: at least this many rows at the end of a range are decided only with the
+    next range. `left`: the most rows that may wait for the next range. `pending`: the most unknown writes that are
     considered at once. `whole`: see WHOLE_ROWS_MAX.
     """
 
@@ -158,7 +158,7 @@ class _RangeWalk:
     def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
         if not weak_reads_fit(columns, self._carry):
             return None
-        # Without a completed operation, there are only weak reads, and unknown writes whose effects nobody saw.
+        # Without a completed operation, there are only weak reads, and unknown writes whose effects no response shows.
         if not (~columns.unknown).any():
             return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)

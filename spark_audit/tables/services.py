@@ -47,7 +47,7 @@ def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def plain(frame: Frame, settled: Settled) -> Frame:
-    """Return the plain rows of these rows (`plain_rows`). Those that are settled are replaced.
+    """Return the plain rows of these rows (`plain_rows`). Settled plain rows are replaced.
 
     All rows must be well-formed. A frame without rows of services and without settled rows is returned unchanged.
     """

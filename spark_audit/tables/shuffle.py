@@ -31,7 +31,7 @@ from spark_audit.tables.services import NOTHING_SETTLED, Settled, bad_services, 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
 HOT = "hot"  # The kind of the rows of a hot key. The task that decides the key reads them in the order of `place`.
 BLOCK_BITS = 14  # A block has 2^14 revisions. The order over all keys is checked one block at a time.
-# Every piece includes its whole dictionaries, so a column with a longer dictionary is converted to plain text first.
+# Every piece includes its whole dictionaries. So a column with a longer dictionary than this becomes plain text first.
 DICTIONARY_MAX = 4_096
 PIECE_ROWS_MAX = 1 << 15  # The most rows of a piece, which then has a few MB. Spark passes several pieces at once.
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
@@ -206,7 +206,7 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
     for place, name in enumerate(table.column_names):
         column: Any = table.column(name)
         if name in _MOSTLY_NULL and column.null_count == table.num_rows:
-            # A column of nulls takes no memory if it has no other type.
+            # A column takes no memory if its type is null.
             table = table.set_column(place, name, pa.nulls(table.num_rows))
         elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
             table = table.set_column(place, name, _indexed(column, pa.int8()))

@@ -20,7 +20,7 @@ from spark_audit.history.operation import as_bytes
 from spark_audit.history.services import appended_key
 
 Row = dict[str, Any]
-Steps = Iterator[int]  # A process. At each step, it yields how long it waits for the next one (ns).
+Steps = Iterator[int]  # A process. At each step, it yields how long it waits before its next step (ns).
 
 _MS = 1_000_000
 _NULLS: Row = dict.fromkeys(
@@ -260,7 +260,7 @@ class _Simulation:
         return row, lambda: {"found": self._changed((key, None, 0))[0]}
 
     def _append(self, client: str) -> tuple[Row, Callable[[], Row]]:
-        """A put under a key that the store makes. The key of its row is known when it has taken effect."""
+        """A put under a key that the store makes. The row gets the key only once the put has taken effect."""
         value, prefix = self._value(), "kq/"
         row = self._call(client, "put", key=prefix, value=value, request={"prefix": prefix})
 
@@ -286,9 +286,9 @@ class _Simulation:
         return row, effect
 
     def _txn(self, client: str) -> tuple[Row, Callable[[], Row]]:
-        """A transaction that puts two keys, or puts one and deletes the other.
+        """A transaction that puts one or two keys, or puts one key and deletes another.
 
-        Half of them compare a value. If another value is found, one of the keys is put.
+        It may compare the value of a key. If it finds another value, it puts only this key.
         """
         one, other, value = self._key(), self._key(), self._value()
         steps: list[Row] = [{"op": "put", "key": one, "value": value}]
@@ -336,7 +336,10 @@ class _Simulation:
     # -- watches
 
     def _watch(self, number: int) -> Steps:
-        """A watch, in parts, on all keys, a prefix, one key, or the keys from one on. It may ask for one kind only."""
+        """A watch, in parts, on all keys, a prefix, one key, or all keys from one key on.
+
+        It may ask for only one kind of events.
+        """
         request: Row = {"previous": self.random.random() < 0.6}
         if number:
             request["only"] = self.random.choice((None, None, "put", "delete"))
@@ -428,7 +431,10 @@ class _Simulation:
         self._return(row, {"answer": _canonical(answer)}, 0)
 
     def _lock_owner(self, number: int) -> Steps:
-        """A process that obtains and releases one of two locks, repeatedly. The fence is the revision of its key."""
+        """A process that obtains and releases one of two locks, repeatedly.
+
+        The fence is the revision of the lock's key.
+        """
         while self.left > 0:
             name = self.random.choice(("one", "two"))
             client = f"o{number}.{next(self.lives)}"

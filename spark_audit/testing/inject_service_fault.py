@@ -150,7 +150,7 @@ def _reordered_revision(history: _History) -> Row | None:
 
 
 def _reordered_lease_end(history: _History) -> Row | None:
-    """A watch delivers the deletions by the end of a lease in the wrong order, in one message."""
+    """A watch delivers, in one message, deletions that the end of a lease made, but in the wrong order."""
     known = {row["revision"] for row in history.rows}
     for watch in history.watches:
         for message in watch.messages:
@@ -222,7 +222,10 @@ def _resumed_late(history: _History) -> Row | None:
 
 
 def _expired_early(history: _History) -> Row | None:
-    """A lease ends long before its time to live is over, because its grant was answered with a much longer one."""
+    """A lease ends long before its time to live is over.
+
+    The fault raises the time to live in the answer to the grant.
+    """
     revoked = {_request(row)["lease_id"] for row in history.rows if row["op"] == "lease_revoke"}
     attached = {
         (row["key"], row["revision"]): _request(row).get("lease_id")

@@ -108,8 +108,8 @@ class Verdict:
 
     `properties`: includes those of SERVICE_PROPERTIES only if a history has rows of services. `watches`, `events`: the
     number of watches, and of the events that they delivered. `settled`: the number of unknown writes that were settled,
-    because an event shows their revision. `lags`: lag (ns, rounded) → the number of events with this lag, which is the
-    time from the return of the write to the arrival of its event.
+    because an event shows their revision. `lags`: lag (ns, rounded) → the number of events with this lag. The lag of an
+    event is the time from the return of the write to the arrival of the event.
     """
 
     operations: int = 0
