@@ -170,7 +170,7 @@ def _is_given(option: str) -> bool:
 def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
     """Return the history files at these paths.
 
-    Raises InputError for a wrong path, a run without rows, or a malformed run.json, so that no engine starts.
+    Raises InputError for a wrong path, a run without rows, or a malformed run.json, before any engine starts.
     """
     files = history_files(paths)
     folders = {file.folder for file in files}

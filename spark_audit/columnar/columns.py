@@ -198,7 +198,7 @@ def encode(table: pa.Table) -> Columns:
 
 
 def key_ids(table: pa.Table) -> Int64s:
-    """Return for each row of the table the number of its key, which is its index in `names` of `encode(table)`."""
+    """Return for each row of the table the number of its key: the index of the key in `names` of `encode(table)`."""
     return _key_ids(_Source(table.select(["run_id", "key"])))[0]
 
 

@@ -117,7 +117,10 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
 
 def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
-    """Count the new rows, and check the rules that concern several rows. Return whether one ranks before the cut."""
+    """Count the new rows, and check the rules that concern several rows.
+
+    Return whether a new row ranks before the cut.
+    """
     late = doubtful = False
     bound = _bound(carry.cut)
     for row in sorted(new, key=lambda row: (row["call_ns"], row["return_ns"] is None, row["return_ns"], row["op_id"])):

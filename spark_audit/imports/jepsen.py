@@ -89,7 +89,7 @@ class JepsenLog:
         value, _, error = value.partition("\t")
         cause = error.strip() or None
         if type_ in (":fail", ":info"):
-            # A keyword in place of the value is the reason of the failure. Otherwise it is the value of the call again.
+            # A keyword in place of the value is the reason of the failure. Anything else repeats the value of the call.
             reason = Name(value) if value.startswith(":") else None
             return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:

@@ -16,8 +16,9 @@ return. The number of concurrent operations bounds the memory; the length of the
 - Each change has a revision of its own, so the revision that a response reports for an unknown write belongs to no
   other write (`key/revision_uniqueness.py`).
 - When a put takes effect, all open puts whose values are never read take effect directly before it. The put overwrites
-  them at once, so they restrict no other operation. This is not done if some response depends on a record but does not
-  name its value; an example is a deletion that found a record.
+  them at once, so they restrict no other operation. This is not done if `ordered` is true, if some response depends on
+  a version or a creation revision, or if some response depends on a record but does not name its value; an example is a
+  deletion that found a record.
 - If `ordered` is true, acknowledged writes take effect in the order of their revisions. An order that is found in this
   way is a proof like any other. If none is found, nothing is proven, and a search without `ordered` must decide.
 - A first pass keeps only the BEAM most promising configurations at each return. For most linearizable histories, this
@@ -37,7 +38,7 @@ from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
 Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many of its operations took effect, at least 1), by sort.
-# (state, bits of the open completed operations that took effect, unknown operations used).
+# (state, bits of the open operations of known outcome that took effect, unknown operations used).
 Configuration: TypeAlias = tuple[State, int, Spent]
 
 
@@ -103,7 +104,7 @@ class _Linearizer:
         self._observability = Observability.of(operations)
         self._given = [op for op in operations if op.weak is None]
         self._operations = [self._observability.simplified(op) for op in self._given]
-        # Position of an open completed operation → its bit in the mask of a configuration.
+        # Position of an open operation of known outcome → its bit in the mask of a configuration.
         self._open: dict[int, int] = {}
         self._open_reads: dict[int, int] = {}  # The same, only for open operations that change nothing.
         self._open_idle: dict[int, int] = {}  # The same, only for open puts whose values are never read.

@@ -224,8 +224,8 @@ def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
     """Return the state after the operation at this place; None if the operation does not fit there.
 
     The operation fits if the state agrees with its response and with later reports of the record that it writes. A
-    revision that the operation reports for an unknown write must not be in `carried`, which are the revisions that
-    writes of the order carry.
+    revision that the operation reports for an unknown write must not be in `carried`: those revisions belong to writes
+    of the order.
     """
     if not carried.isdisjoint(revisions_claimed(state, place.operation)):
         return None

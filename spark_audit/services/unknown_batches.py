@@ -1,7 +1,7 @@
 """Finds which unknown transaction or deletion of a range made a revision, from the events that watches delivered.
 
-One operation makes a revision. So all its events that no acknowledged change explains are effects of one operation,
-which is a candidate for each of them. See docs/internals/audit-proofs.md, section 11.
+One operation makes a revision. So all events of a revision that no acknowledged change explains are effects of one
+operation. This operation is a candidate for each of these events. See docs/internals/audit-proofs.md, section 11.
 """
 
 from __future__ import annotations

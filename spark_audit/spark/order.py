@@ -41,7 +41,7 @@ def check_order(
     """Record in `verdict` the rows that break the order, and the revisions that several acknowledged writes carry.
 
     `blocks`: the summaries of all blocks of all runs. `again`: summarizes some blocks once more, each starting from its
-    carry, which is the greatest call of the earlier blocks, by clock. `rows`: returns all rows.
+    carry. The carry is the greatest call of the earlier blocks, by clock. `rows`: returns all rows.
     """
     by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):

@@ -304,7 +304,7 @@ class BacktrackingSearch:
             choice = self._choices.pop()
             self._undo(choice.store_mark, choice.mark)
             gap = self._plan.steps[choice.step].revision
-            # This includes candidates that were tried earlier and failed because of another contradiction.
+            # `tried` includes candidates that failed earlier because of another contradiction.
             bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
             if not bears and not self._untried(choice, gap, conflict):
                 continue

@@ -336,7 +336,7 @@ def _repeated_revision(history: _History) -> Row | None:
 
 
 def _ending(history: _History) -> Iterator[tuple[Row, str]]:
-    """Yield pairs of a read and an appended text with which its value ends.
+    """Yield (read, appended text) for each read whose value ends with the text.
 
     The append had returned before the read was called.
     """
