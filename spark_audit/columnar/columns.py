@@ -66,8 +66,8 @@ NEEDED: pa.Schema = pa.schema(_FIELDS)
 class Columns:
     """The operations of many keys. The rows of key k are those in [`starts[k]`, `starts[k + 1]`).
 
-    `names[k]`: the (run_id, key) of key k. `row`: the number of the row in the input. The next four fields describe
-    an operation that takes effect; an operation of unknown outcome is described as if it does.
+    `names[k]`: the (run_id, key) of key k. `row`: the number of the row in the input. The next four fields describe the
+    effect of an operation; they assume that an operation of unknown outcome takes effect.
 
     `writes`: the token that the operation writes; for a deletion that found a record or may have found one, the token
     of absence. `finds`: the token that the state before the operation must have, or PRESENT or NOTHING; for a failed

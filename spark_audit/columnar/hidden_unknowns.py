@@ -1,4 +1,4 @@
-"""Hidden writes: unknown writes whose value no operation read, but which some response shows to have taken effect.
+"""Hidden writes: unknown writes that some response shows to have taken effect, although no operation read their values.
 
 The response reports a creation revision, a version, absence or presence that the other writes do not explain. So an
 unknown write must stand before a certain place of the order. Such a place is a *slot*. The candidates for a slot are

@@ -1,4 +1,4 @@
-"""The witness for one key whose operations are too many to be handled at once, so that they are split into ranges.
+"""The witness for one key that has too many operations to handle at once. The operations are split into ranges.
 
 The result of the earlier ranges is passed on as a `Carry`: the record after them, the greatest call, and the greatest
 revision. The order of a range begins with the write of the carried record. If the record was written more than once, an
@@ -31,9 +31,9 @@ class Carry:
     """The result of the earlier ranges, from which the next range continues.
 
     `version`: the version of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and
-    the revision of its creation. If there is a record, row 0 of the table from which the columns are made is the
-    record's write: a put at its revision, without any observation. `call`, `last`: the greatest call and the greatest
-    revision so far. `unsure`: whether there is no record because of a deletion of unknown outcome.
+    the revision of its creation. If there is a record, the columns are made from a table whose row 0 is the write of
+    the record: a put at the record's revision, without any observation. `call`, `last`: the greatest call and the
+    greatest revision so far. `unsure`: whether there is no record because of a deletion of unknown outcome.
     """
 
     version: int = 0

@@ -227,9 +227,9 @@ def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
 def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revision: Int64s) -> PlacedWrites:
     """Return the unknown writes of a verified proposal. `replayed`: the states of the proposal.
 
-    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. The nearest places of its key that
-    have a revision bound its own revision. If a reported creation or a comparison determines its revision, both bounds
-    are equal to this revision.
+    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. Its revision lies between the
+    revisions of the nearest places of its key. If a reported creation or a comparison determines its revision, both
+    bounds are equal to this revision.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)

@@ -166,8 +166,9 @@ def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
 def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
     """Return the next cut.
 
-    If the history is complete, the cut is after the last row. Otherwise its call is the settled time, which is the
-    newest stamp less `settled_ns`, and its revision is the highest among the operations that returned before that time.
+    If the run can be decided only at its end, the cut stays. If the history is complete, the cut is after the last row.
+    Otherwise the call of the cut is the settled time, which is the newest stamp less `settled_ns`. The revision of the
+    cut is the highest among the operations that returned before that time.
     """
     if carry.uncut:
         return carry.cut

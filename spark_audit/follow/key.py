@@ -21,7 +21,7 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 Row: TypeAlias = Mapping[str, Any]
 
-BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. No unknown write can precede an operation that returns then.
+BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. No unknown write precedes a return at this stamp.
 # The last acknowledged writes of a key are kept, up to this number, for the check of old reads. If a read is older than
 # all of them, all rows of the key are read again.
 TAIL_WRITES_MAX = 4

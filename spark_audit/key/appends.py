@@ -142,7 +142,7 @@ class _Texts:
         return self._chains[value]
 
     def known(self, value: str, made: dict[int, tuple[str | None, str]]) -> bool:
-        """Return whether it is certain which texts would make this value, and all its appends are in `made`."""
+        """Return whether the texts that make this value are certain, and all appends among them are in `made`."""
         chain = self.chain(value)
         return chain is not None and all(op.op_id in made for op, _ in chain if op.name == "append")
 

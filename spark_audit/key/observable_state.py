@@ -92,7 +92,7 @@ class PendingReads:
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        # The value that an append writes depends on the value before it, so `_may_write` cannot tell it.
+        # The value that an append writes depends on the value before it, so `_may_write` cannot know the written value.
         blind = any(step.kind == "append" for op in operations for step in op.steps)
         self._needs = [[] if blind else _needs(op) for op in operations]
         self._may_write = [_may_write(op) for op in operations]

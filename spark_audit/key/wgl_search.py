@@ -7,8 +7,8 @@ has. A configuration for which this is impossible is dropped. If none is left, n
 return. The number of concurrent operations bounds the memory; the length of the history does not matter.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
-  operations of unknown outcome form one sort with a count. Of two configurations with the same state and the same
-  completed operations, the one that has used no more operations of any sort dominates the other.
+  operations of unknown outcome form one sort with a count. A configuration dominates another one with the same state
+  and the same completed operations if it has used no more operations of any sort.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
 - Parts of the state that no response depends on are dropped, such as a number that is never reported or a value that is
   never read (`key/observable_state.py`).

@@ -18,7 +18,7 @@ from spark_audit.verdict.words import describe, row_words
 
 Row = Mapping[str, Any]
 
-NEIGHBOURS_MAX = 40  # The most operations near a violation that are drawn together with those of the violation.
+NEIGHBOURS_MAX = 40  # At most this many operations near a violation are drawn with those of the violation.
 BUCKETS_MAX = 240  # The most buckets in a plot over time. A screen cannot show more.
 # A short history has fewer buckets, because a p99 of three operations would mean nothing.
 BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25
@@ -186,7 +186,7 @@ def bar_of(row: Row, *, whole: bool) -> Bar:
 
 
 def bar_from(fields: Mapping[str, Any]) -> Bar:
-    """Return the bar of which `asdict` made these fields. The fields may have been converted to JSON and back."""
+    """Return the bar that `asdict` converted to these fields. They may have been converted to JSON and back since."""
     return Bar(**{**fields, "details": tuple((name, text) for name, text in fields["details"])})
 
 

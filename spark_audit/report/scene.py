@@ -25,7 +25,7 @@ _READS = ("get", "range")
 
 
 def draw_scene(bars: Sequence[Bar], label: str) -> str:
-    """Return the SVG. `bars` must be sorted by call, and at least one of them must be guilty."""
+    """Return the SVG. `bars` must be sorted by call, and at least one of them must be `guilty`."""
     return tostring(_Scene(_on_one_axis(bars), label).draw(), encoding="unicode")
 
 

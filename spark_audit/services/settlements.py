@@ -26,7 +26,7 @@ class Settlement:
 
 
 class OpenEvent(NamedTuple):
-    """An event without an acknowledged change, for which an unknown transaction or deletion of a range is a candidate.
+    """An event without an acknowledged change, which an unknown transaction or deletion of a range may have made.
 
     `seen_ns`: its first arrival, by `clock`, at the part `watch`. `candidates`: None if there are too many.
     """

@@ -77,7 +77,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(binary: Path) -> tuple[int | None, bool]:
-    """Start this Java. Return its major version (None if it does not run), and whether it lacks the module."""
+    """Start this Java. Return the major version (None if it does not run), and whether Java lacks the module."""
     version = _version(binary, UNAVAILABLE_ARGUMENT)
     if version is not None:
         return version, False

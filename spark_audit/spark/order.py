@@ -25,7 +25,7 @@ Rerun = Callable[[Mapping[tuple[str, int], Latest]], Iterable[BlockSummary]]
 
 
 def block_from(text: str) -> BlockSummary:
-    """Return the summary of which `asdict` made this JSON object."""
+    """Return the summary in this JSON text, which was written with `asdict`."""
     fields = json.loads(text)
     fields["latest"] = {clock: (call, op_id) for clock, (call, op_id) in fields["latest"].items()}
     return BlockSummary(**fields)

@@ -74,8 +74,8 @@ class HotKey:
 def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
     """Return every SAMPLE_STRIDE-th row of the row groups in [`first`, `last`) of a Parquet file.
 
-    The sample is empty if a column is missing, or if no key has `rows_min` rows in these groups. To find out the
-    latter, only the column of keys is read.
+    The sample is empty if a column is missing, or if no key has `rows_min` rows in these groups. To count the rows of
+    each key, only the column of keys is read.
     """
     groups = list(range(first, last))
     if not groups or not set(_READ) <= set(parquet.read_schema(path).names):

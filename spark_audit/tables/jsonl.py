@@ -117,7 +117,7 @@ _NAMES = frozenset(name for name, _ in (*FIELDS, *OUTPUT))
 
 @cache
 def _lean(names: frozenset[str]) -> pa.Schema:
-    """Return the schema of a row with only those fields, of the row and of its output, that are among these names."""
+    """Return the schema of a row in which the row and its output have only the fields with these names."""
     output = arrow_type(tuple((name, wanted) for name, wanted in OUTPUT if name in names))
     kinds = [(name, output if name == "output" else arrow_type(wanted)) for name, wanted in FIELDS if name in names]
     return pa.schema(kinds)

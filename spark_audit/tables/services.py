@@ -25,7 +25,7 @@ def service_rows(frame: Frame) -> Int64s:
 
 
 def summary_rows(frame: Frame) -> Bools:
-    """Return for each row whether a summary of services needs it: rows of services, and unknown transactions."""
+    """Return for each row whether it is a row of a service or an unknown transaction, which a summary needs."""
     return _of_services(frame) | (frame.codes("op").among("txn") & frame.codes("status").among("unknown"))
 
 

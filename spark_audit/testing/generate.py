@@ -50,7 +50,7 @@ class Shape:
     unknown_share: float = 0.01
     local_share: float = 0.0
     revisions: bool = True
-    skew: float = 0.0  # With 0, all keys are equally frequent. With 1, the first key is drawn half of the time.
+    skew: float = 0.0  # With 0, all keys are equally frequent. With 1, one key gets about half of the draws.
 
 
 class _Store:

@@ -36,8 +36,8 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See `Decision.needs_replay`.
     operations: int = 0
-    # What the checks over all keys need from this key: its revision claims and its unplaced writes. Empty if the key is
-    # a violation by itself, because one finding about it is enough.
+    # What the checks over all keys need from this key: its revision claims and its unplaced writes. There are none if
+    # the key is a violation by itself, because one finding about it is enough.
     traces: Traces = field(default_factory=Traces)
 
 
@@ -152,7 +152,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """Return the violation for an unknown write whose revision is too low: `late` returned before it was called."""
+    """Return the violation for an unknown write with too low a revision: `late` returned before the write's call."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "

@@ -199,5 +199,8 @@ class Verdict:
 
 
 def violation_from(fields: Mapping[str, Any]) -> Violation:
-    """Return the violation of which `asdict` made these fields. The fields may have been converted to JSON and back."""
+    """Return the violation that `asdict` converted to these fields.
+
+    The fields may have been converted to JSON and back since.
+    """
     return Violation(**{**fields, "operations": tuple(ShownOperation(**shown) for shown in fields["operations"])})

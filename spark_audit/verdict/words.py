@@ -191,7 +191,7 @@ def _end(text: str) -> str:
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
-    """Return the sentence for a read whose value lacks an earlier append that nothing overwrote; None if it has all."""
+    """Return the sentence for a read that lacks an earlier append which nothing overwrote; None if it lacks none."""
     seen = reader.steps[0].seen if len(reader.steps) == 1 else None
     if seen is None or seen.value is None:
         return None
