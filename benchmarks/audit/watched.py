@@ -1,7 +1,7 @@
 """Adds watches of all keys to a history made in numpy. Each watch delivers every change, with the record before it.
 
 A watch is recorded as a member's client would record it: one message per revision, in rows of a bounded number of
-events, each of which resumes the row before it.
+events. Each row resumes the watch where the previous row ended.
 """
 
 from __future__ import annotations

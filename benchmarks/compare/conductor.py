@@ -42,7 +42,8 @@ class Conductor:
                 self._run_group(group, list(cells), repetition)
 
     def _run_group(self, group: Group, cells: Sequence[Cell], repetition: int) -> None:
-        # Another contender begins in each repetition, so that none has an advantage because the disk has warmed up.
+        # Each repetition begins with a different contender, so that none has an advantage because the disk has warmed
+        # up.
         turn = (repetition - 1) % len(self.contenders)
         for contender in (*self.contenders[turn:], *self.contenders[:turn]):
             wanted = [cell for cell in cells if contender.takes_part(cell)]

@@ -47,8 +47,8 @@ class Course:
     greedy_in_flight: int = WINDOW_MAX
     overload_seconds: float = 20.0
     overload_factor: float = 3.0
-    # All these connections together can have more open requests than a leader admits proposals, so that it must refuse
-    # some requests (Busy).
+    # The open requests of all these connections can exceed the number of proposals that a leader accepts, so the leader
+    # must refuse some requests (Busy).
     overload_connections: int = 32
     recovery_seconds: float = 30.0
 

@@ -1,10 +1,10 @@
 """etcd's gRPC calls KV.Put and KV.Range, written directly as HTTP/2 frames: the cheapest possible gRPC client.
 
 `grpcio` reaches only a few thousand calls per second and core, so a benchmark with it would measure `grpcio` and not
-etcd. `h2load` can only repeat one key. This dialect sends the same frames as these programs: per request a HEADERS
-frame of six indexed fields and a DATA frame. Real clients send such HEADERS frames after their first request, and they
-cost a server the least to read. The dialect obeys the flow control of streams and of the connection, and answers
-settings and pings.
+etcd. `h2load` can only repeat one key. This dialect sends the same frames as these programs. Each request has a HEADERS
+frame of six indexed fields and a DATA frame. Real clients send such HEADERS frames after their first request, and no
+other HEADERS frame is cheaper for a server to read. The dialect obeys the flow control of streams and of the
+connection, and answers settings and pings.
 
 An answer counts as a success if it has a message and then ends, because etcd (grpc-go) sends no message with an error.
 In addition, the store's revisions before and after the run show whether every put took place.
@@ -37,7 +37,7 @@ _HEAD = struct.Struct(">HBBBI")  # The fields: length (two fields), type, flags,
 _OPENING = struct.Struct(">5sI6s5sI5s")
 # The header-table entries: POST, http, path (66), authority (65), content-type (64), te (63).
 _BLOCK_RANGE = bytes([0x83, 0x86, 0xC2, 0xC1, 0xC0, 0xBF])
-_BLOCK_PUT = bytes([0x83, 0x86, 0xBE, 0xC1, 0xC0, 0xBF])  # As _BLOCK_RANGE, but the path is entry 62.
+_BLOCK_PUT = bytes([0x83, 0x86, 0xBE, 0xC1, 0xC0, 0xBF])  # The same as _BLOCK_RANGE, but the path is entry 62.
 
 
 def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -120,7 +120,7 @@ class EtcdDialect:
         self.errors: Counter[str] = Counter()
         self._values = itertools.cycle([bytes_field(2, value) for value in values])
         self._put_bytes = 2 + KEY_BYTES + len(bytes_field(2, values[0]))
-        # A shorter answer to a get means that the key is absent.
+        # If an answer to a get is shorter, the key is absent.
         self._answer_bytes_min = len(values[0]) if work == "get" else 0
         self._stream = 1  # The number of the next stream.
         self._out: list[bytes] = []
@@ -132,7 +132,7 @@ class EtcdDialect:
         self._answered: set[int] = set()  # The streams whose message has arrived, but whose end has not.
         self._received_bytes = 0
 
-    # The requests before and after the load, one at a time.
+    # These methods make the requests before and after the load, one at a time.
 
     def setup(self, link: socket.socket) -> int:
         host, port = link.getpeername()[:2]

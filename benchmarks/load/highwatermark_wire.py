@@ -43,7 +43,7 @@ class HighwatermarkDialect:
         self.errors: Counter[str] = Counter()
         self._values = itertools.cycle([encode_item(value) for value in values])
         self._value_bytes = len(encode_item(values[0]))
-        # A shorter answer to a get means that the key is absent.
+        # If an answer to a get is shorter, the key is absent.
         self._answer_bytes_min = len(values[0]) if work == "get" else 0
         self._session = b""
         self._last_id = FIRST

@@ -1,7 +1,7 @@
 """`python -m benchmarks.single.history`: measures what the kept history of the store costs.
 
-Each measurement runs in a fresh process, with the garbage collection of a member. All times are CPU times, so other
-processes do not count. The measurements are:
+Each measurement runs in a fresh process, with Python's garbage collector set as in a member. All times are CPU times,
+so other processes do not count. The measurements are:
 
 Puts: the CPU time to apply a put (`KvMachine.apply_batch`, in sessions), alternately without and with history. This is
 measured for entries of one put and for entries of 100 puts. The history is full, so each put adds an event and drops
@@ -233,7 +233,7 @@ def measure_longest_step(events: int) -> dict[str, Any]:
     filled.fill(events)
     entries, more = filled.puts(22_000, 1), filled.puts(2_000, 1)
     gc_tuning.freeze_state()
-    # Do not measure the first collection, which visits all maps that are written.
+    # Do not measure the first collection after the freeze: it visits every map to which a put has written since.
     filled.apply_all(entries[:2_000])
     del entries[:2_000]
     single = [_spent([lambda each=each: filled.machine.apply_batch([each])])[0] for each in entries]

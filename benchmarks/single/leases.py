@@ -6,7 +6,7 @@ times are CPU times, so other processes do not count. Leader time is simulated. 
 Renewals: all leases are renewed every third of their TTL, as the client does, by commands with 1,000 ids each. Each
 command has an entry of its own. The entries are spread evenly over the time, or follow each other at once.
 
-Expiry: leases with one key each end, within one second or all at the same time. As a leader would, the benchmark
+Expiry: leases expire, each with one key, within one second or all at the same time. As a leader would, the benchmark
 applies an entry without commands every 10 ms, and at once while further leases are due.
 
 Removal: one command deletes a range of keys, and the end of a lease deletes as many keys.
@@ -63,7 +63,8 @@ class Leased:
         self.apply(0, [RaiseFeatureLevel(2)])
 
     def apply(self, now: int, commands: Sequence[Command]) -> None:
-        """Apply one entry. The time includes that for finding the next deadline, as a leader does after each entry."""
+        """Apply one entry. The time includes the search for the next deadline, which a leader makes after each
+        entry."""
         self._index += 1
         entry = Entry(
             self._index, 1, EntryKind.COMMANDS, encode_batch(now, [encode_command(each) for each in commands])
@@ -122,7 +123,7 @@ def measure_renewals(leases: int, *, spread: bool) -> dict[str, Any]:
 
 
 def measure_expiry(leases: int, *, spread: bool) -> dict[str, Any]:
-    """Let leases with one key each end: within one second if `spread`, and else all at the same time."""
+    """Let leases expire, each with one key: within one second if `spread`, and otherwise all at the same time."""
     leased = Leased()
     for number in range(1, leases + 1):
         now = number * SECOND_NS // leases if spread else 0

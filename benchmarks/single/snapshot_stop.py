@@ -147,7 +147,8 @@ class Trial:
 
 
 class SteadyPuts:
-    """Puts at a steady rate, in equal shares by all tasks. `latencies`: the latencies of the current window, in ms."""
+    """Puts at a steady rate. All tasks make equal shares of them. `latencies`: the latencies of the current window, in
+    ms."""
 
     def __init__(self, client: Client, keys: int, rate: float) -> None:
         self._client, self._keys, self._interval = client, keys, TASKS / rate

@@ -1,8 +1,8 @@
 """`python -m benchmarks.single.watchers`: many watchers of one key on few connections, beside a load of puts.
 
 Three members run as processes. Windows with and without the watchers alternate; in both, clients put other keys. While
-the watchers are there, another client writes the watched key once a second. A process of its own holds the
-connections. It counts the frames that it receives, and does not decode them.
+the watchers are there, another client writes the watched key once a second. A separate process holds the connections of
+the watchers. It counts the frames that it receives, and does not decode them.
 
 An event's delay begins when the client that wrote the key has the answer, and ends when the last watcher's frame has
 been read. One more connection with as many watches reads nothing at all.
@@ -71,7 +71,8 @@ class FrameCounter:
 
 
 def connect(address: str, watches: int) -> socket.socket:
-    """A connection that has asked for so many watches of the key. Nothing but the member's hello is read yet."""
+    """Return a connection that has asked for `watches` watches of the key. Only the member's hello has been read from
+    it."""
     host, _, port = address.rpartition(":")
     link = socket.create_connection((host, int(port)))
     link.sendall(frame(encode_client_hello()))
@@ -82,7 +83,7 @@ def connect(address: str, watches: int) -> socket.socket:
 
 
 class Watchers:
-    """Connections with watches of one key, in one process. `delays`: of each event, in seconds."""
+    """Connections with watches of one key, in one process. `delays`: the delay of each event, in seconds."""
 
     def __init__(self, links: Sequence[socket.socket], watches: int) -> None:
         self._streams = [trio.SocketStream(trio.socket.from_stdlib_socket(link)) for link in links]
@@ -142,7 +143,8 @@ async def watch(address: str, endpoints: Sequence[str], connections: int, watche
 
 @contextmanager
 def watching(cluster: Running, connections: int, watches: int) -> Iterator[list[float]]:
-    """Watchers on the leader in a process of their own, for the time of the block. The list is filled at its end."""
+    """Run watchers on the leader, in a process of their own, during the block. At the end of the block the list is
+    filled."""
     leader = cluster.addresses[cluster.find_leader()]
     command = [sys.executable, "-m", "benchmarks.single.watchers", "--reader", leader, *cluster.addresses.values()]
     options = ["--connections", str(connections), "--watches", str(watches)]
@@ -158,7 +160,7 @@ def watching(cluster: Running, connections: int, watches: int) -> Iterator[list[
 
 
 def spec(seconds: float, seed: int) -> LoadSpec:
-    """Puts of other keys; all keys once if `seconds` is 0."""
+    """Return a load of puts of other keys, or of every key once if `seconds` is 0."""
     return LoadSpec(
         kind="highwatermark",
         endpoints=[],
@@ -176,7 +178,7 @@ def spec(seconds: float, seed: int) -> LoadSpec:
 
 
 def measure(connections: int, watches: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """Windows with and without watchers, in turns."""
+    """Measure windows with and without watchers, in turns."""
     contender = next(each for each in CONTENDERS if each.name == "highwatermark")
     with tempfile.TemporaryDirectory(dir=data_folder(None)) as folder, running(contender, 3, Path(folder)) as cluster:
         cluster.run(spec(0.0, 0))

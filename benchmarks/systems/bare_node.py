@@ -177,7 +177,7 @@ class Leader:
                     os.read(number, RECEIVE_BYTES_MAX)
                 elif number in self._followers:
                     data = self._followers[number].recv(RECEIVE_BYTES_MAX)
-                    # Positions are short enough that loopback never splits one.
+                    # A position is so short that loopback never splits it.
                     self._acknowledged[number] = POSITION.unpack(data[-POSITION.size :])[0]
                 elif number == self._listener.fileno():
                     self._accept()

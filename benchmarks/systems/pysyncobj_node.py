@@ -40,7 +40,7 @@ TUNED: dict[str, Any] = {
     "logCompactionMinTime": 1 << 40,
 }
 UNBATCHED_IN_FLIGHT_MAX = 15
-DRAIN_SECONDS_MAX, FILL_SECONDS_MAX = 20.0, 600.0  # Bounds, because PySyncObj sometimes never calls back.
+DRAIN_SECONDS_MAX, FILL_SECONDS_MAX = 20.0, 600.0  # PySyncObj sometimes never calls back.
 IDLE_TICK_SECONDS = 0.002
 LEADER_CALL_SECONDS = 0.001
 

@@ -306,7 +306,7 @@ def _line_of(server: subprocess.Popen[str]) -> str:
     Raises SystemFailed if the output has ended, or after LOAD_SECONDS_MAX.
     """
     assert server.stdout is not None
-    # `select` does not see lines in Python's buffer. None is there, because a server writes one line per answer.
+    # `select` does not see lines in Python's buffer. The buffer is empty, because a server writes one line per answer.
     if not select.select([server.stdout], [], [], LOAD_SECONDS_MAX)[0]:
         raise SystemFailed("a member does not answer")
     line = server.stdout.readline()
