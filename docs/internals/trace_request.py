@@ -5,9 +5,9 @@ The trace contains every call of a Python function of the project on the loop of
 is a run of consecutive calls inside one file. `put` and `get` trace the leader. `append` traces a follower while the
 client puts. `fault` traces a follower from the death of the leader until this follower leads and has answered one put.
 
-Prints the number of files and of stays per request. They are those of the median request, if the leader is traced;
-otherwise they are averages, to which heartbeats and timers add some stays, the more the slower the machine is. With
-`--files`, prints each file with its calls per request (averages).
+Prints the number of files and of stays per request. If the leader is traced, these are the numbers of the median
+request. Otherwise they are averages: heartbeats and timers add some stays to them, and on a slow machine they add more.
+With `--files`, prints each file with its calls per request (averages).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Trace:
         self.calls: Counter[str] = Counter()
         self.stays = 0
         self.requests: list[tuple[int, int]] = []  # (files, stays) of each request, if this is the leader.
-        self._files: set[str] = set()  # Entered since the present request has arrived.
+        self._files: set[str] = set()  # The files entered since the present request arrived.
         self._stays_before = 0
         self._names: dict[str, str | None] = {}
         self._last = ""
@@ -87,7 +87,7 @@ def _name_of(path: str) -> str | None:
 
 
 def free_addresses(count: int) -> list[str]:
-    """`count` addresses of this machine at which nobody listens now."""
+    """Return `count` addresses of this machine at which nobody listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
