@@ -18,7 +18,7 @@ class Dialect(Protocol):
     errors: Counter[str]
 
     def setup(self, link: socket.socket) -> int:
-        """Carry out the handshake on the socket, which still blocks. Returns the revision of the store."""
+        """Carry out the handshake on the socket, which is still in blocking mode. Returns the revision of the store."""
 
     def revision(self, link: socket.socket) -> int:
         """Request and return the revision of the store. No other request may be open."""
