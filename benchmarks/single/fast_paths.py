@@ -64,7 +64,6 @@ class FastPath:
     replaces: str
     by: str
     loads: tuple[tuple[str, int], ...]
-    contender: str = "highwatermark"
     beside: str = ""
 
 
@@ -142,14 +141,6 @@ FAST_PATHS: tuple[FastPath, ...] = (
         "if FAST_PATHS and is_whole and",
         "if False and is_whole and",
         (("log", 1), ("log", 16)),
-    ),
-    FastPath(
-        "ResponseReader",
-        "kvstore/client/member_connection.py",
-        "if not FAST_PATHS or end < 4 or",
-        "if True or end < 4 or",
-        (("put", 1), ("put", 64), ("get", 64)),
-        "highwatermark-client",
     ),
 )
 
@@ -240,7 +231,7 @@ def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, secon
 
     One cluster runs on each copy, and windows alternate between the clusters.
     """
-    contender = next(each for each in CONTENDERS if each.name == path.contender)
+    contender = next(each for each in CONTENDERS if each.name == "highwatermark")
     loads = [load for load in path.loads if load[0] != "log"]
     if not loads:
         return
