@@ -23,7 +23,7 @@ for _package in (raft, storage, kvstore, harness, spark_audit):
         f"{_package.__name__} comes from {_package.__file__}, not from {ROOT}: tests would prove nothing"
     )
 
-# How long an example takes says how busy the machine is; what must end in time has a limit of its own.
+# How long an example takes depends on how busy the machine is; a test that must end in time has its own limit.
 hypothesis.settings.register_profile("busy", hypothesis.settings.default, deadline=None)
 hypothesis.settings.load_profile("busy")
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start be interrupted, although a shell that runs the tests in the background ignores
-    SIGINT: children inherit that, but no handler."""
+    """Let processes that tests start be interrupted. A shell that runs the tests in the background makes them ignore
+    SIGINT, and children inherit that; with a handler here, which no child inherits, they do not."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

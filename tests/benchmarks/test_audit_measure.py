@@ -39,7 +39,7 @@ def test_the_memory_of_its_children_counts_and_they_end_with_it() -> None:
 
 
 def wait_until_ended(pid: int, *, seconds_max: float = 30.0) -> None:
-    """A process that has ended and that nobody reaps counts as ended."""
+    """Wait until the process has ended; a zombie, which nobody has reaped, counts as ended."""
     deadline = time.monotonic() + seconds_max
     with contextlib.suppress(psutil.NoSuchProcess):
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

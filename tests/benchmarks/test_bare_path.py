@@ -1,4 +1,4 @@
-"""The bare path answers each put once, a majority having it, and both of its stores count alike."""
+"""The bare path answers each put once, when a majority has stored it, and both of its stores count the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single calls of one client: what is measured, and what is said of it."""
+"""Single calls of one client: what is measured, and what the report says about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of an endurance run: green only for what was seen, and red for each thing that may not be."""
+"""The judge of an endurance run passes only what it has seen, and fails for each thing that must not happen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALM, LATE = 0.02, 0.9
 
 
 def a_run(change: Callable[[int, Sample], None] | None = None) -> list[Sample]:
-    """Ninety seconds in which all is well, but for what `change` does to each sample."""
+    """Ninety seconds in which all is well, except for what `change` does to each sample."""
     samples = []
     for number in range(90):
         phase = "steady" if number < 60 else "overload" if number < 70 else "recovery"
@@ -111,7 +111,7 @@ def test_memory_that_grows_in_the_last_third_is_found() -> None:
 
 
 def test_memory_may_grow_while_the_log_cache_is_filling() -> None:
-    """`raft.RaftConfig.log_cache_bytes_max`: a bound that is not reached yet is no leak."""
+    """Memory that grows while the log cache is below `raft.RaftConfig.log_cache_bytes_max` is no leak."""
 
     def grow(number: int, sample: Sample) -> None:
         if number >= 40:
@@ -130,7 +130,7 @@ def test_one_long_wait_of_the_light_client_is_found() -> None:
 
 
 def test_an_overload_may_be_slow_but_not_endless() -> None:
-    """2 s, and twice what 10,000 open requests take at 10,000 a second."""
+    """The bound is 2 s plus twice the time that 10,000 open requests take at 10,000 a second."""
 
     def wait(number: int, sample: Sample) -> None:
         sample.load_max_ms = 3_900.0 if number == 65 else 80.0
@@ -145,7 +145,7 @@ def test_an_overload_may_be_slow_but_not_endless() -> None:
 def test_an_overload_may_cost_memory_for_what_is_open_and_no_more() -> None:
     def grow(number: int, sample: Sample) -> None:
         if number >= 60:
-            sample.rss["n1"] = 261 * MIB  # A fifth more than 200, and 2 KiB for each of 10,000 requests, are less.
+            sample.rss["n1"] = 261 * MIB  # More than 200 MiB, a fifth of it, and 2 KiB for each of 10,000 requests.
 
     assert failing(a_run(grow)) == ["overload: memory of n1 is bounded"]
     assert failing(a_run(grow), replace(BOUNDS, window_requests=20_000)) == []
@@ -160,7 +160,7 @@ def test_recovery_is_counted_from_the_end_of_the_overload_to_the_end_of_the_last
         return a_run(late)
 
     back = recovery_seconds(late_until(72.0), BOUNDS)
-    assert back == pytest.approx(71.9 + LATE - 69.0)  # The overload's last sample is at 69.
+    assert back == pytest.approx(71.9 + LATE - 69.0)  # The last sample of the overload is at second 69.
     assert failing(late_until(72.0)) == []
     assert failing(late_until(81.0)) == ["after the overload the light client's p99 is back"]
 
@@ -174,7 +174,7 @@ def test_a_client_that_is_not_seen_calm_for_long_enough_is_not_back() -> None:
 
 
 def test_a_recovery_in_which_nothing_is_answered_is_none() -> None:
-    """As after an election, if the load went on asking a member that leads no more."""
+    """This happens after an election, if the load goes on asking a member that no longer leads."""
 
     def refuse(_: int, sample: Sample) -> None:
         if sample.phase == "recovery":
@@ -214,7 +214,7 @@ def test_ticks_add_up_to_all_that_was_answered(server: AnsweringServer) -> None:
 
     assert [tick.get("ended", False) for tick in ticks] == [False, False, True]
     assert ticks[-1]["puts"] == server.puts
-    assert 0 < server.puts - sum(tick["answers"] for tick in ticks) <= 8  # What was open at the end.
+    assert 0 < server.puts - sum(tick["answers"] for tick in ticks) <= 8  # The requests that were open at the end.
     assert ticks[-1]["unanswered"] == 0
     assert not any(tick["errors"] or tick["refused"] for tick in ticks)
 
@@ -243,7 +243,7 @@ def test_a_spec_survives_the_wire() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(110)
 def test_a_smoke_run_goes_through_all_phases_on_real_members_and_says_what_it_found(tmp_path: Path) -> None:
-    """Whether everything holds is up to the machine; that it is found out is not."""
+    """Whether every bound holds depends on the machine; that the run checks each of them does not."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.endurance", "--smoke", "--folder", tmp_path / "data", "--out", tmp_path],
         capture_output=True,

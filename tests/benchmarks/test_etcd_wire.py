@@ -1,4 +1,4 @@
-"""The frames that etcd gets (RFC 9113, RFC 7541, protobuf), and what is made of its answers."""
+"""The frames that are sent to etcd (RFC 9113, RFC 7541, protobuf), and how its answers are read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_dialect(value_bytes: int = 128, work: str = "put") -> EtcdDialect:
 
 
 def frames_of(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """(kind, flags, stream, payload) of each."""
+    """(kind, flags, stream, payload) of each frame."""
     found, position = [], 0
     while position < len(data):
         length = int.from_bytes(data[position : position + 3], "big")

@@ -45,7 +45,7 @@ def test_a_path_that_has_moved_is_an_error_and_no_ratio_of_one(tmp_path: Path) -
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("start", [["-c", "import raft.runtime; print(raft.__file__)"], ["-m", "raft.place"]])
 def test_every_process_of_a_measurement_imports_the_copy(start: list[str], tmp_path: Path) -> None:
-    """Also one that starts in the folder of the repository, which Python would search first."""
+    """Even a process that starts in the folder of the repository, which Python would otherwise search first."""
     copy = copy_without([], tmp_path / "copy")
     (copy / "raft" / "place.py").write_text("print(__file__)\n")
 

@@ -1,4 +1,4 @@
-"""The loops keep what they promise: so many in flight, or a schedule that nothing can slow down."""
+"""The loops keep what they promise: a fixed number in flight, or a schedule that nothing can slow down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raft import FrameSplitter, Hello, HelloRole, decode_item, frame
 
 
 class AnsweringServer:
-    """Speaks our protocol and answers everything; remembers the most requests that it got at once."""
+    """Speaks our protocol and answers everything; remembers the largest number of requests that it got at once."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -29,7 +29,7 @@ class AnsweringServer:
         return f"127.0.0.1:{self.listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """End all threads; every client has hung up already."""
+        """End all threads. By now every client has closed its connection."""
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         for thread in self._threads:
@@ -85,8 +85,8 @@ def run(spec: LoadSpec) -> LoadResult:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringServer]:
-    monkeypatch.setattr("benchmarks.load.generator.cpu_seconds", lambda _: {})  # From an optional package.
-    monkeypatch.setattr("gc.freeze", lambda: None)  # This process goes on after the load.
+    monkeypatch.setattr("benchmarks.load.generator.cpu_seconds", lambda _: {})  # It needs an optional package.
+    monkeypatch.setattr("gc.freeze", lambda: None)  # The test process goes on after the load.
     monkeypatch.setattr("gc.disable", lambda: None)
     answering = AnsweringServer()
     yield answering
@@ -98,7 +98,7 @@ def test_a_closed_loop_has_its_number_in_flight_and_every_put_is_proven(server: 
     result = run(a_spec(server.address))
 
     assert result.operations > 0
-    assert server.at_once_max <= 4  # Eight in flight on two connections.
+    assert server.at_once_max <= 4  # Eight in flight on two connections: four on each.
     assert result.revision_after - result.revision_before == result.puts == server.puts
     assert not result.errors
     assert result.unanswered == 0

@@ -1,4 +1,4 @@
-"""The report tells the truth, above all where it hurts."""
+"""The report tells the truth, above all where it is unfavourable."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_curve_has_its_points_in_order_of_load() -> None:
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_the_rows_of_a_result_file_have_the_promised_fields(name: str) -> None:
-    """`latest.json` is read by others: its rows keep these names, as the program makes them and as JSON keeps them."""
+    """Other programs read `latest.json`: its rows keep these names, before and after they are written as JSON."""
     made = row_of(BY_NAME[name], Cell(Group(), "put", 64, 8), 1, a_result())
 
     row = json.loads(json.dumps(a_document([made])))["rows"][0]

@@ -1,4 +1,4 @@
-"""Numbers in the report are what they are called."""
+"""Each number in the report is what its name says."""
 
 from __future__ import annotations
 

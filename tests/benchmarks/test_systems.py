@@ -1,4 +1,4 @@
-"""A system that is missing is named, with the way to get it; our own takes the load of both generators."""
+"""A missing system is named, with the way to get it; our own system takes the load of both generators."""
 
 from __future__ import annotations
 

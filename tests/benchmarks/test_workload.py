@@ -1,4 +1,4 @@
-"""The same keys and values for everybody, and really as many as are said."""
+"""Every system gets the same keys and values, and exactly as many as the workload says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several cores, a wire that the test holds in its hand, and disks that answer when they are told to."""
+"""Several cores, a wire that the test controls, and disks that answer when the test says so."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cluster:
         self.cut_links: set[tuple[str, str]] = set()  # (from, to)
         self.slow_disks: set[str] = set()
         self.loses_appends = False
-        self.rejections: list[tuple[str, AppendRejected]] = []  # All that were delivered: (from, message).
+        self.rejections: list[tuple[str, AppendRejected]] = []  # Every delivered rejection: (from, message).
         self.members = {
             node_id: Bench(
                 node_id,
@@ -89,19 +89,19 @@ class Cluster:
         return held
 
     def beat(self) -> None:
-        """One heartbeat of the leader, answered by all who can."""
+        """One heartbeat of the leader, answered by every member that can."""
         self.members[self.leader_id].heartbeat()
         self.settle()
 
     def elect(self, node_id: str) -> None:
-        """Let everybody lose patience, this member first."""
+        """Let this member campaign, and assert that it wins."""
         self.campaign(node_id)
         assert self.members[node_id].core.role is Role.LEADER, self.members[node_id].core
 
     def campaign(self, node_id: str) -> None:
-        """This member asks for votes; all others have lost sight of any leader and only answer.
+        """This member asks for votes; all others hear no leader any more and only answer.
 
-        More than once: a first refusal may only have told it the current term.
+        It may ask more than once: a first refusal may only have told it the current term.
         """
         for _ in range(CAMPAIGNS_MAX):
             for other_id, bench in self.members.items():
@@ -129,14 +129,14 @@ class Cluster:
         self.cut_links = set()
 
     def crash(self, *node_ids: str) -> None:
-        """These die: what they had not synced is gone, and so is what they had sent and nobody has received."""
+        """These members die: what they had not synced is lost, and so are their messages that nobody has received."""
         for node_id in node_ids:
             self.members[node_id].take_sent()
             self.down.add(node_id)
         self.wire = [item for item in self.wire if item[0] not in node_ids]
 
     def restart(self, node_id: str) -> None:
-        """It comes back with what its disk kept."""
+        """The member comes back with what its disk kept."""
         old = self.members[node_id]
         peers = [other for other in self._ids if other != node_id]
         log = old.log.after_crash()
@@ -149,11 +149,11 @@ class Cluster:
         """The leader takes a command; nothing is delivered yet."""
         return self.members[self.leader_id].propose(word)
 
-    # What it comes to
+    # The outcome
 
     @property
     def leader_id(self) -> str:
-        """The one with the highest term, of those that lead."""
+        """Of the members that lead, the one with the highest term."""
         leading = [bench for node_id, bench in self.members.items() if node_id not in self.down]
         leading = [bench for bench in leading if bench.core.role is Role.LEADER]
         assert leading, "nobody leads"
@@ -171,7 +171,7 @@ class Cluster:
         return any(entry.payload[-len(word) :] == word.encode() for entry in self.log_of(node_id))
 
     def has_applied(self, node_id: str, word: str) -> bool:
-        """True if the state machine was given this command: the only way to be seen."""
+        """True if the state machine was given this command: only then can a client see it."""
         return any(entry.payload[-len(word) :] == word.encode() for entry in self.members[node_id].applied)
 
     def _is_lost(self, item: tuple[str, str, Message]) -> bool:
@@ -180,5 +180,5 @@ class Cluster:
 
 
 def entries_to(node_id: str) -> Callable[[str, str, Message], bool]:
-    """For `hold_back`: appends with entries for one member."""
+    """A filter for `hold_back`: appends to one member that carry entries."""
     return lambda _, to, message: to == node_id and isinstance(message, AppendEntries) and bool(message.entries)

@@ -33,7 +33,7 @@ STEP_NS_MAX = milliseconds(30)
 
 
 class RandomRun:
-    """Members, a wire without any order, and what the whole world knows to be true by now."""
+    """Members, a wire that keeps no order, and what has been committed and promised anywhere so far."""
 
     def __init__(self, seed: int, *, members: int = 3, config: RaftConfig = SMALL_BOUNDS) -> None:
         self.random, self._config = Random(seed), config
@@ -43,11 +43,11 @@ class RandomRun:
         self._cut: set[str] = set()
         self._files: dict[str, list[LogPosition]] = {node_id: [] for node_id in self._ids}  # Received, not installed.
         self._snapshots = dict.fromkeys(self._ids, BEGINNING)
-        self._reads: dict[int, int] = {}  # Ticket → what was committed anywhere when it was asked.
+        self._reads: dict[int, int] = {}  # Ticket → the highest index committed anywhere when the read was asked for.
         self._leaders: dict[int, str] = {}
         self._ticket = 0
         self._seen_events = dict.fromkeys(self._ids, 0)
-        self.committed: dict[int, int] = {}  # Index → term, of everything that was committed anywhere.
+        self.committed: dict[int, int] = {}  # Index → term of each entry that was committed anywhere.
         self._leader_times: dict[int, int] = {}
         self._low_watermark = 0
         self.reads_served = 0
@@ -81,7 +81,7 @@ class RandomRun:
         self._check()
 
     def heal(self) -> None:
-        """Everyone is up and reachable, and every disk works, until all agree."""
+        """Bring every member up, connect all, make every disk work, and run until all agree."""
         self._cut.clear()
         for node_id in sorted(self._down):
             self._restart(node_id)
@@ -139,7 +139,7 @@ class RandomRun:
             assert term is not None
             self._snapshots[core.node_id] = LogPosition(index, term)
             core.snapshot_saved(self._snapshots[core.node_id])
-        past_the_mark = self.random.random() < 0.5  # As when the retention bound is reached.
+        past_the_mark = self.random.random() < 0.5  # As a member does when its log reaches the retention bound.
         cut = core.snapshot_index if past_the_mark else min(core.snapshot_index, core.low_watermark)
         core.compact(cut)
         bench.log.drop_before(cut + 1)
@@ -162,7 +162,7 @@ class RandomRun:
         self._count("crashed")
 
     def _cut_off(self, bench: Bench) -> None:
-        victims = self._leading() or [bench]  # The most is at stake with a leader.
+        victims = self._leading() or [bench]  # Cutting off a leader endangers the most.
         self._cut = {victims[0].core.node_id} if not self._cut else set()
 
     def _connection_lost(self, bench: Bench) -> None:
@@ -194,7 +194,7 @@ class RandomRun:
     def _start(self, node_id: str, log: MemoryLog, now: int) -> Bench:
         snapshot = self._snapshots[node_id]
         if log.last_index < snapshot.index or not self._continues(log, snapshot):
-            # Dropped at install, and again at start (docs/reference/specification.md#55-choice-at-start).
+            # Such a log is dropped at install, and again at start (docs/reference/specification.md#55-choice-at-start).
             log = MemoryLog(snapshot, (), log.hard_state)
         peers = [other for other in self._ids if other != node_id]
         bench = Bench(
@@ -224,7 +224,7 @@ class RandomRun:
         self._seen_events[node_id] = 0
 
     def _collect(self) -> None:
-        """Effects become messages; a snapshot that is wanted is sent as one chunk."""
+        """Turn effects into messages; a snapshot that a peer needs is sent as one chunk."""
         for node_id, bench in self.members.items():
             if node_id in self._down:
                 continue
@@ -240,7 +240,7 @@ class RandomRun:
                 self._files[node_id].append(LogPosition(chunk.snapshot_index, chunk.snapshot_term))
             for peer in bench.core.peers_status():
                 if peer.state == "snapshot" and self.random.random() < 0.02:
-                    bench.core.snapshot_transfer_failed(peer.peer_id)  # Lost, and given up after a while.
+                    bench.core.snapshot_transfer_failed(peer.peer_id)  # It was lost.
             bench.snapshot_wanted.clear()
             bench.snapshot_chunks.clear()
 
@@ -263,18 +263,18 @@ class RandomRun:
             self._seen_events[node_id] = len(bench.events)
             for entry in bench.applied:  # State machine safety: everyone applies the same, in order.
                 assert self.committed[entry.index] == entry.term, (node_id, entry)
-                # It never goes back (docs/reference/specification.md#812-leader-time).
+                # Leader time never goes back (docs/reference/specification.md#812-leader-time).
                 leader_time = batch_leader_time(entry.payload)
                 assert leader_time >= self._leader_times.get(entry.index - 1, 0), (node_id, entry)
                 self._leader_times[entry.index] = leader_time
             bench.applied.clear()
-            # Certain only if another term is committed there (docs/reference/specification.md#96-end-of-a-proposal).
+            # NOT_APPLIED needs an entry of another term there (docs/reference/specification.md#96-end-of-a-proposal).
             for end in bench.ended:
                 self._count(end.certainty.name)
                 if end.certainty is Certainty.NOT_APPLIED:
                     assert self.committed[end.index] != end.term, (node_id, end)
             bench.ended.clear()
-            # Everyone holds what is at or below it (docs/reference/specification.md#64-low-water-mark).
+            # Every member holds what is at or below the mark (docs/reference/specification.md#64-low-water-mark).
             if bench.core.low_watermark > self._low_watermark:
                 self._low_watermark = bench.core.low_watermark
                 term = self.committed[self._low_watermark]

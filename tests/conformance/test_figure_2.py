@@ -94,7 +94,7 @@ def test_append_3_a_conflicting_entry_is_deleted_with_all_that_follow_it() -> No
 
 
 def test_append_3_never_deletes_what_is_committed() -> None:
-    """Never at or below `commit_index`; a leader that wants it breaks leader completeness.
+    """No entry at or below `commit_index` is deleted; a leader that demands it breaks leader completeness.
 
     See docs/reference/specification.md#36-conflicts.
     """
@@ -158,7 +158,7 @@ def test_vote_2_one_vote_per_term_first_come_first_served() -> None:
     ids=["equal", "longer", "later term", "shorter", "older term"],
 )
 def test_vote_2_only_for_a_log_that_is_at_least_as_up_to_date(last: tuple[int, int], granted: bool) -> None:
-    """§5.4.1: the later last term wins; with equal last terms the longer log does. Ours ends at (3, term 2)."""
+    """§5.4.1: the later last term wins; with equal last terms the longer log does. The voter's ends at (3, term 2)."""
     follower = a_follower(term=3, log_terms=[1, 2, 2])
 
     follower.step("s2", vote_request(4, last))
@@ -227,7 +227,7 @@ def test_followers_wait_anew_after_an_append_or_a_granted_vote(reason_to_wait: s
 
 
 def test_followers_do_not_wait_anew_for_a_refused_vote_or_a_pre_vote() -> None:
-    """Only a *granted* vote counts: a member that cannot win must not hold back one that can."""
+    """Only a *granted* vote restarts the timer: a member that cannot win must not hold back one that can."""
     follower = a_follower(term=3, log_terms=[3])
     deadline = follower.core.next_deadline
     follower.advance(CONFIG.election_timeout_min_ns - 1)
@@ -266,7 +266,7 @@ def test_candidates_with_the_votes_of_a_majority_become_leaders() -> None:
 
 
 def test_candidates_follow_a_leader_of_their_term() -> None:
-    """If AppendEntries RPC received from new leader: convert to follower. The term and the vote stay."""
+    """If AppendEntries RPC received from new leader: convert to follower. It keeps its term and its vote."""
     candidate = a_candidate(term=2)
 
     candidate.step("s2", heartbeat(2))
@@ -315,7 +315,7 @@ def test_leaders_append_a_command_and_apply_it_once_committed() -> None:
 
 
 def test_only_leaders_take_commands() -> None:
-    """Raft §8: others say who leads, as far as they know."""
+    """Raft §8: other members name the leader, as far as they know it."""
     follower = a_follower(term=1)
     follower.step("s2", heartbeat(1))
 
@@ -350,7 +350,7 @@ def test_leaders_back_up_and_try_again_where_a_follower_lacks_the_position() -> 
     """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (§5.3)."""
     leader = a_leader(term=5, log_terms=[1, 1, 4, 4])
 
-    leader.step("s2", rejected(5, 4, (4, 2)))  # The follower's entry 4 is of term 2: it cannot match after our 2.
+    leader.step("s2", rejected(5, 4, (4, 2)))  # Its entry 4 is of term 2, so none of our term 4 can match.
 
     request = leader.sent_to("s2", AppendEntries)[-1]
     assert (request.prev_index, request.prev_term) == (2, 1)
@@ -359,10 +359,10 @@ def test_leaders_back_up_and_try_again_where_a_follower_lacks_the_position() -> 
 
 def test_leader_commits_an_old_term_entry_only_behind_one_of_its_own() -> None:
     """§5.3, §5.4.2, Figure 8: a majority of matchIndex[i] ≥ N, and log[N].term == currentTerm."""
-    leader = a_leader(term=4, log_terms=[1, 2], own_copy_durable=False)  # 3 is its own no_op.
+    leader = a_leader(term=4, log_terms=[1, 2], own_copy_durable=False)  # Entry 3 is its own no_op.
 
     leader.step("s2", accepted(4, 2))
-    assert leader.core.commit_index == 0  # A majority holds entry 2, yet it is from term 2.
+    assert leader.core.commit_index == 0  # A majority holds entry 2, but it is of the old term 2.
 
     leader.step("s2", accepted(4, 3))
     assert leader.core.commit_index == 0  # Its own copy of entry 3 is not durable: one copy is no majority.

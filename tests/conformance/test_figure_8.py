@@ -13,7 +13,7 @@ ONE_ENTRY_PER_APPEND = RaftConfig(append_bytes_max=1)
 
 
 def lead(cluster: Cluster, node_id: str) -> None:
-    """Win an election, yet let no entry leave for now."""
+    """Win an election, but send no entry for now."""
     cluster.campaign_only(node_id)
     assert cluster[node_id].core.role is Role.LEADER, cluster[node_id].core
 

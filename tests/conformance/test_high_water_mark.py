@@ -1,4 +1,4 @@
-"""The accounts of the high-water mark: what may be seen, what may be lost, and what never is."""
+"""The scenarios of the high-water mark: what may be seen, what may be lost, and what is never lost."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MARK_DELAY_NS = CONFIG.heartbeat_interval_ns // 10
 def test_last_indexes_8_9_10_10_10_of_five_members_commit_10() -> None:
     """The majority median: 10 is held by three of five."""
     leader = a_leader(term=2, log_terms=[1] * 9, peers=["s2", "s3", "s4", "s5"])
-    assert leader.core.last_index == leader.core.durable_index == 10  # 10 is its own no_op.
+    assert leader.core.last_index == leader.core.durable_index == 10  # Entry 10 is its own no_op.
 
     leader.step("s2", accepted(2, 8))
     leader.step("s3", accepted(2, 9))
     leader.step("s4", accepted(2, 10))
-    assert leader.core.commit_index == 0  # 9 is on three by now, but it is from an older term.
+    assert leader.core.commit_index == 0  # Three members hold entry 9 by now, but it is of an older term.
 
     leader.step("s5", accepted(2, 10))
     assert leader.core.commit_index == 10
@@ -50,7 +50,7 @@ def test_last_indexes_9_9_0_0_of_four_members_commit_nothing() -> None:
 
 
 def the_old_leader(*, s2_synced: bool = True) -> Cluster:
-    """s1 leads with entries 1-7, s2 has 1-6, s3 has 1-5; s1 has not heard of the sixth on s2: its mark is at 5."""
+    """s1 leads with entries 1-7, s2 has 1-6, s3 has 1-5; s1 does not know that s2 has entry 6: its mark is 5."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     for word in COMMANDS[:4]:
@@ -64,7 +64,7 @@ def the_old_leader(*, s2_synced: bool = True) -> Cluster:
     if s2_synced:
         cluster["s2"].persist()
     cluster.propose("c7")
-    cluster.hold_back(lambda *_: True)  # Its acknowledgement of 6 and all of 7 are lost.
+    cluster.hold_back(lambda *_: True)  # s2's acknowledgement of 6 is lost, and so is every message about 7.
     cluster["s1"].persist()
     assert [len(cluster.log_of(node_id)) for node_id in ("s1", "s2", "s3")] == [7, 6, 5]
     assert [bench.core.commit_index for bench in cluster.members.values()] == [5, 5, 5]
@@ -80,7 +80,7 @@ def test_above_the_mark_nothing_was_seen_before_the_leader_died() -> None:
 
 
 def test_if_the_follower_with_six_entries_wins_the_sixth_survives_and_the_seventh_does_not() -> None:
-    """The sixth may be seen from now on: a new leader commits it behind an entry of its own. The seventh is cut."""
+    """Entry 6 may be seen from now on: the new leader commits it behind an entry of its own. Entry 7 is cut."""
     cluster = the_old_leader()
     cluster.crash("s1")
 
@@ -109,7 +109,7 @@ def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_si
 
 
 def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_and_both_are_gone() -> None:
-    """A copy that was not durable was no copy. Nobody had been told of 6 or 7; 1-5 are everywhere.
+    """A copy that was not durable does not count. No client had been told of 6 or 7; 1-5 are everywhere.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -130,7 +130,7 @@ def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_an
 
 
 def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5() -> None:
-    """Entry 4 of the old generation was on one member only; the new leader has another 4, and 5."""
+    """The old leader's entry 4 was on that member only; the new leader has another entry 4, and an entry 5."""
     cluster = Cluster({"s1": [1, 1, 1, 1], "s2": [1, 1, 1], "s3": [1, 1, 1]}, term=1)
     cluster.crash("s1")
     cluster.elect("s2")  # Its no_op is entry 4.
@@ -147,7 +147,7 @@ def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5
 
 
 def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_lower_last_term() -> None:
-    """What counts is that the term *differs*. s1 led term 5 alone; s2 leads term 6 with last term 2.
+    """An entry is cut because its term *differs*, even if it is higher. s1 led term 5 alone; s2's last term was 2.
 
     See docs/reference/specification.md#36-conflicts.
     """
@@ -186,7 +186,7 @@ def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_
 
 
 def test_a_rejoining_member_keeps_what_is_above_the_mark_it_knew() -> None:
-    """The commit hint proves nothing about the entries behind it; they stay until a leader decides.
+    """The stored commit hint proves nothing about later entries; they stay until a leader decides.
 
     See docs/reference/specification.md#45-hard-state.
     """
@@ -198,7 +198,7 @@ def test_a_rejoining_member_keeps_what_is_above_the_mark_it_knew() -> None:
 
 
 def test_a_delayed_duplicate_append_cuts_nothing() -> None:
-    """Raft §5.3: only an entry that *conflicts* removes what follows; entries 2-3 arrive again behind 1-5."""
+    """Raft §5.3: only an entry that *conflicts* removes what follows; the follower has 1-5 and gets 2-3 again."""
     follower = a_follower(term=2, log_terms=[1])
     follower.step("s2", append(2, (1, 1), [2, 2]))
     follower.step("s2", append(2, (3, 2), [2, 2]))
@@ -209,7 +209,7 @@ def test_a_delayed_duplicate_append_cuts_nothing() -> None:
     assert follower.log_terms == [1, 2, 2, 2, 2]
     assert follower.event_names().count("duplicate_append_ignored") == 1
     assert "truncated" not in follower.event_names()
-    assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3  # It says what this message proved, no more.
+    assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3  # It acknowledges only what this message proved.
 
 
 def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
@@ -226,11 +226,11 @@ def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
 
 
 def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
-    """min(leader's commit_index, last index that this message proved to match).
+    """Its mark is min(leader's commit_index, last index that this message proved to match).
 
     See docs/reference/specification.md#63-mark-of-a-follower.
     """
-    follower = a_follower(term=2, log_terms=[1, 1, 1])  # 2 and 3 may be another leader's leftovers.
+    follower = a_follower(term=2, log_terms=[1, 1, 1])  # Entries 2 and 3 may be of another leader, and lost.
 
     follower.step("s2", heartbeat(2, (1, 1), commit_index=3))
 
@@ -238,7 +238,7 @@ def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
 
 
 def test_an_idle_follower_learns_the_mark_within_one_heartbeat() -> None:
-    """What would tell it at once is lost; no proposal follows; the next heartbeat tells it.
+    """The append that would tell it at once is lost, and no proposal follows; the next heartbeat tells it.
 
     See docs/reference/specification.md#63-mark-of-a-follower.
     """
@@ -283,11 +283,11 @@ def test_a_leader_that_lets_marks_wait_tells_them_when_the_wait_is_over() -> Non
 
     for peer_id in ("s2", "s3"):
         assert [(m.entries, m.commit_index) for m in leader.sent_to(peer_id, AppendEntries)] == [((), 1)]
-    assert leader.core.next_deadline - leader.now > MARK_DELAY_NS  # The heartbeat is next.
+    assert leader.core.next_deadline - leader.now > MARK_DELAY_NS  # The next deadline is the heartbeat's.
 
 
 def test_a_mark_rides_on_the_next_append() -> None:
-    """Puts that follow each other soon enough cost no message, and no turn, for the mark alone."""
+    """If puts follow each other soon enough, the mark needs no message, and no turn, of its own."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.take_sent()
@@ -306,7 +306,7 @@ def test_a_mark_rides_on_the_next_append() -> None:
 
 
 def test_a_mark_does_not_wait_for_an_append_that_is_on_its_way_to_another() -> None:
-    """Each peer that is idle is told, however busy others are."""
+    """Each idle peer is told the mark, however busy the other peers are."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.propose()

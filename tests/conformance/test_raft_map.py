@@ -19,7 +19,7 @@ FUNCTIONS = [name for name in NAMES if "." in name and name != "module.Class.fun
 
 
 def test_the_map_is_not_empty() -> None:
-    """A changed layout of the page must not make the checks below pass by finding nothing."""
+    """If the layout of the page changes, the checks below must not pass because they find nothing."""
     assert len(TESTS) > 60
     assert len(FUNCTIONS) > 30
 

@@ -32,10 +32,10 @@ ten, at 10⁶ inputs of 3 KiB."""
 
 @contextmanager
 def campaign(record_property: RecordProperty, *, surface: str, seed: int, inputs: int) -> Iterator[Random]:
-    """The random source of one run over a surface; states its size and seed, and asserts that nothing leaked.
+    """Give the random source of one run over a surface, report the run's size and seed, and assert that nothing leaked.
 
-    `surface`: what is fuzzed, as the report of `make test-slow` names it. Asserts at the end that no file descriptor
-    stayed open, and that the process grew by at most RSS_GROWTH_BYTES_MAX (both where /proc tells).
+    `surface`: what is fuzzed, as the report of `make test-slow` names it. At the end no file descriptor may have stayed
+    open, and the process may have grown by at most RSS_GROWTH_BYTES_MAX (both are checked where there is a /proc).
     """
     for name, value in (("surface", surface), ("seed", seed), ("inputs", inputs)):
         record_property(name, value)

@@ -1,4 +1,4 @@
-"""What the strangers of the harness make, for fuzzing in process, too."""
+"""The malformed structures that the strangers of the harness send, for fuzzing in process, too."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _text(random: Random, structures: Structures) -> str:
 
 
 def _assert_resolver_takes(text: str) -> None:
-    """What trio does with a host: the system first reads it as a number, then gets its ASCII form. Nothing is asked."""
+    """Do what trio does with a host: first read it as a number, then encode it as ASCII. No name server is asked."""
     host, port = parse_address(text)
     try:
         socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
@@ -62,7 +62,7 @@ def _assert_resolver_takes(text: str) -> None:
 def test_an_address_is_refused_as_one_or_can_be_given_to_a_resolver(
     record_property: RecordProperty, inputs: int
 ) -> None:
-    """A member list is kept for all time: one host in it that no resolver takes would be met by every client."""
+    """A member list is kept for ever: every client would fail on a host in it that no resolver takes."""
     accepted = 0
     with campaign(record_property, surface="addresses", seed=7101, inputs=inputs) as random:
         structures = Structures(random)
@@ -102,5 +102,5 @@ def _assert_member(member: Member) -> None:
 
 @pytest.mark.parametrize("text", VALID)
 def test_valid_addresses_are_valid(text: str) -> None:
-    """Else the campaign above would begin with nothing."""
+    """Otherwise the campaign above would have no valid address to change."""
     parse_address(text)

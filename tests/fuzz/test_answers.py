@@ -1,4 +1,4 @@
-"""Answers of a member that is broken, or is no member: each call of a client ends in one of the promised two ways."""
+"""Answers of a broken member, or of something else: each call of a client ends in one of the two promised ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORD = [b"value", 2, 3, 1, 0]
 
 @sizes
 def test_a_client_ends_every_call_whatever_members_answer(inputs: int, record_property: RecordProperty) -> None:
-    """One item of each answer, mostly, is another one. The client hangs up or goes on; it neither raises nor hangs."""
+    """Mostly one item of each answer is replaced. The client hangs up or goes on; it neither raises nor gets stuck."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="answers to the client's core", seed=30, inputs=inputs) as random:
         sent = 0
@@ -142,7 +142,7 @@ ANSWERS: list[tuple[Callable[[Response], object], list[Any]]] = [
 
 @sizes
 def test_what_a_call_returns_has_the_types_that_it_promises(inputs: int, record_property: RecordProperty) -> None:
-    """An answer whose fields are others is an outcome, too; a value that is returned can be printed and compared."""
+    """An answer with unexpected fields gives an outcome, too; a value that is returned can be printed and compared."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="fields of answers", seed=31, inputs=inputs) as random:
         structures = Structures(random)

@@ -1,7 +1,7 @@
 """What clients send: frames of any structure to the service of a real member, whose disk is memory.
 
-Between them an honest client puts and gets. The firewall around requests must never have been needed: an input that
-only the firewall stops is a mistake to be mended.
+Between these frames an honest client puts and gets. The firewall around requests must never be needed: an input that
+only the firewall stops shows a bug that must be fixed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ REQUESTS: tuple[list[Item], ...] = (
 
 
 class FuzzedMember:
-    """A member that leads alone (`voters` 1), or of which no peer can be heard (3), with an honest client."""
+    """A member that leads alone (`voters` is 1) or hears none of its peers (3), with an honest client."""
 
     def __init__(self, voters: int = 1, level: int = 1) -> None:
         members = [Member(f"s{i}", f"127.0.0.1:{7000 + i}", f"127.0.0.1:{7100 + i}") for i in range(1, voters + 1)]
@@ -160,7 +160,7 @@ class FuzzedMember:
         self.settle()
 
     def settle(self) -> None:
-        """Let everything happen that can without time."""
+        """Let everything happen that needs no time to pass."""
         is_busy = True
         while is_busy:
             effects = self.node.take_effects()
@@ -188,7 +188,7 @@ class FuzzedMember:
         self.service.connected(connection_id)
 
     def exchange(self, connection_id: int, *pieces: bytes) -> list[bytes]:
-        """Send bytes, piece by piece; returns the bodies that were answered."""
+        """Send bytes, piece by piece; returns the bodies of the answers."""
         for piece in pieces:
             self.service.receive(connection_id, piece)
         self.settle()
@@ -201,11 +201,11 @@ class FuzzedMember:
         del self._splitters[connection_id], self._bodies[connection_id]
 
     def is_limited(self) -> bool:
-        """True once a strange command has changed the store's limits: then honest puts may be refused rightly."""
+        """True once a fuzzed command has changed the store's limits: then honest puts may rightly be refused."""
         return self.machine.limits != StoreLimits()
 
     def serve_honest_client(self) -> None:
-        """A put and a linearizable get of the honest client are answered rightly."""
+        """Assert that a put and a linearizable get of the honest client are answered correctly."""
         self._serial += 1
         value = b"value %d" % self._serial
         put = encode_request(2 * self._serial, command_request(Put(HONEST_KEY, value)))
@@ -233,7 +233,7 @@ class FuzzedMember:
 
 @sizes
 def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_property: RecordProperty) -> None:
-    """After a greeting: every request gets one answer, or its connection ends with the reason."""
+    """After a valid greeting every request gets one answer, or its connection ends with the reason."""
     codes: Counter[int] = Counter()
     with campaign(record_property, surface="requests of clients", seed=30, inputs=inputs) as random:
         structures, done, connection_id = Structures(random), 0, HONEST
@@ -258,7 +258,7 @@ def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_p
 
 @sizes
 def test_first_bytes_of_any_kind_are_greeted_or_refused(inputs: int, record_property: RecordProperty) -> None:
-    """Hellos of any structure, any bytes, and frames in pieces, with a request behind them."""
+    """Hellos of any structure, arbitrary bytes, and frames in pieces, each followed by a request."""
     outcomes: Counter[str] = Counter()
     request = frame(encode_request(5, read_request(Get(HONEST_KEY), Consistency.LOCAL)))
     with campaign(record_property, surface="first bytes of clients", seed=31, inputs=inputs) as random:
@@ -314,7 +314,7 @@ WATCH_IDS = (1_013, 1_014)
 
 
 def _is_later_message(answer: list[Item]) -> bool:
-    """True for a message about a watch that stands: it is no answer to a request."""
+    """True for a later message about an open watch: it is no answer to a request."""
     return answer[0] in WATCH_IDS and answer[1] == Code.OK and len(answer) > 5 and answer[5] != MessageKind.CREATED
 
 
@@ -348,7 +348,7 @@ def _greet(member: FuzzedMember, connection_id: int, pieces: list[bytes]) -> str
     member.hang_up(connection_id)
     if not bodies:
         assert not is_closed
-        return "awaited"  # A frame is not whole yet.
+        return "awaited"  # The frame is not complete yet.
     first, *answers = bodies
     if isinstance(decode_hello(first), Refusal):
         assert is_closed

@@ -1,8 +1,8 @@
-"""Files of a data folder, and backups, that rotted or that somebody wrote: what was, or a refusal that names the file.
+"""Rotted or forged files of a data folder and backups: a read gives what was written, or a refusal names the file.
 
-Each surface is met in two ways. Bytes are changed as disks change them: then all that opens must be what was written.
-And content is changed under right checksums, as only a program can: then there is nothing to compare with, but what
-comes out is still a state or a documented refusal.
+Each surface is fuzzed in two ways. Bytes are changed as disks change them: whatever opens must be what was written.
+Content is changed and its checksums are made right, as only a program can: then there is nothing to compare with, but
+the result is still a state or a documented refusal.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def names(said: str, path: str) -> None:
 
 
 class WrittenLog:
-    """A log of some segments, what it said after each frame, and how its folder is changed and given back."""
+    """A log of some segments, what it reported after each frame, and ways to change its folder and to restore it."""
 
     def __init__(self, random: Random, *, is_proven: bool) -> None:
         self.files = new_folder(random.randrange(1_000))
@@ -104,16 +104,16 @@ class WrittenLog:
             self.put(path, data)
 
     def allows(self, path: str, data: bytes, said: Said) -> bool:
-        """True if a log may open, and say this, whose segment `path` holds `data`.
+        """True if a log may open and report `said` when its segment `path` holds `data`.
 
-        Only of the last segment may an end be missing: what no later frame, or segment, proves to have been synced.
+        Only the last segment may have lost its end: the part that no later frame or segment proves to have been synced.
         """
         if said == self.said[-1]:
             return True
         was, starts = self.content[path], [frame.offset for frame in self.frames[path]]
         first = next((at for at, (old, new) in enumerate(zip(was, data, strict=False)) if old != new), len(data))
         reaches_end = len(data) != len(was) or was[starts[-1] :] != data[starts[-1] :]
-        whole = sum(start <= first for start in starts) - 1  # Frames before the first change.
+        whole = sum(start <= first for start in starts) - 1  # The number of whole frames before the first change.
         since = self.said[len(self.said) - len(starts) + whole - 1 :]
         return path == self.paths[-1] and reaches_end and whole > 0 and said in since
 
@@ -124,7 +124,7 @@ def said_by(log: Wal) -> Said:
 
 
 def reopened(files: MemoryFiles) -> Wal:
-    """The log as a start reads it, before it writes. Raises StorageError."""
+    """Open the log as a member does at its start, before it writes anything. Raises StorageError."""
     recovered: Recovered = recover_log(files, LOG, IDENTITY)
     log = Wal(
         files, LOG, identity=IDENTITY, limits=LIMITS, random_bytes=Random(1).randbytes, ballast=Ballast(files, 0),
@@ -193,7 +193,7 @@ def test_a_log_of_sound_frames_with_any_content_opens_or_is_refused(
 
 
 def with_changed_frame(written: WrittenLog, random: Random) -> None:
-    """Change fields of a frame, or of a header, and make all checksums behind it right, those of the chain too."""
+    """Change fields of a frame or of a header, and correct every checksum after it, including those of the chain."""
     place = random.randrange(len(written.paths))
     path = written.paths[place]
     data = bytearray(written.content[path])
@@ -235,7 +235,7 @@ def with_changed_frame(written: WrittenLog, random: Random) -> None:
 def test_a_log_that_changed_in_use_is_read_as_it_was_written_or_refused(
     inputs: int, record_property: RecordProperty
 ) -> None:
-    """Bytes that rot, and sound frames that stand in the place of others, while the member lives."""
+    """While the member runs, bytes rot, and sound frames are written in the place of others."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="frames read back", seed=42, inputs=inputs) as random:
         structures = Structures(random)
@@ -268,7 +268,7 @@ def test_a_log_that_changed_in_use_is_read_as_it_was_written_or_refused(
 
 
 def with_misplaced_frame(written: WrittenLog, path: str, random: Random) -> bytes:
-    """The segment after a frame of any segment was written over another one of this."""
+    """The content of segment `path` after a frame of any segment was written over one of its own frames."""
     source = random.choice(written.paths)
     moved, target = random.choice(written.frames[source]), random.choice(written.frames[path])
     frame = written.content[source][moved.offset : moved.end_offset]
@@ -338,25 +338,25 @@ def header_fields(data: bytes) -> dict[object, object]:
 
 
 def changed_map(fields: dict[object, object], structures: Structures, random: Random) -> bytes:
-    """An encoded map with some of its items changed; now and then no map, or no CBOR."""
+    """An encoded map with some of its items changed; now and then the result is no map, or no CBOR."""
     item = structures.changed(fields, random.choice((1, 1, 1, 2, 4)))
     try:
         body = cbor2.dumps(item)
-    except Exception:  # A key that is no key: there is no such file.
+    except Exception:  # A changed key cannot be a key of a map: no file holds it.
         body = cbor2.dumps(fields)
     return structures.changed_bytes(body) if random.random() < 0.3 else body
 
 
 def with_changed_machine(fields: dict[object, object], structures: Structures) -> bytes:
-    """The encoded map with a change in what the state machine says there: storage takes that as it is, if it is a map.
+    """The encoded map with a change in the state machine's part: storage takes any map there as it is.
 
-    Of what else a header has, hardly anything may be changed: the name of the file, or an identity, says the same.
+    Hardly anything else in a header may be changed: the file's name or an identity repeats it.
     """
     return cbor2.dumps({**fields, "machine": structures.changed(fields["machine"])})
 
 
 def snapshot_of(body: bytes, chunks: list[bytes], random: Random) -> bytes:
-    """A file around an encoded header, every checksum of it right."""
+    """A file around an encoded header, with every checksum right."""
     version = random.choice((1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 2, 2**32 - 1))
     raw = PREAMBLE.pack(b"HWM-SNP\n", version, len(body)) + body
     checksum = google_crc32c.value(raw)
@@ -429,7 +429,7 @@ def test_meta_and_pins_of_any_content_under_right_checksums_are_read_or_refused(
 
 
 def sealed_files() -> list[tuple[str, bytes, bytes]]:
-    """Path, content and magic of each."""
+    """Path, content and magic of each sealed file."""
     joins_as = Member("n1", "127.0.0.1:7001", "127.0.0.1:7101")
     return [
         ("meta", encode_meta(IDENTITY, joins_as), META_MAGIC),
@@ -438,7 +438,7 @@ def sealed_files() -> list[tuple[str, bytes, bytes]]:
 
 
 def read_sealed(files: MemoryFiles, path: str, number: int) -> bool:
-    """True if either is refused; what is read has the types that a node relies on."""
+    """True if the file is refused; otherwise assert that what is read has the types that a node relies on."""
     try:
         identity, joins_as = read_identity(files), read_joins_as(files)
         pins = PinFile(files, IDENTITY).pins()
@@ -498,7 +498,7 @@ def test_a_backup_of_any_content_under_right_checksums_is_read_or_refused(
 
 
 def changed_rows(chunk: bytes, structures: Structures, random: Random) -> bytes:
-    """A chunk of rows with something in it changed. Not empty: an empty one is the trailer."""
+    """A chunk of rows with something in it changed, but never empty: an empty chunk is the trailer."""
     try:
         changed = cbor2.dumps(structures.changed(cbor2.loads(chunk)))
     except Exception:
@@ -538,7 +538,7 @@ def chunks_of(data: bytes) -> list[bytes]:
 
 
 def read_backup(path: Path, digest: bytes | None, number: int) -> str:
-    """How `hwm snapshot restore` takes the file. `digest` of what may be read: any if empty, nothing if None."""
+    """How `hwm snapshot restore` takes the file. `digest`: of the state that it may read; empty: any; None: none."""
     try:
         begin = read_initial_state(path)
     except BackupFailed as error:

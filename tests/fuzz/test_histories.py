@@ -1,4 +1,4 @@
-"""Recorded histories that a clumsy recorder could have written: a verdict, or words about the row; nothing else."""
+"""Recorded histories that a faulty recorder could have written: the audit gives a verdict or names the bad row."""
 
 from __future__ import annotations
 

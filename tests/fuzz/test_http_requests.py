@@ -1,4 +1,4 @@
-"""Requests to the metrics port: whatever comes, and however it is cut, there is an answer or a close."""
+"""Requests to the metrics port: whatever comes, in whatever pieces, the server answers or closes the connection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Outcome = tuple[str, str] | str | None
 
 
 def request(random: Random, structures: Structures) -> bytes:
-    """Something like a request."""
+    """A request, valid or nearly so."""
     if random.random() < 0.05:
         return random.choice(OTHERS)
     line = b" ".join((random.choice(METHODS), random.choice(PATHS), random.choice(VERSIONS)))
@@ -57,7 +57,7 @@ def request(random: Random, structures: Structures) -> bytes:
 
 
 def outcome(pieces: list[bytes]) -> Outcome:
-    """What the parser makes of these bytes, read as the server reads them."""
+    """How the parser ends when it reads these pieces as the server does."""
     exchange = Exchange()
     for piece in pieces:
         rest = piece
@@ -69,7 +69,7 @@ def outcome(pieces: list[bytes]) -> Outcome:
 
 
 async def served(server: PageServer, pieces: list[bytes]) -> bytes:
-    """What a server says to these bytes, up to its end of the connection."""
+    """What a server answers to these pieces until it closes the connection."""
     theirs, ours = trio.testing.memory_stream_pair()
     heard = b""
     async with trio.open_nursery() as nursery:
@@ -80,7 +80,7 @@ async def served(server: PageServer, pieces: list[bytes]) -> bytes:
             await theirs.send_eof()
             async for data in theirs:
                 heard += data
-        except trio.BrokenResourceError:  # Closed before all of it was sent.
+        except trio.BrokenResourceError:  # The server closed before all of it was sent.
             pass
     await theirs.aclose()
     return heard

@@ -1,8 +1,8 @@
-"""The peer port: hellos of strangers, and frames of somebody who has said a peer's hello, forged or not.
+"""The peer port: hellos of strangers, and forged or valid frames from a caller that has said a peer's hello.
 
-A forged message may be well-formed and false (a vote that was never given, a log made up), and no member can tell. So
-each world is used for one batch only. In half of the batches only what is refused is delivered: after those the cluster
-must go on as if nothing had come. In the others everything is, and whatever comes of it no member may fail.
+A forged message may be well-formed and false (a vote that was never given, an invented log), and no member can tell.
+So each world is used for one batch only. In half of the batches only refused input is delivered: afterwards the cluster
+must go on as if nothing had come. In the others everything is delivered, and no member may fail, whatever follows.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NUMBERS = tuple(number for number in INTEGERS if 0 <= number < 2**63)
 
 
 class _Pieces(trio.abc.ReceiveStream):
-    """What a socket brings, and then its end."""
+    """A stream that gives these pieces, and then ends."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = [piece for piece in pieces if piece]
@@ -88,7 +88,7 @@ class _Pieces(trio.abc.ReceiveStream):
 
 
 def _finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of what waits for nothing."""
+    """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -154,14 +154,14 @@ def test_no_frame_of_a_peer_fails_a_member(inputs: int, record_property: RecordP
 
 
 class _Attack:
-    """Frames from somebody who has said the hello of a member, or of a stranger, to the members of one world."""
+    """Frames to the members of one world, from a caller that has said the hello of a member or of a stranger."""
 
     def __init__(self, random: Random, world: World, *, only_refused: bool) -> None:
         self.world = world
         self._random, self._structures, self._only_refused = random, Structures(random), only_refused
 
     def once(self) -> str:
-        """Send one frame, and let a little happen; how it ended."""
+        """Send one frame, let the world run a little, and return how the frame was taken."""
         random = self._random
         target = random.choice(list(self.world.members.values()))
         sender = random.choice([each for each in ("s1", "s2", "s3", "s3", "s9") if each != target.node_id])
@@ -194,7 +194,7 @@ class _Attack:
                 if not _is_own_entry_forged(error):
                     raise
                 target.crash()
-            if node.failure is not None:  # The documented end of a member that is sent what only newer builds know.
+            if node.failure is not None:  # The documented end: it was sent what only newer builds know.
                 assert isinstance(node.failure.__cause__, NewerBuildNeeded), node.failure
                 target.crash()
         return "taken"
@@ -223,8 +223,8 @@ class _Attack:
 
 
 def _is_own_entry_forged(error: AssertionError) -> bool:
-    """True if a forger has had another entry committed in the place, and with the term, of one that the member itself
-    had proposed while it led: nobody can tell before it is applied, and then the member must stop."""
+    """True if the member had proposed an entry while it led, and a forger has had another one committed with the same
+    index and term. Nobody can tell before it is applied, and then the member must stop."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (Path(last.filename).name, last.name) == ("requests.py", "applied")
 
@@ -249,11 +249,11 @@ def _state(target: OneNode) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-# -- what is said
+# -- the messages
 
 
 def _message(random: Random, target: OneNode, sender: str) -> Message:
-    """A valid message, as an honest member might send it to `target`: with numbers near those that it has."""
+    """A valid message that an honest member might send to `target`, with numbers near the target's own."""
     core = target.node.core
     term = max(1, core.term + random.choice((0, 0, 0, 0, 1, 1, -1, 2)))
     last = core.last_index
@@ -317,7 +317,7 @@ def _message(random: Random, target: OneNode, sender: str) -> Message:
 
 
 def _renumbered(random: Random, item: list[Any], target: OneNode) -> list[Any]:
-    """The same message with one or two other numbers, all of which the encoding allows."""
+    """The same message with one or two numbers replaced by others that the encoding allows."""
     core, item = target.node.core, list(item)
     places = [place for place, each in enumerate(item) if type(each) is int and place >= 2]
     near = [core.term + 1, core.last_index, core.last_index + 1, core.commit_index, core.commit_index + 1]
@@ -343,7 +343,7 @@ def _entries(random: Random, prev_index: int, prev_term: int, term: int) -> tupl
 
 
 def _chunk(random: Random, target: OneNode, term: int) -> InstallSnapshot:
-    """Of a real file: the target's own, said to be at a later position, or of a leader's beside it."""
+    """A chunk of a real file, the target's own, which may claim a later position or belong to a running transfer."""
     info = target.snapshots.latest()
     offset = random.choice((0, 0, 40, 80))
     data = target.snapshots.read(info, offset, random.choice((40, 40, 10_000))) or b"x"
@@ -363,11 +363,11 @@ def _transfer_id(target: OneNode) -> int:
     return next((transfer.transfer_id for transfer in transfers), 1)
 
 
-# -- to whom it is said
+# -- the receivers
 
 
 class _LenientMachine(ListMachine):
-    """Skips commands that cannot be read: only a forged leader has such ones committed, and that is not judged here."""
+    """Skips commands that cannot be read: only a forged leader gets such commands committed, and they do not matter."""
 
     def apply(self, entry: Entry) -> Sequence[Any]:
         try:
@@ -427,7 +427,7 @@ def _deposed(_random: Random, world: World, leader: OneNode) -> None:
 
 
 def _behind(random: Random, world: World, leader: OneNode) -> None:
-    """A follower lacks much, perhaps all that a snapshot has: it is being sent what it lacks."""
+    """A follower lacks much, perhaps more than the log still has, and is being sent what it lacks."""
     follower = random.choice([member for member in world.members.values() if member is not leader])
     world.cut_off.add(follower.node_id)
     for number in range(30):

@@ -1,4 +1,4 @@
-"""Bad input, as a new user would give it: a sentence and the way out, exit code 2, and no traceback."""
+"""Bad input, as a new user would give it, gets a sentence with the remedy, exit code 2, and no traceback."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp
     done = hwm_harness("report", str(tmp_path), "--json")
 
     assert json.loads(done.stdout)["run_id"] == "r"
-    assert done.exit_code == 3  # It was never healed.
+    assert done.exit_code == 3  # The run was never healed.
 
 
 def test_the_page_on_the_harness_names_every_option_of_a_run_and_every_command() -> None:
@@ -98,5 +98,5 @@ def test_the_page_on_the_harness_names_every_option_of_a_run_and_every_command()
     assert [option for option in options if option not in page] == []
     commands = set(harness.list_commands(click.Context(harness))) - set(
         LazyGroup.lazy
-    )  # Those have pages of their own.
+    )  # Lazy commands have pages of their own.
     assert [name for name in commands if f"hwm-harness {name}" not in page] == []

@@ -41,7 +41,7 @@ def named(text: str) -> Mutant:
 
 @pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
 def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
-    """Its text is where it says, as often as it says, and what comes of it can be read as Python."""
+    """The text that it replaces is where it says, as often as it says, and the result can be parsed as Python."""
     texts = mutant.mutated(ROOT)
 
     assert texts.keys() == {change.file for change in mutant.changes}
@@ -51,7 +51,7 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
 
 
 def test_a_mutant_names_nothing_that_is_not_there(tmp_path: Path) -> None:
-    """A NameError would be a catch, and a worthless one."""
+    """A NameError would count as a catch, but a worthless one."""
     for number, mutant in enumerate(CATALOGUE):
         for file, text in mutant.mutated(ROOT).items():
             path = tmp_path / f"{number}" / file
@@ -99,7 +99,7 @@ CLASSICS = {
 
 
 def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
-    """`named = true` in the catalogue, `--only-named` at the command."""
+    """The catalogue marks them with `named = true`; `--only-named` chooses them."""
     listed = CliRunner().invoke(mutants, ["--list", "--json", "--only-named"])
 
     assert {row["name"] for row in json.loads(listed.stdout)} == CLASSICS
@@ -107,7 +107,7 @@ def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
 
 
 def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
-    """The code moves; the mutant must move with it."""
+    """When the code changes, the mutant must be changed with it."""
     with pytest.raises(DoesNotApply, match="no longer applies: its text occurs 0 times"):
         a_mutant("raft/core/quorum.py", "no such text", "").mutated(ROOT)
     with pytest.raises(DoesNotApply, match="0 times in raft/gone"):
@@ -156,7 +156,7 @@ def test_a_copy_has_the_defect_and_the_checkout_does_not(tmp_path: Path) -> None
 
 @pytest.mark.timeout(100)
 def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
-    """End to end: a rule names the first, the replay in another process the second."""
+    """End to end: a rule catches the first mutant, the replay in another process the second."""
     clock, vote = named("a wall clock decides"), named("a vote is not persisted")
     hunt = a_hunt(tmp_path, clock, vote)
 
@@ -174,7 +174,7 @@ def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(100)
 def test_a_mutant_that_does_not_run_is_an_error_and_a_harmless_one_survives(tmp_path: Path) -> None:
-    """Caught means caught by a run: neither an import that fails nor a start that crashes counts."""
+    """Only a run can catch a mutant: neither a failed import nor a crash at the start counts."""
     text = "return self._state.commit_index >= self._own_first_index"
     broken = a_mutant("raft/core/leader.py", text, "return nothing of the kind", name="no python")
     crashing = a_mutant(
@@ -195,7 +195,7 @@ def test_a_mutant_that_does_not_run_is_an_error_and_a_harmless_one_survives(tmp_
 
 @pytest.mark.timeout(60)
 def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
-    """A loop without an end cannot say so itself; the process is given up."""
+    """An endless loop cannot report itself, so the hunt gives its process up."""
     copies = Copies(tmp_path)
     root = copies.with_mutant(
         a_mutant("raft/core/leader.py", "if not positions:", "while True:\n        pass\n    if False:")
@@ -207,7 +207,7 @@ def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_sure_that_it_runs_in_the_copy(tmp_path: Path) -> None:
-    """If a package came from elsewhere, a mutant would survive because it was never there."""
+    """If a package were imported from elsewhere, a mutant would survive because it was never run."""
     copies = Copies(tmp_path)
     shutil.rmtree(copies.clean / "raft")  # So that the installed one is found.
 
@@ -216,7 +216,7 @@ def test_a_worker_is_sure_that_it_runs_in_the_copy(tmp_path: Path) -> None:
 
 
 def test_a_crash_at_start_is_no_catch_and_an_assertion_is() -> None:
-    """What code that does not even run shows is nothing about the net."""
+    """Code that does not even start shows nothing about the checks."""
 
     def ended(rule: str | None, detail: str, commits: int) -> SeedOutcome:
         return SeedOutcome(seed=1, seconds=0.1, events=9, commits=commits, trace_hash="", rule=rule, detail=detail)
@@ -233,7 +233,7 @@ def test_a_crash_at_start_is_no_catch_and_an_assertion_is() -> None:
 
 
 def test_the_command_lists_and_chooses() -> None:
-    """A name that is none is bad input, with the nearest one that is."""
+    """An unknown name is bad input, and the answer gives the nearest known one."""
     listed = CliRunner().invoke(mutants, ["--list", "--json", "--only", "backs off"])
     assert listed.exit_code == 0
     assert [row["name"] for row in json.loads(listed.stdout)] == ["next_index never backs off"]

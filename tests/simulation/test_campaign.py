@@ -118,7 +118,7 @@ def test_one_seed_is_replayed_with_one_line_per_event() -> None:
 
 
 def test_a_failure_ends_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed or it did not happen."""
+    """A run that does not follow from its seed could not be replayed."""
     messages_do_not_wait_for_the_sync(monkeypatch)
 
     done = CliRunner().invoke(simulate, ["--seed", "4"])

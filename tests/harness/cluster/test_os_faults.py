@@ -1,4 +1,4 @@
-"""What gets between a member and its system: a failed write, a sync that lies, a clock that jumps; in a process."""
+"""The faults between a member's process and its system: a failed write, a sync that lies, a clock that jumps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ tamper_with(controls)
 
 
 def said_by(script: str, controls_path: Path, folder: Path) -> str:
-    """What a process says that was tampered with. Its second argument is `folder`."""
+    """What a process prints whose system calls are tampered with. Its second argument is `folder`."""
     command = [sys.executable, "-P", "-c", BEGIN + script, str(controls_path), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ print(controls.failed)
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors cannot be looked up")
 def test_one_write_or_sync_of_a_log_fails_and_no_other(tmp_path: Path) -> None:
-    """EIO for the next one; what is no log's is left alone."""
+    """The next one gets EIO; files that are no log are left alone."""
     Controls.make(tmp_path / "controls")
     said = said_by(FAIL_ONCE, tmp_path / "controls", tmp_path)
     failing_once = "['ok', 'Input/output error', 'ok', 'ok']"
@@ -123,7 +123,7 @@ def a_volume(tmp_path: Path) -> Iterator[Volume]:
 
 
 def test_what_a_disk_lied_about_is_gone_when_the_power_fails(volume: Volume, tmp_path: Path) -> None:
-    """The lie by itself costs nothing: the page cache has it all."""
+    """The false sync alone loses nothing, because the page cache still has all data."""
     Controls.make(tmp_path / "controls")
     said_by(LIE, tmp_path / "controls", volume.data)
     assert {path.name for path in volume.data.iterdir()} == {"kept", "lost"}

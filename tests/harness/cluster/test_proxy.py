@@ -46,7 +46,7 @@ class _Link:
 
 @asynccontextmanager
 async def a_link() -> AsyncIterator[_Link]:
-    """n1 dialed n2 through the proxy. Everything within five seconds."""
+    """A connection that n1 opened to n2 through the proxy. All of a test's steps must end within five seconds."""
     outward, inward = Flow("n1", "n2"), Flow("n2", "n1")
     accepted: list[trio.SocketStream] = []
     here = trio.Event()
@@ -67,7 +67,7 @@ async def a_link() -> AsyncIterator[_Link]:
             port = await nursery.start(proxy.run)
             async with await trio.open_tcp_stream("127.0.0.1", port) as dialer:
                 n1 = _End(dialer)
-                await n1.send(HELLO)  # By which the proxy knows who dials.
+                await n1.send(HELLO)  # From the hello the proxy knows who dials.
                 await here.wait()
                 n2 = _End(accepted[0])
                 assert await n2.receive() == HELLO
@@ -85,7 +85,7 @@ async def test_frames_pass_both_ways_in_order() -> None:
 
 
 async def test_a_frame_that_arrives_in_pieces_is_lost_whole_or_not_at_all() -> None:
-    """Half a frame would end the connection: a member would learn of the partition at once."""
+    """Half a frame would end the connection, and so a member would learn of the partition at once."""
     async with a_link() as link:
         whole = frame(b"lost")
         link.outward.block()
@@ -97,7 +97,7 @@ async def test_a_frame_that_arrives_in_pieces_is_lost_whole_or_not_at_all() -> N
         link.outward.unblock()
         await link.n1.stream.send_all(frame(b"begun while blocked")[7:])
 
-        assert await link.n2.receive() == b"begun while blocked"  # The same connection, and in step.
+        assert await link.n2.receive() == b"begun while blocked"  # The connection is the same, and still in step.
 
 
 async def test_a_one_way_partition_leaves_the_other_way_open() -> None:
@@ -133,7 +133,7 @@ async def test_a_delayed_flow_is_late_and_in_order() -> None:
         await link.n1.send(b"later")
         assert await link.n2.receive() == b"late"
         link.outward.delay_seconds = 0.0
-        await link.n1.send(b"last")  # Not delayed itself, and still behind what is.
+        await link.n1.send(b"last")  # It has no delay itself, but it follows a frame that has one.
         assert [await link.n2.receive(), await link.n2.receive()] == [b"later", b"last"]
         assert trio.current_time() - begun >= 0.1
 
@@ -176,7 +176,7 @@ async def test_who_says_no_hello_is_not_let_through() -> None:
 
 
 async def test_the_end_of_a_connection_that_is_kept_open_is_told_when_it_may_end() -> None:
-    """As where the machine of one end has lost its power: the other end learns nothing, and what it says is lost."""
+    """As if the machine of one end had lost its power: the other end learns nothing, and what it sends is lost."""
     async with a_link() as link:
         for flow in (link.outward, link.inward):
             flow.keep_open()

@@ -1,4 +1,4 @@
-"""A file system of a member's own: full, failing, hanging, without power; each undone, on the real kernel."""
+"""A member's own file system on the real kernel: full, failing, hanging, without power; and each fault undone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Volume]:
-    """An ext4 of its own; skipped where the machine can mount none, failed where only `Volume` cannot."""
+    """An ext4 volume. A test is skipped if the machine can mount none, and fails if only `Volume` cannot."""
     with an_ext4(tmp_path) as made:
         yield made
 
@@ -37,7 +37,7 @@ def write(path: Path, data: bytes, *, sync: bool) -> None:
 
 
 def test_without_power_what_was_not_synced_is_lost_and_what_was_is_kept(volume: Volume) -> None:
-    """The point of it: `kill -9` loses nothing that a process has written, whether or not it was synced."""
+    """This is what a volume is for: `kill -9` alone loses nothing that a process has written, synced or not."""
     kept = volume.data / "kept"
     write(kept, b"synced", sync=True)
     write(kept, b"not synced", sync=False)
@@ -107,7 +107,7 @@ def test_faults_that_need_nothing_are_available_everywhere() -> None:
 
 
 def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_not(tmp_path: Path) -> None:
-    """A promise is as long as the clock of who made it says. Never passed over in silence."""
+    """A jump of its holder's clock may break a lease. A run always says that it leaves the fault out, and why."""
     _, without = usable_faults("clock-jump", lease_reads=False)
     assert without.unavailable == {}
     with pytest.raises(BadInput, match="leaders read by lease"):

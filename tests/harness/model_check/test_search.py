@@ -1,4 +1,4 @@
-"""Exhaustive mode: small worlds are exhausted, nothing is broken in them, and what is broken on purpose is found."""
+"""Exhaustive mode: small worlds are searched fully, no rule is broken in them, and deliberate bugs are found."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_small_world_is_exhausted_and_every_rule_holds_in_it(bounds: Bounds) -
 def committing(
     patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callable[[raft.core.log.RaftLog], int]
 ) -> None:
-    """A leader that commits what it should not yet, and then goes on as usual."""
+    """Patch the leader to commit an entry too early, and then to go on as usual."""
     advance_commit = raft.core.leader.Leader.advance_commit
 
     def too_early(self: raft.core.leader.Leader) -> None:
@@ -90,7 +90,7 @@ def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
-    """The vote is not part of what is written."""
+    """The vote is left out of what is written."""
     take = raft.core.write_stream.WriteStream.take
 
     def without_vote(self: raft.core.write_stream.WriteStream, hard_state: HardState | None) -> LogWrite | None:
@@ -100,7 +100,7 @@ def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledging_early(patch: pytest.MonkeyPatch) -> None:
-    """An acknowledgement does not wait for the disk."""
+    """A follower's acknowledgement does not wait for its disk."""
     send = raft.core.outbox.Outbox.send
 
     def at_once(self: raft.core.outbox.Outbox, peer_id: str, message: Message, *, after: int = 0) -> None:
@@ -110,12 +110,12 @@ def acknowledging_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def voting_for_anybody(patch: pytest.MonkeyPatch) -> None:
-    """Raft §5.4.1 is not looked at."""
+    """A voter ignores Raft §5.4.1."""
     patch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
 
 def taking_half_for_a_majority(patch: pytest.MonkeyPatch) -> None:
-    """Of an even number of members."""
+    """Half of an even number of members counts as a majority."""
     patch.setattr(raft.core.leader, "majority_index", lambda given: sorted(given, reverse=True)[(len(given) - 1) // 2])
 
 
@@ -125,7 +125,7 @@ def reading_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """Committed is not enough, it has to be durable here.
+    """An entry is applied although it is committed but not durable on this member.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -185,7 +185,7 @@ def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monke
 
 
 def test_a_renaming_changes_nothing_but_names() -> None:
-    """The states that are left out as renamings of others are exactly those that are found without symmetry."""
+    """The states that symmetry leaves out as renamings of others are exactly those that are found without it."""
     with_symmetry, without = searched(TINY), searched(replace(TINY, symmetry=False))
 
     assert sum(with_symmetry.images_of(number) for number in range(with_symmetry.found.states)) == without.found.states
@@ -205,7 +205,7 @@ def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
 
 
 def test_a_field_that_the_core_gets_is_in_the_picture_at_once() -> None:
-    """What is not known to decide nothing decides: only named fields are left out."""
+    """A state's key leaves out only fields that are named; any other field may influence what a member does."""
     search = Search(TINY)
     member = search.states.first_member("s1")
     before = state_key(member)
@@ -272,7 +272,7 @@ def test_the_command_prints_the_path_to_a_violation(
 
 
 def test_the_loss_of_a_leaders_connection_that_moves_a_term_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thesis §9.6: what may be wrong asks first."""
+    """Thesis §9.6: a member that suspects its leader is gone, and may be wrong, asks for pre-votes first."""
     monkeypatch.setattr(raft.core.elections.Elections, "ask_for_pre_votes", lambda _: raft.core.quorum.Tally.WON)
 
     violation = searched(LOSING).found.violation

@@ -1,4 +1,4 @@
-"""A member that ends by itself, or in another way than it must, is a finding, and no fault hides it."""
+"""A member that ends by itself, or not in the way that a fault demands, is a finding that no fault hides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def one_that_ends_by_itself(folder: Path, node_id: str = "n1") -> MemberProcess:
-    """And has ended, with exit code 2."""
+    """A member that has already ended by itself, with exit code 2."""
     member = MemberProcess(node_id, [], folder / f"{node_id}.log")
     member._popen = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(2)"])
     member._popen.wait(timeout=50)
@@ -35,7 +35,7 @@ def one_that_ends_by_itself(folder: Path, node_id: str = "n1") -> MemberProcess:
 
 @pytest.mark.parametrize("kind", ["kill", "restart", "write-error", "pause"])
 async def test_a_member_that_ended_by_itself_just_before_a_fault_ends_the_run(tmp_path: Path, kind: Kind) -> None:
-    """Nobody has looked since: whoever is killed, and whoever may end from now on, has not ended by that."""
+    """Nobody has looked since then. A kill, or a permission to end, that comes later does not explain its end."""
     nemesis = a_nemesis(tmp_path, replace(a_partition("random"), kind=kind))
     nemesis.cluster.members = {"n1": one_that_ends_by_itself(tmp_path)}
     (planned,) = nemesis.plan
@@ -51,7 +51,7 @@ async def test_a_member_that_ended_by_itself_in_the_moment_in_which_it_is_killed
     member = one_that_ends_by_itself(tmp_path)
     nemesis.cluster.members = {"n1": member}
     member.kill()
-    member.start()  # As at the end of a fault.
+    member.start()  # A fault does this when it ends.
     try:
         with pytest.raises(NodeDied):
             nemesis.cluster.check_alive()
@@ -73,7 +73,7 @@ def test_a_member_that_may_end_or_is_killed_has_not_ended_wrongly(tmp_path: Path
 
 
 def test_a_member_serves_once_it_has_said_so_in_this_life(tmp_path: Path) -> None:
-    """Until then SIGTERM, or a disk that fails, may end it in another way."""
+    """Before that, SIGTERM or a failing disk may end it with another exit code."""
     member = MemberProcess("n1", [], tmp_path / "n1.log")
     member.log_path.write_text("ready node=n1\n")
     assert not member.serves()
@@ -89,7 +89,7 @@ def test_a_member_serves_once_it_has_said_so_in_this_life(tmp_path: Path) -> Non
 
 
 class Ending:
-    """A member that ends as a test says, without a process. `exit_code` None: it does not."""
+    """A member without a process that ends as a test says. `exit_code` None: it does not end."""
 
     node_id, is_joining, may_end = "n1", False, False
 
@@ -108,10 +108,10 @@ class Ending:
         return -9 if self.exit_code is None else self.exit_code
 
     def kill(self) -> None:
-        """Nothing is left of it."""
+        """There is no process to kill."""
 
     def start(self) -> None:
-        """It stays as it is."""
+        """There is no process to start."""
 
 
 FAULTS = {
@@ -123,7 +123,7 @@ FAULTS = {
 
 
 def a_strike(kind: Kind, member: Ending) -> ActiveFault:
-    """Against `n1`, one of four."""
+    """A fault that is active against `n1`, one of four members."""
 
     async def forget(node_id: str) -> None:
         await trio.lowlevel.checkpoint()
@@ -138,9 +138,9 @@ def a_strike(kind: Kind, member: Ending) -> ActiveFault:
 
 
 async def finding_of(kind: Kind, member: Ending) -> object:
-    """What a fault has to say of how its victim ended; None: all is well."""
+    """The fault's finding about how its victim ended; None: all is well."""
     active = a_strike(kind, member)
-    with trio.fail_after(100):  # Of a clock that nobody waits for.
+    with trio.fail_after(100):  # In virtual time.
         async with FAULTS[kind](active):
             pass
     return active.record.outcome.get("finding")
@@ -148,7 +148,7 @@ async def finding_of(kind: Kind, member: Ending) -> object:
 
 @pytest.fixture
 def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cluster, no disks: a change is made at once, and nobody has anything to write."""
+    """There is no cluster and no disk: a change is made at once, and nobody writes anything."""
 
     async def at_once(*_: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -171,7 +171,7 @@ def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_member_ends_under_a_fault_as_it_must_or_the_run_has_failed(
     kind: Kind, right: int, wrong: list[int | None], autojump_clock: MockClock
 ) -> None:
-    """Exit codes of `hwm serve --help`. One that crashes, and one that goes on, have not stood the fault."""
+    """The exit codes are those of `hwm serve --help`. A member that crashes or goes on has not passed the fault."""
     assert await finding_of(kind, Ending(right)) is None
     for exit_code in wrong:
         finding = str(await finding_of(kind, Ending(exit_code)))
@@ -180,7 +180,7 @@ async def test_a_member_ends_under_a_fault_as_it_must_or_the_run_has_failed(
 
 @pytest.mark.usefixtures("nobody_to_ask")
 async def test_a_member_that_does_not_serve_yet_may_end_as_such_a_one_does(autojump_clock: MockClock) -> None:
-    """Refused to start, for its disk fails; SIGTERM before it listens for it; nobody who lets it join."""
+    """It may refuse to start on a failing disk, die of SIGTERM before it handles it, or find nobody to let it join."""
     assert await finding_of("disk-error", Ending(3, serves=False)) is None
     assert await finding_of("restart", Ending(-15, serves=False)) is None
     for exit_code in (3, 5, None):

@@ -1,4 +1,4 @@
-"""Who is hit by a fault, which frames it loses, and that it is always undone."""
+"""Which members a fault hits, which frames they lose, and that the fault is always undone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_partition_concerns_the_flows_between_the_groups_and_no_others(
 
 
 async def test_a_minority_is_chosen_by_the_plan_and_is_one(tmp_path: Path) -> None:
-    """One plan, one choice; two of five, never three."""
+    """The same plan chooses the same members; of five it chooses two, never three."""
     chosen = []
     for attempt in ("a", "b"):
         nemesis = a_nemesis(tmp_path / attempt, a_partition("minority", pick=99))
@@ -65,7 +65,7 @@ async def test_a_fault_is_in_force_between_its_two_events_and_undone_after(tmp_p
 
 
 async def test_a_cancelled_fault_is_undone_too(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a partition."""
+    """For example by Ctrl-C in the middle of a partition."""
     nemesis = a_nemesis(tmp_path, a_partition("random", "slow", seconds=60))
     network = nemesis.cluster.network
     assert network is not None
@@ -90,7 +90,7 @@ async def test_a_member_that_comes_is_partitioned_like_the_others_and_one_that_g
 
 
 async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path: Path) -> None:
-    """Two lanes: a member that is being replaced must not be started again by somebody who paused it."""
+    """Faults run in two lanes: a member that one lane replaces must not be resumed by the lane that paused it."""
     nemesis = a_nemesis(tmp_path, a_partition("random", seconds=60), a_partition("all", seconds=60))
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -106,7 +106,7 @@ async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path
 
 
 async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_path: Path) -> None:
-    """A group has at most nine, and who takes a place comes before the other one goes."""
+    """A group has at most nine members, and a replacement joins before the member that it replaces leaves."""
     nemesis = a_nemesis(tmp_path)
     cluster = nemesis.cluster
     cluster.members |= {name: MemberProcess(name, [], tmp_path / f"{name}.log") for name in ("n6", "n7")}
@@ -138,7 +138,7 @@ async def test_a_minority_counts_whoever_is_hit_by_something_else(tmp_path: Path
 
 
 async def test_a_fault_that_would_begin_when_the_load_is_over_is_left_out(tmp_path: Path) -> None:
-    """Whatever took longer than planned before it: nobody would notice it."""
+    """If the faults before it took longer than planned, it would hit nothing that a client could notice."""
     nemesis = a_nemesis(tmp_path, a_partition("random"))
     with trio.fail_after(5):
         await nemesis.run(seconds=0)

@@ -1,4 +1,4 @@
-"""Fault plans: drawn from the seed alone, fair over their kinds, and over before the run is."""
+"""Fault plans: drawn from the seed alone, fair over the kinds, and finished before the run ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.nemesis.schedule import KINDS, MEMBER_KINDS, parse_faults, plan_fau
 
 
 def test_one_seed_is_one_plan() -> None:
-    """Seed or it did not happen."""
+    """A plan that does not follow from the seed could not be replayed."""
     one = plan_faults(seed=7, seconds=60, kinds=KINDS, interval_seconds=2.5)
     again = plan_faults(seed=7, seconds=60, kinds=KINDS, interval_seconds=2.5)
     other = plan_faults(seed=8, seconds=60, kinds=KINDS, interval_seconds=2.5)
@@ -21,7 +21,7 @@ def test_one_seed_is_one_plan() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_faults_end_within_the_run_and_never_overlap(seed: int) -> None:
-    """But for changes of the members, which do not overlap each other: others hit amid them."""
+    """Membership changes do not overlap each other, but other faults may hit during one."""
     faults = plan_faults(seed=seed, seconds=30, kinds=KINDS, interval_seconds=2.0)
     assert [fault.number for fault in faults] == list(range(1, len(faults) + 1))
     changes = [fault for fault in faults if fault.kind in MEMBER_KINDS]

@@ -1,4 +1,4 @@
-"""A recorded run on disk: what is written can be read, and a killed harness leaves no lie behind.
+"""A recorded run on disk: what is written can be read, and a killed harness leaves nothing false behind.
 
 See docs/reference/specification.md#10-recorded-run.
 """
@@ -43,16 +43,16 @@ AN_ANSWER: Row = {"status": "ok", "return_ns": 20, "revision": 2, "output": {"su
 
 @given(st.binary(max_size=40))
 def test_every_key_and_value_survives_its_spelling_as_text(data: bytes) -> None:
-    """Bytes that are not UTF-8, and text that begins with `base64:`, as `base64:`…
+    """Bytes that are not UTF-8, and text that begins with `base64:`, are spelled `base64:`…
 
     See docs/reference/specification.md#104-text.
     """
-    assert as_bytes(to_text(data)) == data  # The harness writes it, and the audit reads it.
+    assert as_bytes(to_text(data)) == data  # As the audit reads it.
     assert as_text(data) == to_text(data)
 
 
 def test_text_that_looks_like_an_encoding_is_encoded() -> None:
-    """Else `base64:AA==` as a value and one zero byte would be the same text.
+    """Otherwise the value `base64:AA==` and one zero byte would be the same text.
 
     See docs/reference/specification.md#104-text.
     """
@@ -113,7 +113,7 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     read = writer.call({"client": "c2", "op": "get", "key": "k", "call_ns": 11})
     writer.end(read, status="ok", return_ns=12, revision=2, output={"found": True, "value": "v1", "mod_revision": 2})
     writer.flush()
-    left = tmp_path / "left"  # What a kill at this moment leaves, half a line of a later row included.
+    left = tmp_path / "left"  # What a kill at this moment leaves, including half a line of a later row.
     shutil.copytree(tmp_path / "run", left)
     with (left / "ops" / "rows.jsonl").open("a") as torn:
         torn.write('{"op_id":9,"cli')
@@ -123,7 +123,7 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     rows = {row["op_id"]: row for row in read_rows(left)}
     assert rows.keys() == {open_put, read}
     assert (rows[open_put]["status"], rows[open_put]["return_ns"]) == ("unknown", None)
-    assert rows[open_put]["client"] != "c1"  # An unknown one is followed by no other of its client.
+    assert rows[open_put]["client"] != "c1"  # After an unknown operation its client has no other.
     assert close_unfinished_run(left) == 0
 
 
@@ -159,7 +159,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """docs/reference/versions.md. One that says no format is of the first."""
+    """See docs/reference/versions.md. A run that names no format is of the first version."""
     for found in (2, "next"):
         (tmp_path / "run.json").write_text(json.dumps({"run_id": "r", "format": found}))
         with pytest.raises(BadInput, match=f"has format {found!r}; this version reads up to 1"):

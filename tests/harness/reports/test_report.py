@@ -39,15 +39,15 @@ from tests.harness.support.reports import (
     ],
 )
 def test_a_percentile_is_the_nearest_rank(ordered: list[float], share: float, rank: float) -> None:
-    """The least value that at least `share` of all do not exceed."""
+    """The smallest value such that at least `share` of all values are not above it."""
     assert percentile(ordered, share) == rank
     assert sum(value <= rank for value in ordered) >= share * len(ordered)
 
 
 def test_unavailability_ends_with_a_write_that_was_called_after_the_fault() -> None:
-    """A write under way at the kill may be acknowledged by what the dead leader sent last: that is no recovery."""
+    """The dead leader's last message may acknowledge a write that was open at the kill: that is no recovery."""
     rows = [
-        a_row("put", 990, 1001),  # Called before the kill: does not count, although acknowledged after.
+        a_row("put", 990, 1001),  # Called before the kill, so it does not count, although it was acknowledged after.
         a_row("get", 1002, 1003),  # A read is no write.
         a_row("put", 1005, 1700, "unknown"),
         a_row("put", 1010, 1650),
@@ -79,9 +79,9 @@ def test_operations_are_counted_by_kind_and_end() -> None:
     assert report.by_status == {"ok": 4, "fail": 1, "unknown": 1}
     assert report.by_operation["put"] == {"ok": 1, "fail": 0, "unknown": 1}
     assert report.errors == {"outcome_unknown": 1, "unavailable": 1}
-    assert report.operations_per_second == 2.5  # Five in two seconds; the final reads are not load.
+    assert report.operations_per_second == 2.5  # Five operations in two seconds; the final reads are not load.
     assert report.reads is not None
-    assert (report.reads.count, report.reads.p50_ms) == (1, 8.0)  # Neither local nor final nor failed ones.
+    assert (report.reads.count, report.reads.p50_ms) == (1, 8.0)  # Local, final and failed reads are left out.
     assert report.final_reads == 1
 
 
@@ -92,7 +92,7 @@ def test_the_first_leader_is_no_leader_change() -> None:
 
 
 def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
-    """A lost write that nobody read still shows in the members' hashes."""
+    """The members' hashes show a lost write even if nobody has read its key."""
     rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     different = an_event(2200, "state_hashes", agree=False, index=9, hashes={"n1": "aa", "n2": "bb"})
     assert the_report(rows, HEALED, SAME, STOPPED).sound
@@ -102,7 +102,7 @@ def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
 
 
 def test_a_run_is_sound_only_if_every_key_was_read_at_its_end() -> None:
-    """What was not read was not judged: it may be lost."""
+    """A key that was not read was not judged: its value may be lost."""
     unread = EVERY_KEY_READ[0] | {"status": "unknown"}
     report = the_report([a_row("put", 0, 10), unread, EVERY_KEY_READ[1]], HEALED, SAME, STOPPED)
     assert not report.sound
@@ -111,14 +111,14 @@ def test_a_run_is_sound_only_if_every_key_was_read_at_its_end() -> None:
 
 
 def test_a_run_in_which_nothing_was_acknowledged_is_not_sound() -> None:
-    """Reads at the end of an empty store agree with everything."""
+    """If the store is empty, the reads at the end cannot contradict anything."""
     report = the_report([a_row("put", 0, None, "unknown"), *EVERY_KEY_READ], HEALED, SAME, STOPPED)
     assert not report.sound
     assert verdict_words(report) == "no operation of the load was acknowledged"
 
 
 def test_a_run_is_sound_only_if_its_members_stopped_as_asked_at_its_end() -> None:
-    """One that crashes while it stops, or must be killed, has not stood the run."""
+    """A member that crashes while it stops, or must be killed, has not passed the run."""
     rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     crashed = STOPPED | {"exit_codes": {"n1": 0, "n2": -9}}
     report = the_report(rows, HEALED, SAME, crashed)
@@ -133,7 +133,7 @@ def test_the_longest_gap_is_between_acknowledgements() -> None:
 
 
 def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
-    """The silence is the longest within the fault's own time; a change of the members beside it does not end it."""
+    """The reported silence is the longest within the fault's time; a concurrent membership change does not end it."""
     rows = [a_row("put", at, at + 1) for at in (990, 1199, 1299, 1499, 1999)]  # Acknowledged a millisecond later.
     change = an_event(1250, "fault_started", started_ns=1250 * MS, number=9, fault="replace", target="eldest",
                       direction=None, victims=["n2"], leader_id="n1")  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
 
 
 def test_a_fault_that_was_not_carried_out_is_told_and_has_no_effect() -> None:
-    """Neither one that was skipped nor one that found nobody to hit. Asking the cluster for something needs nobody."""
+    """One was skipped, and one found nobody to hit. A fault that asks the cluster for something needs no victim."""
     rows = [a_row("put", at, at + 1) for at in (100, 700, 1200)]
     skipped = a_fault("add", 2, 600, skipped="there are 7 members already")
     nobody_hit = a_fault("pause", 3, 1200)
@@ -193,7 +193,7 @@ def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
 
 
 def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
-    """It went on though a write of its log had failed; or it told a read to be newer than it was."""
+    """It went on after a failed write of its log, or it answered a read as newer than it was."""
     well = [HEALED, SAME, STOPPED]
     told = a_row("put", 0, 10, revision=5, op_id=1)
     stale = a_row("get", 500, 501, revision=4, op_id=2, consistency="bounded", age_ms=100)

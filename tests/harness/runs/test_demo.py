@@ -1,4 +1,4 @@
-"""What the demonstration says must have happened."""
+"""The demonstration fails unless what it claims has happened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.support.reports import a_fault, a_kill, an_event, the_report
 
 
 def after(*faults_at_ms: int, leaders: int) -> Report:
-    """So many kills, and so many that led one after the other."""
+    """A report with a kill at each of these times, and with `leaders` members that led one after the other."""
     led = [an_event(number, "leader_changed", leader_id=f"n{number}", term=number) for number in range(leaders)]
     kills = [event for number, at in enumerate(faults_at_ms, start=1) for event in a_kill(number, at)]
     return the_report([], *led, *kills)
@@ -25,13 +25,13 @@ def test_a_demonstration_in_which_the_leader_died_twice_is_one() -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        after(500, leaders=3),  # Two changes, but one of them was not our doing.
-        after(500, 1200, leaders=2),  # One of the two that died did not lead.
-        the_report([], *a_kill(1, 500), *a_fault("kill", 2, 1200)),  # Nobody was hit by the second one.
+        after(500, leaders=3),  # Two changes of the leader, but only one by a kill.
+        after(500, 1200, leaders=2),  # One of the two killed members did not lead.
+        the_report([], *a_kill(1, 500), *a_fault("kill", 2, 1200)),  # The second kill hit nobody.
     ],
     ids=["one kill", "one leader", "nobody hit"],
 )
 def test_a_demonstration_in_which_the_leader_died_less_often_fails(report: Report) -> None:
-    """Its headline says twice."""
+    """Its headline says that the leader dies twice."""
     with pytest.raises(DemoFailed, match="was to die twice"):
         check_deaths(report, Path("there"))

@@ -1,4 +1,4 @@
-"""What a run among strangers must not have shown."""
+"""A run among hostile strangers fails if it shows what it must not."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_operation_counts_for_the_window_in_which_it_was_called_once_that_has
     rows = [
         row(1, 900),  # The first clients connect.
         row(50, 2),
-        row(99.9, 400),  # Strangers came before it ended.
+        row(99.9, 400),  # Strangers came before this operation ended.
         row(101, 900),
         row(150, 8),
         row(150, 900, "fail"),

@@ -21,7 +21,7 @@ from tests.harness.support.nemesis import a_cluster
 
 
 async def what_is_shown(progress: Progress, *, terminal: bool) -> str:
-    """Enough of the display for its first words."""
+    """The first output of the display."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
     with trio.move_on_after(10) as scope:
@@ -35,7 +35,7 @@ async def what_is_shown(progress: Progress, *, terminal: bool) -> str:
 
 
 def a_progress(folder: Path) -> Progress:
-    """A run under load, a leader paused, before any member has said anything."""
+    """The progress of a run under load with a paused leader, before any member has reported anything."""
     plan = plan_faults(seed=1, seconds=20, kinds=("kill", "pause"), interval_seconds=2)
     writer = RunWriter(folder / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     writer.close()

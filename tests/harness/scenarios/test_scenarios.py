@@ -1,4 +1,4 @@
-"""The named scenarios hold; one that is wrong says where, what was expected and what is."""
+"""The named scenarios hold; a scenario that fails says where, what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_wrong_expectation_fails_with_expected_and_actual_side_by_side() -> No
     "expectation", ["role s2 = leader", "commit s2 = 0", "wire *>* = 1", "noticed truncated all = 1"]
 )
 def test_an_expectation_that_is_not_so_fails(expectation: str) -> None:
-    """Each kind of expectation really looks."""
+    """Each kind of expectation fails if the cluster does not meet it."""
     with pytest.raises(Mismatch):
         play_to_the_end(written("cluster s1 s2 s3", "elect s1", "settle", f"expect {expectation}"))
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_written_wrongly_is_told_where_and_what_would_be_right(
 
 
 def test_a_scenario_catches_a_deliberate_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raft §5.4.1 is not looked at: the member that lacks the sixth entry wins."""
+    """Voters ignore Raft §5.4.1, so the member that lacks the sixth entry wins."""
     monkeypatch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
     with pytest.raises(Mismatch, match="expect role s3"):

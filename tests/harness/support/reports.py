@@ -1,4 +1,4 @@
-"""Rows and events of a run, of which a report is made."""
+"""Rows and events of a run, from which a report is made."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 
 def trouble_with_ext4(folder: Path) -> str:
-    """Why this machine, or this user, cannot mount an ext4, found out without any code of ours; empty if it can."""
+    """Why this machine or user cannot mount an ext4, found out by the system's own tools; empty if it can."""
     image, there = folder / "probe.img", folder / "probe"
     image.parent.mkdir(parents=True, exist_ok=True)
     there.mkdir()

@@ -52,14 +52,14 @@ def written_values(planned: Planned) -> list[bytes]:
 
 
 def test_a_stream_follows_from_seed_and_worker() -> None:
-    """Seed or it did not happen."""
+    """A stream that does not follow from the seed could not be replayed."""
     assert a_stream(7, 1, 200) == a_stream(7, 1, 200)
     assert a_stream(7, 1, 200) != a_stream(7, 2, 200)
     assert a_stream(7, 1, 200) != a_stream(8, 1, 200)
 
 
 def test_every_written_value_occurs_once() -> None:
-    """Only then does a value that was read name the write it came from."""
+    """Only then does a value that was read identify the write it came from."""
     values = [value for worker in range(4) for each in a_stream(7, worker, 500) for value in written_values(each)]
     assert len(values) == len(set(values)) > 1000
 
@@ -75,14 +75,14 @@ def test_the_mix_has_every_operation_and_every_way_to_compare() -> None:
     assert {compare.target for txn in transactions for compare in txn.compares} == set(Target) - {Target.LEASE}
     assert {type(step) for txn in transactions for step in txn.failure} == {Get, Put, Range}
     ranges = [each.command for each in stream if isinstance(each.command, Range)]
-    assert {listed.revision for listed in ranges} == {0, 7}  # A later page of what was listed then.
+    assert {listed.revision for listed in ranges} == {0, 7}  # Revision 7: a later page of a listing.
     assert any(listed.end == listed.start[:-1] + bytes([listed.start[-1] + 1]) for listed in ranges if listed.start)
     assert {each.local_of is None for each in stream if isinstance(each.command, Get)} == {True, False}
     assert all(each.local_of is None for each in stream if not isinstance(each.command, Get))
 
 
 def test_no_transaction_writes_a_key_twice() -> None:
-    """It would be refused, and teach nothing (docs/reference/specification.md#84-transactions)."""
+    """The store would refuse it, which tests nothing (docs/reference/specification.md#84-transactions)."""
     for each in a_stream(7, 1, 2000):
         if isinstance(each.command, Txn):
             for branch in (each.command.success, each.command.failure):

@@ -1,4 +1,4 @@
-"""Clients that pipeline: so many operations open at a time, and a history that the audit can still read."""
+"""Clients that keep several operations open at a time, and a history that the audit can still read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDS: tuple[StoreError | None, ...] = (None, Unavailable("nobody leads"), Outcom
 
 
 class AStore:
-    """Stands where a client stands: each operation takes 10 ms, and ends in each of three ways in turn."""
+    """A stand-in for a client: each operation takes 10 ms, and they end in three ways in turn."""
 
     open_max = 0
     bulk_sizes: ClassVar[Counter[int]] = Counter()
@@ -94,7 +94,7 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunWrite
 async def rows_of(
     writer: RunWriter, *, in_flight: int = 1, bulk: int = 0, operations_per_second: float = 0.0
 ) -> list[Row]:
-    """What one second of load leaves behind."""
+    """The rows that one second of load records."""
     load = Workload(
         writer=writer,
         endpoints=["s1"],
@@ -113,7 +113,7 @@ async def rows_of(
 
 
 def check_names(rows: Sequence[Row]) -> None:
-    """A client value has one operation open at a time, and after an unknown one none.
+    """Each `client` value has at most one operation open at a time, and none after an unknown one.
 
     See docs/reference/specification.md#103-row.
     """
@@ -161,7 +161,7 @@ async def test_a_bulk_leaves_a_row_for_each_operation_with_its_own_end(
 async def test_a_bulk_names_no_key_twice_where_there_are_enough(
     writer: RunWriter, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Two writes of one key of one client would wait for each other, and their stamps would say nothing."""
+    """A client's two writes of one key would wait for each other, so their times would not be those of the store."""
     rows = await rows_of(writer, bulk=16)
 
     bulks = Counter((str(row["client"]).partition("-")[0], row["op"], row["key"], row["return_ns"]) for row in rows)

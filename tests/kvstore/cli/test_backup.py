@@ -1,4 +1,4 @@
-"""Saving, verifying and restoring snapshots: what is damaged is found, what is not whole has no name."""
+"""Saving, verifying and restoring snapshots: damage is found, and an incomplete file never gets its name."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def config(folder: Path, node_id: str = "s1", token: str = "new") -> MemberConfi
     return MemberConfig(folder=folder, node_id=node_id, members=MEMBERS, cluster_token=token)
 
 
-# What is in a file.
+# The content of a file.
 
 
 def test_a_bit_that_flipped_anywhere_in_the_file_is_found(saved: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_file_of_another_kind_is_no_snapshot(data: bytes, tmp_path: Path) -> N
 
 
 def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: Path) -> None:
-    """Its checksums are right: somebody wrote it so. The ids of a new cluster begin far above those of the old one."""
+    """Its checksums are right, so somebody made it. A new cluster's ids begin far above those of the old one."""
     machine = {**KvMachine().snapshot().header, "next_session_id": INT64_MAX - 1}
     header = SnapshotHeader(index=0, term=0, configuration=Configuration.of([Member("s1")]), machine=machine)
     identity = Identity(cluster_id=bytes(16), group_id=0, node_id="s1", incarnation_id=bytes(16))
@@ -125,7 +125,7 @@ def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: P
         read_initial_state(path)
 
 
-# A new cluster with it.
+# A new cluster from a file.
 
 
 def test_members_restored_from_one_file_begin_alike_in_one_new_cluster(saved: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_members_restored_from_one_file_begin_alike_in_one_new_cluster(saved: Pa
 
 
 def test_a_retry_of_the_old_cluster_is_not_answered_with_what_was_kept_for_it(saved: Path, tmp_path: Path) -> None:
-    """Not even if the new cluster has opened as many sessions since as the old one had."""
+    """Not even after the new cluster has opened as many sessions as the old one had."""
     assert read_initial_state(saved).facts.sessions == 1
     restore_folder(config(tmp_path / "s1"), saved)
     machine = restored_machine(tmp_path / "s1")
@@ -191,7 +191,7 @@ def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: P
 
 
 def test_another_file_or_token_makes_another_cluster(saved: Path, tmp_path: Path) -> None:
-    """Else members that begin with different states could vote for each other."""
+    """Otherwise members that begin with different states could vote for each other."""
     first = restore_folder(config(tmp_path / "first"), saved)
     again = restore_folder(config(tmp_path / "again", token="newer"), saved)
     second = restore_folder(config(tmp_path / "second"), snapshot_of(tmp_path / "first"))
@@ -229,7 +229,7 @@ def test_a_cluster_of_several_is_not_restored_without_a_new_token(saved: Path, t
         restore_folder(config(tmp_path / "s1", token=""), saved)
 
 
-# A file that is whole, or not there.
+# A file is complete, or it does not exist.
 
 
 def test_what_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_what_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early: bool) -> None:
-    """Also if it appears while the other one is written."""
+    """Also if it appears while the new file is being written."""
     path = tmp_path / "file"
     if is_early:
         path.write_bytes(b"old")
@@ -267,7 +267,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early
     assert list(tmp_path.iterdir()) == [path]
 
 
-# From a running member.
+# Saving from a running member.
 
 
 async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_module.SavedSnapshot:
@@ -275,7 +275,7 @@ async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_mo
 
 
 async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) -> None:
-    """A snapshot that the member has already is not good enough, not even where no read says what there is."""
+    """A snapshot that the member already has is not good enough, even where no read tells which revision is newest."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         for turn in range(3):
             revision = (await store.put("key", f"{turn}")).revision
@@ -288,7 +288,7 @@ async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) ->
 
 
 class CannotBuild:
-    """Asks as a client does a member that makes no new snapshot, for its disk is full."""
+    """Stands in for a client of a member that makes no new snapshot, because its disk is full."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
@@ -303,7 +303,7 @@ class CannotBuild:
 async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only_where_it_is_all_there_is(
     tmp_path: Path,
 ) -> None:
-    """Not without being asked for, and not without saying that it is older."""
+    """The older one must be asked for, and the command says that it is older."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         first = (await store.put("key", "in a snapshot")).revision
         await save(store, tmp_path / "first")
@@ -322,7 +322,7 @@ async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only
 
 
 class Replacing:
-    """Asks as a client does; before the second page of each of the first `times` readings there is a new snapshot."""
+    """Stands in for a client; in each of the first `times` readings a new snapshot appears before the second page."""
 
     def __init__(self, store: EmbeddedStore, times: int, aside: Path) -> None:
         self._store, self._left, self._aside = store, times, aside
@@ -340,7 +340,7 @@ class Replacing:
 async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """Not for ever, and nothing of an earlier one is left in the file."""
+    """It begins anew a limited number of times, and nothing of an earlier snapshot is left in the file."""
     monkeypatch.setattr(backup_module, "PAGE_BYTES", 500)
     path = tmp_path / "file"
     async with open_node(tmp_path / "data", bootstrap=True) as store:
@@ -359,7 +359,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
 
 
 def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Path) -> None:
-    """It says what it has, and builds once it has what is asked for."""
+    """It says what it has, and builds a snapshot once it has the revision that is asked for."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     lagging = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -381,7 +381,7 @@ def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Pa
 
 
 def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(quick_folder: Path) -> None:
-    """Whoever waits could make room meanwhile."""
+    """A caller that waits for the snapshot could make room meanwhile."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"k", b"v"))

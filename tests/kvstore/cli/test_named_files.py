@@ -1,4 +1,4 @@
-"""What a file that is named to be written turns into, by what is there: nothing but a regular file is ever replaced."""
+"""Writing to a named path, by what is there already: nothing but a regular file is ever replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def save(path: Path | None, data: bytes, *, force: bool = True) -> None:
 
 
 def test_a_device_is_written_and_stays_one(tmp_path: Path) -> None:
-    """As root a rename would make a file of `/dev/null` for the whole machine."""
+    """For root, a rename would replace the machine's `/dev/null` by a regular file."""
     leads_to_null = tmp_path / "null"
     leads_to_null.symlink_to(os.devnull)
     before = Path(os.devnull).stat()
@@ -42,7 +42,7 @@ def test_a_device_is_written_and_stays_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
 def test_a_device_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
-    """The very case, where nothing of the machine is at stake."""
+    """The same case with a device that the rest of the machine does not use."""
     device = tmp_path / "null"
     try:
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -59,7 +59,7 @@ def test_a_device_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
-    """And nothing of what was begun anew."""
+    """If the save had to begin anew, the pipe gets nothing of the first attempt."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(BackupFailed, match="nobody reads this pipe"):
@@ -75,7 +75,7 @@ def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read)
     data = os.urandom(300_000)
-    writer = os.open(pipe, os.O_WRONLY)  # Until then there is no end that the reader could see.
+    writer = os.open(pipe, os.O_WRONLY)  # The reader sees no end of the data until it is closed.
     reader.start()
     save(pipe, data)
     os.close(writer)
@@ -98,7 +98,7 @@ def test_a_descriptor_by_its_name_is_written_in_place(tmp_path: Path) -> None:
 
 
 def test_what_stands_behind_an_open_descriptor_need_not_have_a_name() -> None:
-    """The standard output of a systemd service is a socket, which no `open` opens; a deleted file has lost its name."""
+    """`open` cannot open a socket, such as the standard output of a systemd service; a deleted file has no name."""
     near, far = socket.socketpair()
     with near, far:
         save(Path(f"/dev/fd/{near.fileno()}"), b"to a socket")
@@ -128,7 +128,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_replaced_nor_written_is_refused(tmp_path: Path) -> None:
-    """With what it is."""
+    """The error says what it is."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         with pytest.raises(BackupFailed, match="this is a socket"):
@@ -142,7 +142,7 @@ def test_what_is_neither_replaced_nor_written_is_refused(tmp_path: Path) -> None
 
 
 def test_a_pipe_in_the_place_of_a_saved_file_is_not_waited_for(tmp_path: Path) -> None:
-    """Nobody may ever write to it. A descriptor that is open already is another matter."""
+    """Perhaps nobody will ever write to it. Only a path is refused, not a descriptor that is open already."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(BackupFailed, match="this is a pipe"), BackupReader(pipe):

@@ -1,4 +1,4 @@
-"""What people are told when a member ends: the rest is in tests/process, where whole servers are run."""
+"""What an operator is told when a member ends. Tests that run whole servers are in tests/process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, 
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_mistake_in_what_is_written_is_not_told_as_a_failure_of_the_disk(is_running: bool, tmp_path: Path) -> None:
-    """Who is sent to look after a disk, or to replace the member, would find nothing, or lose it."""
+    """An operator who is told to check the disk would find nothing; one who replaces the member would lose it."""
     files = InlineFiles(tmp_path)
     said: list[BaseException | None] = []
     files.submit([CreateFile("x"), Write("x", 0, ("no bytes",))], said.append)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Pa
 @pytest.mark.parametrize("cause", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_an_end_for_want_of_memory_says_memory(cause: BaseException, is_behind: bool, tmp_path: Path) -> None:
-    """Nothing is to be reported, and the disk is well."""
+    """It is no bug to report, and the disk is well."""
     error = cause
     if is_behind:
         error = NodeStopped("s1", "syncing the log failed")
@@ -79,7 +79,7 @@ def test_an_end_for_want_of_memory_says_memory(cause: BaseException, is_behind: 
 
 
 def test_a_request_that_gets_no_memory_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
-    """It costs its connection, and is nothing to report."""
+    """It costs its connection, and it is no bug to report."""
     RequestErrors().record(MemoryError())
     (record,) = caplog.records
     assert "no more memory" in record.getMessage()
@@ -122,7 +122,7 @@ def test_a_panic_of_another_sort_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_at_the_start_is_told_as_one_and_how_the_member_is_replaced(tmp_path: Path) -> None:
-    """Whichever call the system refused."""
+    """It does not matter which call the system refused."""
     for error in (DiskFailing(str(tmp_path), "Input/output error"), OSError(errno.EIO, "Input/output error")):
         told = failure_of_member(error, tmp_path)
 
@@ -139,7 +139,7 @@ def stopped_by(error: OSError) -> NodeStopped:
 
 
 def test_a_file_that_may_not_grow_is_told_with_the_limit_to_raise_at_a_start_as_in_a_run(tmp_path: Path) -> None:
-    """More room would change nothing, nor is anything wrong with the disk."""
+    """More room would not help, and the disk is well: the file has reached a limit on its size."""
     error = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     at_a_start = failure_of_member(error, tmp_path)

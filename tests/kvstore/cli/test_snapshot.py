@@ -1,4 +1,4 @@
-"""What `hwm snapshot save` says: a remedy, and none that has been tried just now; and what a file may lack."""
+"""What `hwm snapshot save` says: a remedy that has not been tried yet, and what a file may lack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(30)
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where nobody listens, and nobody else will."""
+    """An address at which nobody listens, now or during the test."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield "{}:{}".format(*held.getsockname())
@@ -35,7 +35,7 @@ def silent() -> Iterator[str]:
 def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
     silent: str, *, as_json: bool, existing: bool, by_name: bool, is_offered: bool
 ) -> None:
-    """Without a majority it is the way; where that one does not answer, either, it is none."""
+    """`--member` is the remedy without a majority; if that member does not answer either, it is no remedy."""
     options = ["--existing"] * existing + ["--member", silent] * by_name + ["--json"] * as_json
 
     done = CliRunner().invoke(
@@ -51,7 +51,7 @@ def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
 def saved_of_one(
     *, revision: int = 5, index: int = 9, applied: int = 9, committed: int = 9, last: int = 9
 ) -> SavedSnapshot:
-    """A file with everything up to `index`, of a member that had applied up to `applied`, revision 5, when asked."""
+    """A file with all entries up to `index`, from a member that had applied up to `applied`, revision 5, when asked."""
     numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
     marks = {"revision": 5, "last_applied": applied, "commit_index": committed, "last_index": last}
     facts = dict.fromkeys(SnapshotFacts.__dataclass_fields__, 0) | {"revision": revision, "index": index}
@@ -63,14 +63,14 @@ def saved_of_one(
     ("saved", "count"),
     [
         (saved_of_one(), 0),
-        (saved_of_one(committed=10, last=12), 3),  # What it knew to be committed is not in it, either.
-        (saved_of_one(committed=10, last=12, index=10, revision=6), 2),  # By now it is.
+        (saved_of_one(committed=10, last=12), 3),  # The file also lacks what the member knew to be committed.
+        (saved_of_one(committed=10, last=12, index=10, revision=6), 2),  # By now the file has it.
         (saved_of_one(committed=10, last=12, index=13, revision=8), 0),
-        (saved_of_one(last=12, index=7), 3),  # Since then it has applied only what changes no key.
+        (saved_of_one(last=12, index=7), 3),  # The entries it has applied since change no key.
     ],
 )
 def test_how_many_entries_of_a_members_log_are_in_no_file_is_said(saved: SavedSnapshot, count: int) -> None:
-    """Those that it had not applied: what it had is in the file by its revision, or is said to be missing."""
+    """Only entries that it had not applied count; for the others, the file's revision shows whether it has them."""
     words = [each for each in _what_may_lack(saved) if each.startswith("warning: the log of s3")]
 
     assert saved.open_entries == count

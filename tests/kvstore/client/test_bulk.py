@@ -33,7 +33,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 
 async def test_many_puts_come_back_in_the_order_in_which_they_were_given(client: Client) -> None:
-    """More than may be open at once; every one is a change of its own."""
+    """There are more puts than may be open at once, and each is a change of its own."""
     count = 3 * OPEN_MAX + 7
     results = await client.put_many((f"k{number:05}", str(number)) for number in range(count))
 
@@ -47,7 +47,7 @@ async def test_many_puts_come_back_in_the_order_in_which_they_were_given(client:
 
 
 async def test_no_more_than_the_bound_is_taken_up_at_once(tmp_path: Path) -> None:
-    """A source of any length takes bounded memory: nothing is answered, so nothing more is read."""
+    """A source of any length takes bounded memory: while no put is answered, no more pairs are read."""
     taken = 0
 
     def source() -> Iterator[tuple[str, str]]:
@@ -68,7 +68,7 @@ async def test_no_more_than_the_bound_is_taken_up_at_once(tmp_path: Path) -> Non
 
 
 async def test_a_key_that_comes_twice_is_written_in_that_order(client: Client) -> None:
-    """The second waits for the first: no retry can turn them round."""
+    """The second put waits for the first, so no retry can reverse their order."""
     results = await client.put_many([("a", "1"), ("b", "1"), ("a", "2"), ("a", "3")])
 
     revisions = [result.revision for result in results if isinstance(result, PutResult)]
@@ -80,7 +80,7 @@ async def test_a_key_that_comes_twice_is_written_in_that_order(client: Client) -
 
 
 async def test_what_is_refused_is_told_in_its_place_and_the_others_go_on(client: Client) -> None:
-    """By this client or by the member."""
+    """The client or the member may refuse it."""
     results = await client.put_many([("a", "1"), ("", "2"), ("k" * 5000, "3"), ("b", "4")])
 
     assert [type(result) for result in results] == [PutResult, InvalidRequest, InvalidRequest, PutResult]
@@ -107,7 +107,7 @@ async def test_without_any_member_each_has_certainly_failed() -> None:
 
 
 async def test_a_bulk_that_is_cancelled_leaves_the_client_usable(client: Client) -> None:
-    """Its numbers are closed, and what was answered late is not taken for anything else."""
+    """Its request numbers are closed, and a late answer is not taken for the answer to another request."""
     with trio.move_on_after(0):
         await client.put_many((f"k{number}", "v") for number in range(100))
     with trio.CancelScope() as scope:
@@ -124,7 +124,7 @@ async def test_a_bulk_that_is_cancelled_leaves_the_client_usable(client: Client)
 
 
 async def test_a_source_that_raises_ends_the_bulk_with_its_own_error(client: Client) -> None:
-    """As itself, in the task that asked."""
+    """The error is raised as itself, in the task that called."""
 
     def source() -> Iterator[tuple[str, str]]:
         yield "a", "1"
@@ -136,7 +136,7 @@ async def test_a_source_that_raises_ends_the_bulk_with_its_own_error(client: Cli
 
 
 async def test_a_key_or_value_of_another_type_is_the_sources_mistake(client: Client) -> None:
-    """No refusal of the store's: what came before it may have happened, the client goes on."""
+    """It is no refusal of the store: puts before it may have happened, and the client stays usable."""
     for pairs in ([("a", "1"), (7, "2")], [("a", "1"), ("b", None)]):
         with pytest.raises(TypeError, match="bytes or text"):
             await client.put_many(pairs)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ async def test_a_key_or_value_of_another_type_is_the_sources_mistake(client: Cli
 
 
 async def test_bulks_and_single_calls_share_one_client(client: Client) -> None:
-    """Several at a time, with callers beside them."""
+    """Several bulks run at a time, beside single calls."""
     counts: list[int] = []
 
     async def many(name: str) -> None:
@@ -163,7 +163,7 @@ async def test_bulks_and_single_calls_share_one_client(client: Client) -> None:
 
 
 async def test_a_client_that_is_closed_ends_its_bulks(tmp_path: Path) -> None:
-    """Nobody sleeps for ever."""
+    """No caller waits for ever."""
     ends: list[list[PutResult | OperationFailed | OutcomeUnknown] | BaseException] = []
 
     async def bulk(client: Client) -> None:

@@ -70,7 +70,7 @@ async def say_nothing(stream: trio.SocketStream) -> None:
 
 
 async def test_every_method_answers_with_its_own_type(tmp_path: Path) -> None:
-    """The whole surface once, as a program would use it."""
+    """Each method is called once, as a program would use it."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         assert await client.put("a", "1") == PutResult(2)
         found = await client.get(b"a")
@@ -120,7 +120,7 @@ async def test_a_thousand_tasks_share_one_client(tmp_path: Path) -> None:
 
 
 async def test_pages_go_through_a_listing_both_ways(tmp_path: Path) -> None:
-    """`more` and where the next page begins; a limit holds over all pages."""
+    """Pages follow `more` and begin where the last one ended; a limit holds over all pages."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         async with trio.open_nursery() as nursery:
             for number in range(25):
@@ -141,7 +141,7 @@ async def test_pages_go_through_a_listing_both_ways(tmp_path: Path) -> None:
 
 
 async def test_values_of_a_mebibyte_fit_and_listings_of_them_come_in_pages(tmp_path: Path) -> None:
-    """No frame grows past its bound: a page ends before it would (`PAGE_BYTES_MAX`)."""
+    """A page ends at `PAGE_BYTES_MAX`, before its frame would exceed the bound of a frame."""
     value = os.urandom(1024 * 1024)
     async with a_store_of_one(tmp_path) as address, Client([address], deadline_seconds=20) as client:
         for number in range(4):
@@ -198,7 +198,7 @@ async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path)
 
 
 async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path) -> None:
-    """A shape that a member would hang up for must not take other operations of this client with it."""
+    """A member closes the connection on such a shape, which would end other operations of this client."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         wrong_operand = Compare(b"k", Target.VERSION, Comparison.EQUAL, 1.5)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest):
@@ -215,7 +215,7 @@ async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path)
 
 @pytest.mark.parametrize("endpoint", ["localhost", "127.0.0.1:port", ":7101", "127.0.0.1:70000", ""])
 def test_an_address_that_nobody_can_dial_is_refused_at_once(endpoint: str) -> None:
-    """Before anything is tried, with what an address looks like."""
+    """It is refused before any connection attempt, and the error shows what an address looks like."""
     with pytest.raises(InvalidAddress):
         Client([endpoint])
 
@@ -264,7 +264,7 @@ async def test_a_cancelled_operation_leaves_the_client_usable(tmp_path: Path) ->
 
 
 async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None:
-    """In no group, however many tasks the client has."""
+    """It is not wrapped in an exception group, however many tasks the client has."""
     async with a_store_of_one(tmp_path) as address:
         client = Client([address])
 
@@ -278,7 +278,7 @@ async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None
 
 
 async def test_what_is_open_when_the_client_is_closed_ends_with_the_truth(tmp_path: Path) -> None:
-    """Sent: unknown; later calls: certainly not carried out."""
+    """A call that was sent is unknown; later calls are certainly not carried out."""
     outcomes: list[StoreError] = []
 
     async def put(client: Client) -> None:
@@ -338,7 +338,7 @@ async def test_on_a_cluster_the_client_finds_the_leader_and_asks_members_by_name
 
 
 def test_a_program_with_only_a_client_loads_neither_the_storage_nor_the_runtime() -> None:
-    """The rule of the house: `kvstore.Client` works beside a program's own package called `storage`."""
+    """So `kvstore.Client` works beside a program's own package called `storage`."""
     code = (
         "import sys, kvstore; kvstore.Client(['127.0.0.1:1']); "
         "print([name for name in sys.modules if name.split('.')[0] == 'storage' or name.startswith('raft.runtime')])"
@@ -370,7 +370,7 @@ def test_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
 
 
 def test_errors_survive_pickling() -> None:
-    """Fields are kept, text is made late."""
+    """An error keeps its fields, and makes its text only when it is asked for it."""
     import pickle
 
     remedied = Unavailable("x", "do y")
@@ -382,7 +382,7 @@ def test_errors_survive_pickling() -> None:
 
 
 async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It holds one of a bounded number of places; whoever says hello may stay for as long as it likes."""
+    """It holds one of a bounded number of places. A caller that says hello may stay as long as it likes."""
     monkeypatch.setattr("kvstore.server.client_listener.HELLO_SECONDS_MAX", 0.1)
     dialed: list[str] = []
 
@@ -400,7 +400,7 @@ async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, 
             assert await stranger.receive_some(100) == b""
 
         await stranger.aclose()
-        # The client connected before the stranger did, so the same time is over for it, too.
+        # The client connected before the stranger, so it has been connected for longer than this time.
         assert (await client.get("a")).record is not None
         assert len(dialed) == before, "the client was cut off and had to connect again"
 

@@ -1,4 +1,4 @@
-"""The client's machine and the service, connected to each other over whole members: both ends are the real ones."""
+"""The client's state machine and the service of whole members, connected directly: both ends are production code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(qu
 
 
 def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
-    """Not offered yet; never answered as if it were something else."""
+    """This store does not offer lease reads, and never answers one as if it were another read."""
     client = Cluster(quick_folder, 1).client()
 
     with pytest.raises(Unsupported, match="lease"):
@@ -86,7 +86,7 @@ def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
 
 
 def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(quick_folder: Path) -> None:
-    """Sessions: each of the open requests is repeated under its number and happens once (version 1)."""
+    """By its session each open request is repeated under its number and happens once (its key has version 1)."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -101,7 +101,7 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
             client.core.submit(client._last_ticket, request, cluster.now + 10 * SECOND)
             tickets.append(client._last_ticket)
         client.flush()
-        cluster.hosts[leader].node.take_effects()  # Proposed and sent nowhere.
+        cluster.hosts[leader].node.take_effects()  # Proposed, but sent to no peer.
         cluster.kill(leader)
         for ticket in tickets:
             assert isinstance(client.result(ticket, 10), PutResult)
@@ -116,7 +116,7 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
 
 
 def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_elsewhere(quick_folder: Path) -> None:
-    """At its step-down they are retryable-unknown: the client does not wait for the outcome to become certain."""
+    """At its step-down they are unknown but may be retried: the client does not wait for a certain outcome."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -152,7 +152,7 @@ def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path)
 
 
 def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -> None:
-    """What it has applied; no leader is needed (docs/reference/specification.md#811-consistency-of-reads)."""
+    """It reads what it has applied, without a leader (docs/reference/specification.md#811-consistency-of-reads)."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -233,20 +233,20 @@ def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path)
 
 
 def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_folder: Path) -> None:
-    """Expiry happens at apply only, so an idle leader has an entry applied when one is due.
+    """Sessions expire only when an entry is applied, so an idle leader proposes one when an expiry is due.
 
     See docs/reference/specification.md#812-leader-time.
     """
     cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=2 * SECOND)
     client.do(Put(b"a", b"1"))
-    cluster.clients.remove(client)  # Dead: it keeps nothing alive.
+    cluster.clients.remove(client)  # It is gone, so it keeps no session alive.
 
     cluster.wait(3)
     service = cluster.hosts[cluster.leader()].service
     assert {host.machine.status().sessions for host in cluster.hosts.values()} == {1}
     service.expire_sessions()
-    service.expire_sessions()  # One is under way: no second.
+    service.expire_sessions()  # One entry is under way, so no second one is proposed.
     assert service.open_requests == 1
     cluster.settle()
     cluster.wait(0.2)
@@ -263,7 +263,7 @@ def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_fol
 
 
 def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> None:
-    """To the member that is named, and no write fails: what came meanwhile is asked of the next leader."""
+    """The named member takes over, and no write fails: a write that came meanwhile is sent to the next leader."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -278,7 +278,7 @@ def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> No
 
 
 def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over(quick_folder: Path) -> None:
-    """So a request that was repeated, because its answer was lost, does no second transfer."""
+    """So a request that is repeated because its answer was lost starts no second transfer."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -291,7 +291,7 @@ def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over
 
 
 def test_a_transfer_that_cannot_work_is_refused_with_its_reason(quick_folder: Path) -> None:
-    """The client learns what is there, and that nothing has changed."""
+    """The client learns which members there are, and that nothing has changed."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     leader_id = cluster.leader()

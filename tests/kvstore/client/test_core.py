@@ -21,7 +21,7 @@ def a_world(leader: str | None = "s1", *, session: bool = True, **limits: int) -
 
 
 def test_a_put_goes_to_the_leader_whoever_is_asked_first() -> None:
-    """The member that is asked first names the leader; nothing is sent to anybody else."""
+    """The member that is asked first names the leader; no other member is asked."""
     for leader in ("s1", "s2", "s3"):
         world = a_world(leader)
 
@@ -54,7 +54,7 @@ def test_in_flight_requests_are_bounded_and_the_rest_waits() -> None:
 
     world["s1"].answer()
 
-    assert len(world["s1"].asked) == 4  # One has left, one has come.
+    assert len(world["s1"].asked) == 4  # One request has ended, and the next one was sent.
 
 
 def test_open_calls_are_bounded() -> None:
@@ -68,7 +68,7 @@ def test_open_calls_are_bounded() -> None:
 
 
 def test_open_numbers_of_a_session_are_bounded() -> None:
-    """A member keeps a bounded number of results: numbers above the oldest open one are held back."""
+    """A member keeps a bounded number of results, so numbers too far above the oldest open one are held back."""
     world = a_world(open_numbers_max=3)
     for _ in range(5):
         world.put()
@@ -124,7 +124,7 @@ def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> 
         world.put(seconds=0.4)
         world.wait(0.3)
     world.all_follow("s3")
-    world["s3"].registers = False  # So that the first request shows.
+    world["s3"].registers = False  # So that the first request stays open.
     world.put()
 
     world.wait(0.3)
@@ -133,7 +133,7 @@ def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> 
 
 
 def test_a_silent_leader_is_not_asked_again_at_once_though_others_name_it() -> None:
-    """Until they have elected another they name the paused one; it rests for a while, they are asked again."""
+    """Until they have elected another, they name the paused leader. The client leaves that one out for a while."""
     world = a_world()
     ticket = world.put()
     world["s1"].is_silent = True
@@ -147,7 +147,7 @@ def test_a_silent_leader_is_not_asked_again_at_once_though_others_name_it() -> N
 
 
 def test_a_write_without_any_answer_is_unknown_at_its_deadline() -> None:
-    """It was sent: it may have happened."""
+    """The write was sent, so it may have happened."""
     world = a_world()
     ticket = world.put(seconds=0.5)
 
@@ -192,7 +192,7 @@ def test_a_read_without_an_answer_has_failed() -> None:
 
 
 def test_a_read_is_repeated_after_a_lost_connection() -> None:
-    """Reading twice harms nobody."""
+    """A read has no effect, so it may be made twice."""
     world = a_world()
     ticket = world.get()
 
@@ -204,7 +204,7 @@ def test_a_read_is_repeated_after_a_lost_connection() -> None:
 
 
 def test_not_leader_is_followed_and_stays_certain() -> None:
-    """Every attempt was certain, so the deadline is a failure, not an unknown."""
+    """Each attempt certainly had no effect, so the deadline is a failure, not an unknown outcome."""
     world = a_world()
     ticket = world.put(seconds=1)
     world.all_follow(None)
@@ -228,7 +228,7 @@ def test_not_leader_with_a_hint_leads_straight_there() -> None:
 
 
 def test_two_members_that_name_each_other_are_not_asked_without_end() -> None:
-    """After a few wrong answers in a row there is a pause between them."""
+    """After a few `NotLeader` in a row the client pauses before each further attempt."""
     world = a_world()
     for member in world.members.values():
         member.leader_id = "s2" if member.node_id == "s1" else "s1"
@@ -241,7 +241,7 @@ def test_two_members_that_name_each_other_are_not_asked_without_end() -> None:
 
 
 def test_busy_is_tried_again_after_a_pause_and_is_certain_in_the_end() -> None:
-    """Busy is refused before it is taken anywhere."""
+    """A busy member refuses a request before it proposes anything."""
     world = a_world()
     ticket = world.put(seconds=1)
     for _ in range(3):
@@ -255,7 +255,7 @@ def test_busy_is_tried_again_after_a_pause_and_is_certain_in_the_end() -> None:
     assert world.outcome(ticket) == "open"
     world.wait(1)
 
-    assert world.outcome(ticket) in ("fail", "unknown")  # It was sent once more before the deadline, or was not.
+    assert world.outcome(ticket) in ("fail", "unknown")  # It may have been sent once more before the deadline.
 
 
 def test_busy_until_the_deadline_is_busy() -> None:
@@ -273,7 +273,7 @@ def test_busy_until_the_deadline_is_busy() -> None:
 
 @pytest.mark.parametrize("text", ["reads is at its bound of 1", "busy: reads is at its bound of 1"])
 def test_busy_says_that_word_once(text: str) -> None:
-    """Members of older builds send it, too."""
+    """Members of older builds send the word, too."""
     error = classify(Response(1, Code.BUSY, 0, 0, "s1", (text,)))
     refused = classify(Response(1, ResultCode.BUSY, 0, 0, "s1", ("sessions_max", 10)))
 
@@ -367,7 +367,7 @@ def test_an_expired_session_leaves_lost_attempts_unknown_and_is_replaced() -> No
     fresh = world.put(b"fresh")
 
     world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # The repeated `lost`.
-    world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # `fresh`, whose only attempt this was.
+    world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # `fresh` has had no other attempt.
     assert world.outcome(lost) == "unknown"
 
     repeated = world["s2"].answer()
@@ -376,7 +376,7 @@ def test_an_expired_session_leaves_lost_attempts_unknown_and_is_replaced() -> No
 
 
 def test_late_word_of_the_end_of_a_session_does_not_end_the_one_after_it() -> None:
-    """Both requests were sent under session 1. The second answer comes when session 2 has begun, and is in use."""
+    """Both requests were sent under session 1. The second answer comes when session 2 is already in use."""
     world = a_world()
     first, second = world.put(b"first"), world.put(b"second")
     world["s1"].answer(ResultCode.SESSION_EXPIRED, 1)
@@ -403,7 +403,7 @@ def test_a_silent_session_is_kept_alive() -> None:
 
 
 def test_a_cancelled_call_closes_its_number() -> None:
-    """Its outcome is unknown; with the number acknowledged it can no longer happen later."""
+    """Its outcome is unknown. Once its number is acknowledged, the write can no longer happen."""
     world = a_world()
     first, second = world.put(b"a"), world.put(b"b")
     world.core.cancel(first)
@@ -450,7 +450,7 @@ def test_a_read_at_a_member_that_is_down_fails_at_once() -> None:
 
 
 def test_a_member_of_another_cluster_is_refused() -> None:
-    """Addresses of two clusters are mixed up: the first that answered decides, the other is never used."""
+    """If addresses of two clusters are mixed up, the first answer decides, and the other cluster is never used."""
     world = World("s1", "s2", leader="s1", endpoints=["s1:1"])
     world["s2"].cluster_id = b"x" * 16
     world.put()

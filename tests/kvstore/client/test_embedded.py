@@ -24,7 +24,7 @@ def three_members() -> tuple[Member, ...]:
 
 
 async def enter(folder: Path, **options: object) -> None:
-    """Open it and leave at once."""
+    """Open a node and close it at once."""
     async with open_node(folder, **options):  # type: ignore[arg-type]
         pass
 
@@ -74,7 +74,7 @@ async def test_a_member_started_with_another_membership_is_refused(tmp_path: Pat
 
 
 async def test_a_folder_that_exists_knows_its_cluster_itself(tmp_path: Path) -> None:
-    """Without `members` it is what it was made for."""
+    """Without `members` the node belongs to the cluster for which the folder was made."""
     members = three_members()
     await enter(tmp_path / "s0", node_id="s0", members=members, bootstrap=True)
 
@@ -94,7 +94,7 @@ async def test_who_is_not_in_the_list_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_one_address_for_peers_and_clients_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """Of a store of one, too, which would find its own address in use; port 0 is any, twice."""
+    """Also for a store of one, which would find its own address in use. Port 0 may be given twice: it is any port."""
     with pytest.raises(InvalidConfiguration, match=r"127\.0\.0\.1:7201 twice"):
         await enter(
             tmp_path / "x", node_id="s1", members=(Member("s1", "127.0.0.1:7201", "127.0.0.1:7201"),), bootstrap=True
@@ -139,7 +139,7 @@ async def test_a_damaged_log_is_refused_and_named(tmp_path: Path) -> None:
 
 
 async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write(tmp_path: Path) -> None:
-    """On a follower calls go to the leader; on the leader they stay in the program."""
+    """A follower sends its program's calls to the leader; on the leader they stay in the program."""
     members = three_members()
     async with trio.open_nursery() as nursery:
         stores: dict[str, EmbeddedStore] = {}
@@ -164,7 +164,7 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
 
 
 async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_tell_it_so(tmp_path: Path) -> None:
-    """Whoever never met the old one might count a vote of the new one.
+    """A member that never met the old folder might count a vote of the new one.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -181,7 +181,7 @@ async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_te
 
 
 async def test_the_programs_exception_comes_out_as_itself(tmp_path: Path) -> None:
-    """In no group; and what was acknowledged is there the next time."""
+    """It is not wrapped in an exception group, and what was acknowledged is there at the next start."""
 
     async def program() -> None:
         async with open_node(tmp_path / "data", bootstrap=True) as store:
@@ -206,7 +206,7 @@ async def test_a_cancelled_program_lets_go_of_everything(tmp_path: Path) -> None
 
 
 async def test_if_the_node_fails_the_block_is_cancelled_and_told_why(tmp_path: Path) -> None:
-    """A sync failed: the node makes no further promise in this life.
+    """After a failed sync the node makes no further promise until it is restarted.
 
     See docs/reference/specification.md#37-failed-sync.
     """

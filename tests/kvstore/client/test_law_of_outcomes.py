@@ -23,7 +23,7 @@ LIMITS = ClientLimits(attempt_timeout_ns=SECOND // 2, keep_alive_ns=SECOND // 2,
 
 
 class Chaos:
-    """Clients that write, and a world that kills, cuts off, hangs up and holds disks, all from one seed."""
+    """Writing clients, and faults from one seed: members are killed or cut off, connections end, disks hang."""
 
     def __init__(self, folder: Path, seed: int, *, ttl_ns: int) -> None:
         self.random = Random(seed)
@@ -89,7 +89,7 @@ class Chaos:
         self.cluster.wait(8)
 
     def records(self) -> dict[bytes, int]:
-        """What is there in the end: key → version."""
+        """The records at the end: key → version."""
         found: dict[bytes, int] = {}
         start = b""
         reader = self.cluster.client()

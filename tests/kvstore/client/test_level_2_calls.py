@@ -1,4 +1,4 @@
-"""The calls of a client that need feature level 2, against a member in this program; and what level 1 says to them."""
+"""The client's calls that need feature level 2, against a member in this program, and how level 1 refuses them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CALLS_OF_LEVEL_2: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 async def test_level_1_says_what_to_do(tmp_path: Path) -> None:
-    """Nothing is written, and the same calls say something else after the upgrade."""
+    """Nothing is written, and after the upgrade the same calls are no longer refused for the level."""
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         for name, call in CALLS_OF_LEVEL_2.items():
             with pytest.raises(LevelTooLow, match="needs feature level 2") as refused:
@@ -88,7 +88,7 @@ async def test_puts_with_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_reads_at_a_revision(tmp_path: Path, count: int) -> None:
-    """One at a time, and many in one turn, which a member answers on another path."""
+    """One read at a time, and many in one turn, which a member answers on another code path."""
     async with a_store(tmp_path) as store:
         revisions = [(await store.put("a", str(number))).revision for number in range(count)]
         await store.delete("a")
@@ -178,7 +178,7 @@ async def test_leases_are_granted_renewed_shown_and_revoked(tmp_path: Path) -> N
         assert (lease.lease_id, lease.ttl_ns) == (7, 60 * 10**9)
         with pytest.raises(LeaseExists):
             await store.lease_grant(60, lease_id=7)
-        await store.set_limits(delete_keys_max=1_500)  # More than a page of the keys of a lease has.
+        await store.set_limits(delete_keys_max=1_500)  # The lease gets more keys than fit in a page.
         await store.put_many([(f"k{number:04}", "") for number in range(1_500)])
         for at in range(0, 1_500, 100):
             await store.txn(success=[Put(b"k%04d" % number, b"", 7) for number in range(at, at + 100)])
@@ -258,7 +258,7 @@ async def test_a_transaction_that_only_reads_writes_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("change", ["new", "changed", "deleted"])
 async def test_a_range_that_was_read_must_hold_too(tmp_path: Path, change: str) -> None:
-    """A key that comes, one that changes, and one that goes: each makes the transaction begin anew."""
+    """A key that is created, changed or deleted in the range makes the transaction begin anew."""
     async with a_store(tmp_path) as store:
         await store.put_many({"k/1": "1", "k/2": "1"})
         changes = {"new": Put(b"k/3", b"1"), "changed": Put(b"k/1", b"2")}
@@ -312,7 +312,7 @@ async def test_a_get_in_a_transaction_takes_a_revision(tmp_path: Path) -> None:
 
 
 async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> None:
-    """At level 1 a second read at the revision of the first one fails if the store has changed; then it begins anew."""
+    """Level 1 cannot read at the first read's revision if the store has changed since; the transaction begins anew."""
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         await store.put_many({"a": "1", "b": "1"}, atomic=True)
         attempts = 0

@@ -22,7 +22,7 @@ RENEWALS = 3
 
 
 async def test_fifty_idle_waiters_write_only_renewals_which_are_sent_together(tmp_path: Path) -> None:
-    """All of one program: 50 leases, each renewed three times, cost fewer commands than there are leases."""
+    """In one program, three renewals of each of 50 leases cost fewer commands than there are leases."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:
 
         async def wait() -> None:
@@ -32,18 +32,18 @@ async def test_fifty_idle_waiters_write_only_renewals_which_are_sent_together(tm
         for _ in range(WAITERS):
             nursery.start_soon(wait)
         await until_waiting(store, "x/", WAITERS)
-        await until_watching(store, WAITERS - 1)  # All but the holder: from now on they only wait.
+        await until_watching(store, WAITERS - 1)  # All but the holder watch; from now on they only wait.
         commands = await commands_until_all_are_renewed(store, (await store.status()).last_index + 1)
         nursery.cancel_scope.cancel()
 
     kinds = [command[3] for command in commands]
     assert set(kinds) <= {CommandKind.LEASE_RENEW, CommandKind.KEEP_ALIVE}
-    assert max(len(command) - 4 for command in commands) > 10  # Together; their renewals come at almost the same time.
+    assert max(len(command) - 4 for command in commands) > 10  # One command renews many leases.
     assert len(kinds) < WAITERS
 
 
 async def until_watching(store: Client, count: int) -> None:
-    """Wait until so many watches stand."""
+    """Wait until so many watches are open."""
     with trio.fail_after(30):
         while True:
             if (await store.status()).watches >= count:
@@ -52,7 +52,7 @@ async def until_watching(store: Client, count: int) -> None:
 
 
 async def commands_until_all_are_renewed(store: Client, index: int) -> list[tuple[Any, ...]]:
-    """The commands in the log from an index on, up to the entry with which each lease was renewed often enough."""
+    """The log's commands from `index` on, up to the entry after which each lease was renewed often enough."""
     commands: list[tuple[Any, ...]] = []
     renewals: Counter[int] = Counter()
     with trio.fail_after(30):
@@ -111,7 +111,7 @@ async def until_waiting(store: Client, prefix: str, count: int) -> None:
 
 
 async def test_a_closed_client_loses_its_lease_at_once(tmp_path: Path) -> None:
-    """It could not renew it any more."""
+    """A closed client can renew nothing more, so its block learns at once that the lease is lost."""
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         held = trio.Event()
         lost: list[LeaseLost] = []

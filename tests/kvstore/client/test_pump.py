@@ -1,4 +1,4 @@
-"""The trio shell of a client by itself: memory streams, a clock that jumps, and a member that a test plays."""
+"""The client's trio part alone: memory streams, a clock that jumps, and a member that a test plays."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def play_a_leader(stream: trio.abc.Stream, seconds: list[float]) -> None:
 async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A member that answers now and then, always within a second, is not given up: the answer's own time counts, not
-    that of the last thing the client had to do."""
+    """A member that answers now and then, always within a second, is not given up: what counts is when an answer came,
+    not when the client last had something to do."""
     dials = 0
     async with trio.open_nursery() as nursery:
 
@@ -66,9 +66,7 @@ async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
 async def test_no_call_has_a_task_of_its_own_and_those_of_one_turn_leave_in_one_send(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    """What a call costs its client is bookkeeping: `docs/reference/client.md` promises it, 15,000 calls per second need
-    it.
-    """
+    """A call costs its client only bookkeeping: docs/reference/client.md promises it, 15,000 calls a second need it."""
     sends = 0
     async with trio.open_nursery() as nursery:
 
@@ -106,7 +104,7 @@ async def test_no_call_has_a_task_of_its_own_and_those_of_one_turn_leave_in_one_
 async def test_a_call_ends_at_its_deadline_though_a_later_one_was_set_first(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The clock is moved forward, and never left at the later moment."""
+    """A deadline may move to an earlier moment; the client must not keep waiting for the later one."""
     ends: list[float] = []
 
     async def refuse(address: str) -> trio.abc.Stream:
@@ -131,7 +129,7 @@ async def test_a_dial_that_fails_in_the_moment_in_which_it_is_given_up_breaks_no
 ) -> None:
     async def dial(address: str) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
-        autojump_clock.jump(1.5)  # Longer than an attempt may take; no task runs between this and its end.
+        autojump_clock.jump(1.5)  # Longer than an attempt may take; no task runs between this jump and its end.
         raise OSError("refused")
 
     async with Client(["s1:1"], session=False, dialer=dial) as client:
@@ -155,8 +153,8 @@ async def test_a_client_that_was_idle_gives_a_named_member_its_time(autojump_clo
 async def test_a_caller_that_is_cancelled_right_after_its_call_has_ended_breaks_no_client(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A call with a named member sets the time, and so may end other calls. Their callers learn of it in the next
-    flush, and may be cancelled before that."""
+    """A call with a named member tells the client's core the time, which may end other calls. Their callers learn of
+    it in the next flush, and may be cancelled before that."""
 
     async def dial(address: str) -> trio.abc.Stream:
         await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Transactions that only read: they are answered by a read round, write nothing to the log, and are as linearizable."""
+"""Read-only transactions: a read round answers them, they write nothing to the log, and are still linearizable."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_has_reads_in_all_branches_only_reads(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITES)
 def test_one_write_in_any_branch_makes_it_a_command(name: str) -> None:
-    """Even if that branch is not taken: who sends it cannot know."""
+    """Even if that branch is not taken, because the sender cannot know which one is."""
     write = WRITES[name]
     for txn in (Txn((), (write,)), Txn((), (), (Get(b"a"), write)), Txn((), (Txn((), (Get(b"a"),), (write,)),))):
         assert not only_reads(command_body(txn))
@@ -107,14 +107,14 @@ async def test_a_read_may_have_any_consistency(tmp_path: Path) -> None:
         before = await last_index(store)
         for wanted, told in (("linearizable", "linearizable"), ("follower", "linearizable"), ("local", "local")):
             answer = await store.execute(READS["a get"], consistency=wanted)
-            assert answer.consistency == told  # A leader answers for itself.
+            assert answer.consistency == told  # A leader answers a follower read as itself.
             assert isinstance(answer.result, TxnResult)
             assert isinstance(answer.result.results[0], GetResult)
         assert await last_index(store) == before
 
 
 async def test_a_member_of_an_older_build_gets_it_as_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a member says that a read is a get or a range."""
+    """Such a member refuses it as a read, because there a read is only a get or a range."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("a", "1")
         monkeypatch.setattr(request_judge, "only_reads", lambda body: body[0] != 6)
@@ -150,8 +150,8 @@ def numbers(result: object) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_reads_are_linearizable_while_leaders_are_cut_off(quick_folder: Path, seed: int) -> None:
-    """Each read sees at least what had been acknowledged before it was sent, and at most what had been sent before it
-    was answered; and both keys of one moment. The log has no entry of a read."""
+    """Each read sees at least what had been acknowledged before the read was sent, and at most what had been sent
+    before it was answered. It sees both keys as of one moment, and adds no entry to the log."""
     random, cluster = Random(seed), Cluster(quick_folder, 3)
     cluster.leader()
     writer, readers = cluster.client(), [cluster.client(ttl_ns=0) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Renewals of leases in batches: what is in which command, and who hears of its end."""
+"""Renewals of leases in batches: which leases each command renews, and which callers learn of its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_what_waits_is_one_command_and_each_hears_of_its_own_lease() -> None:
     batches = RenewalBatches()
     tickets = [batches.add(lease_id) for lease_id in (7, 3, 7)]
 
-    assert batches.begin() == (7, 3)  # A lease that two renew is in it once.
+    assert batches.begin() == (7, 3)  # A lease that two callers renew is in the command once.
     late = batches.add(9)
     ends = batches.ended((50, 0))
 

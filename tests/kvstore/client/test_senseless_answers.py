@@ -18,7 +18,7 @@ UNKNOWN_CODE = 99
 
 
 def test_a_write_that_was_answered_with_nonsense_is_unknown_and_never_a_certain_failure() -> None:
-    """Without a session it cannot be repeated: whether it was carried out is open."""
+    """Without a session the write cannot be repeated, so nobody knows whether it was carried out."""
     world = World("s1", leader="s1", ttl_ns=0)
     ticket = world.put()
 
@@ -42,7 +42,7 @@ def test_a_write_of_a_session_that_was_answered_with_nonsense_is_repeated_under_
 
 @pytest.mark.parametrize("session", [None, 0, -1, "5", [], True], ids=repr)
 def test_a_session_that_makes_no_sense_is_asked_for_again(session: object) -> None:
-    """The registration counts as lost. Before that a client asserted, or waited for its session for ever."""
+    """The registration counts as lost. The client must neither fail an assertion nor wait for its session for ever."""
     world = World("s1", leader="s1", ttl_ns=MINUTE_NS)
     world["s1"].registers = False
     ticket = world.put()

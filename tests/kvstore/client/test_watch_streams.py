@@ -28,7 +28,7 @@ class SimWatch:
         cluster.settle()
 
     def read(self) -> list[Change]:
-        """Take everything that there is; returns all changes so far. Raises the error of the watch."""
+        """Take every change that is ready; returns all changes so far. Raises the error of the watch."""
         self._cluster.settle()
         while (batch := self.stream.take()) is not None:
             self.changes += batch.changes
@@ -78,7 +78,7 @@ def test_a_watch_gets_the_changes_of_its_range(quick_folder: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, seconds: float) -> None:
-    """Whichever member it stands on: what follows is told from the revision that was received."""
+    """Whichever member serves it, the next one goes on after the revision that was received."""
     cluster, client = raised(quick_folder, 3)
     everything, key = watch(cluster, client), watch(cluster, client, b"k1", b"k1\0")
 
@@ -98,7 +98,7 @@ def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, 
 
 
 def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> None:
-    """Its connection stands, and the member answers: but it is cut off from the others, and hears of no change."""
+    """The connection is open and the member answers, but it is cut off from the others and learns of no change."""
     cluster, client = raised(quick_folder, 3)
     leader = cluster.leader()
     watched = watch(cluster, client)
@@ -145,7 +145,7 @@ def test_a_watch_from_a_revision_begins_there_and_a_future_one_waits(quick_folde
 
 
 def test_a_part_of_a_revision_is_forgotten_when_the_member_is_lost() -> None:
-    """The next member sends the revision from its begin."""
+    """The next member sends the whole revision again."""
     stream = WatchStream(WatchSpec(b"", None, 5))
     parts = [Change("put", key, Record(b"v", 5, 5, 1), None, 5) for key in (b"a", b"b")]
     stream.state = StreamState.OPEN
@@ -216,7 +216,7 @@ def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(qui
     cluster = Cluster(quick_folder, 3)
     client, leader = cluster.client(), cluster.leader()
     behind, other = sorted({"s1", "s2", "s3"} - {leader})
-    cluster.cut.add(behind)  # It does not hear that the level is raised.
+    cluster.cut.add(behind)  # This member does not learn that the level is raised.
     client.do(RaiseFeatureLevel(2))
     watched = watch(cluster, client)
     client.do(Put(b"a", b"1"))
@@ -261,7 +261,7 @@ def test_a_watch_beyond_a_bound_waits_for_a_place(quick_folder: Path) -> None:
 
 
 def test_a_reader_that_takes_nothing_holds_up_nobody_and_loses_nothing(quick_folder: Path) -> None:
-    """It holds a window of changes, and no more; the member keeps the rest in its history."""
+    """The client holds at most a window of changes; the member keeps the rest in its history."""
     cluster, client = raised(quick_folder, 1, ServiceLimits(unsent_bytes_max=1 << 16))
     slow, quick = watch(cluster, client, window_bytes=2_000), watch(cluster, client)
 

@@ -38,12 +38,12 @@ MEMBERS = tuple(Member(f"s{i}", f"10.0.0.{i}:7001", f"10.0.0.{i}:7101") for i in
 
 
 def config(folder: Path, node_id: str = "s1", token: str = "t", level: int = FEATURE_LEVEL_MAX) -> MemberConfig:
-    """Of a founder of a cluster of three."""
+    """The configuration of a founder of a cluster of three."""
     return MemberConfig(folder=folder, node_id=node_id, members=MEMBERS, cluster_token=token, feature_level=level)
 
 
 async def test_a_new_store_has_history_watches_and_leases_at_once(tmp_path: Path) -> None:
-    """Nobody has to raise anything by hand."""
+    """Nobody has to raise the feature level by hand."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, store.watch("a") as changes:
         lease = await store.lease_grant(60)
         await store.put("a", "1", lease=lease.lease_id)
@@ -57,14 +57,14 @@ async def test_a_new_store_has_history_watches_and_leases_at_once(tmp_path: Path
 async def test_a_new_store_may_begin_at_a_lower_level_and_be_raised_later(tmp_path: Path) -> None:
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         assert (await store.status()).feature_level == 1
-    async with open_node(tmp_path / "data", bootstrap=True) as store:  # The level is for new folders.
+    async with open_node(tmp_path / "data", bootstrap=True) as store:  # The option applies to new folders only.
         assert (await store.status()).feature_level == 1
         await store.execute(RaiseFeatureLevel(2))
         assert (await store.status()).feature_level == 2
 
 
 def test_a_first_state_of_a_level_is_the_empty_store_after_it_was_raised_to_this_level() -> None:
-    """So it makes no difference to later entries how a store has come to its level."""
+    """So later entries have the same effect, whether a store began at its level or was raised to it."""
     raised = KvMachine()
     raised.apply(Entry(1, 1, EntryKind.COMMANDS, encode_batch(0, [encode_command(RaiseFeatureLevel(2))])))
     begun = KvMachine()
@@ -81,7 +81,7 @@ def test_founders_that_begin_at_different_levels_are_not_of_one_cluster(tmp_path
     ids = {level: initialize_folder(config(tmp_path / str(level), level=level)).cluster_id for level in (1, 2)}
 
     assert ids[1] != ids[2]
-    assert ids[1] == derive_cluster_id("t", Configuration.of(MEMBERS))  # As builds that know level 1 only derive it.
+    assert ids[1] == derive_cluster_id("t", Configuration.of(MEMBERS))  # Builds that know only level 1 derive it.
 
 
 def test_all_founders_that_begin_at_one_level_are_of_one_cluster(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_all_founders_that_begin_at_one_level_are_of_one_cluster(tmp_path: Path)
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_folder_is_opened_with_the_list_of_its_founders_whatever_its_first_level(tmp_path: Path, level: int) -> None:
-    """A build that begins new clusters at a higher level is started with the options that the folder was made with."""
+    """A newer build, whose new clusters begin at a higher level, still opens the folder with the same options."""
     made = initialize_folder(config(tmp_path / "s1", level=level))
 
     with closing(open_or_bootstrap(config(tmp_path / "s1"))) as folder:

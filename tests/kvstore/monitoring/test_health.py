@@ -1,4 +1,4 @@
-"""What probes are told: alive, and ready. Ready is who may be asked now, by what reads and writes need."""
+"""What probes are told: alive, and ready. A member is ready if it has what reads and writes need now."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_
 async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
     quick_folder: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A follower learns the mark with its disk held: what is committed cannot be applied."""
+    """A follower whose disk is held learns the mark: it cannot apply what is committed."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     slow = min(set(cluster.hosts) - {leader})
@@ -77,7 +77,7 @@ async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
 async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_ready(
     quick_folder: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """It catches up in the same moment."""
+    """It catches up in the moment in which it begins to stop."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     slow = cluster.hosts[min(set(cluster.hosts) - {leader})]
@@ -105,7 +105,7 @@ async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_re
 
 
 def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Path) -> None:
-    """Of one voter and one learner, half are silent, and all of the voters are there."""
+    """One voter leads and one learner is silent: half of the members are missing, but none of the voters."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = cluster.client()
@@ -119,7 +119,7 @@ def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Pa
 
 
 def test_removed_members_that_a_new_leader_tells_of_it_take_nothing_from_it(quick_folder: Path) -> None:
-    """Three of them, never started: it feeds six, and three of six are no majority."""
+    """Three were removed and never started. The leader still sends to them, and three of six would be no majority."""
     cluster = Cluster(quick_folder, 3)
     old, client = cluster.leader(), cluster.client()
     ids = ("t1", "t2", "t3")
@@ -154,7 +154,7 @@ def test_with_one_of_three_dead_a_learner_that_is_not_up_makes_no_difference(qui
 
 @pytest.fixture
 def leading(quick_folder: Path) -> NodeStatus:
-    """Of a leader among three that hears everybody."""
+    """The status of a leader of three that hears everybody."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.hosts[cluster.leader()]
     cluster.wait(0.5)
@@ -162,7 +162,7 @@ def leading(quick_folder: Path) -> NodeStatus:
 
 
 def hearing(status: NodeStatus, *heard: str, silent: tuple[str, ...] = ()) -> NodeStatus:
-    """As `leading`, as s1 and with these peers."""
+    """The status `leading`, with s1 as the leader and with these peers."""
     like = status.peers[0]
     peers = [replace(like, peer_id=peer_id, recent_active=True) for peer_id in heard]
     peers += [replace(like, peer_id=peer_id, recent_active=False) for peer_id in silent]
@@ -170,14 +170,14 @@ def hearing(status: NodeStatus, *heard: str, silent: tuple[str, ...] = ()) -> No
 
 
 def test_a_learner_that_is_heard_is_no_substitute_for_a_voter(leading: NodeStatus) -> None:
-    """The reason names who votes, and who of them is heard."""
+    """The reason names the voters, and those of them that the leader hears."""
     status = replace(hearing(leading, "s4", "s5", silent=("s2", "s3")), learners=("s4", "s5"))
 
     assert quorum_problem(status, status.term) == "it leads, but of the voters s1, s2, s3 it hears only s1"
 
 
 def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: NodeStatus) -> None:
-    """Raft §6: as for commits. The half that is silent is named."""
+    """Raft §6 demands the same for commits. The reason names the half that is silent."""
     joint = replace(leading, voters=("s1", "s4", "s5"), outgoing=("s1", "s2", "s3"))
 
     def reason(*heard: str) -> str | None:
@@ -190,7 +190,7 @@ def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: Node
 
 
 def test_a_leader_that_goes_does_not_count_itself(leading: NodeStatus) -> None:
-    """It leads on until its removal is committed, and votes no more."""
+    """It leads until its removal is committed, but its own vote no longer counts."""
     going = replace(leading, voters=("s2", "s3"))
 
     reason = quorum_problem(hearing(going, "s2", silent=("s3",)), going.term)
@@ -209,7 +209,7 @@ def applied(member: OneNode) -> int:
 async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Until then a read of it would wait. It says so at once: no probe is kept waiting for a long transfer."""
+    """Until then a read from it would wait. The probe is answered at once, however long the transfer takes."""
     world = World(**LONG_LOG)
     _, lagging = a_member_in_want(world)
     cut_after(world, 3)
@@ -227,7 +227,7 @@ async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become
 
 
 async def test_a_member_that_installs_a_snapshot_is_not_ready(autojump_clock: trio.testing.MockClock) -> None:
-    """All of it is here, and the state is still the old one."""
+    """The whole snapshot has arrived, but the state is still the old one."""
     _, lagging = a_member_that_is_installing(World(**SMALL_CHUNKS))
 
     reason = await readiness_problem(lagging.node)
@@ -239,7 +239,7 @@ async def test_a_member_that_installs_a_snapshot_is_not_ready(autojump_clock: tr
 async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_committed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It hears its leader, but no entry has come yet: what it can prove to be committed is long applied."""
+    """It hears its leader, but has got no entry yet, so it has applied all that it knows to be committed."""
     world = World()
     leader = world.elect()
     behind = world.followers()[0]
@@ -265,7 +265,7 @@ async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_commi
 async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Thesis §6.4: a new leader may tell an older mark than others saw, until it has committed in its own term."""
+    """Thesis §6.4: until a new leader has committed in its own term, its mark may be older than what others saw."""
     world = World()
     world.elect()
     world.run_for(500)
@@ -287,7 +287,7 @@ async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
 
 
 async def test_a_busy_member_that_is_always_a_moment_behind_is_ready(autojump_clock: trio.testing.MockClock) -> None:
-    """What counts is the mark of when it was asked; that it has moved on meanwhile does not."""
+    """What counts is the mark at the time of the probe; it does not matter that the mark has moved on since."""
     world = World()
     leader = world.elect()
     busy = world.followers()[0]
