@@ -169,7 +169,7 @@ def test_a_head_request_is_answered_without_a_body_also_when_it_is_refused() -> 
 
 
 def test_garbage_leaves_nothing_to_the_garbage_collector() -> None:
-    """A member freezes what the collector has not freed yet: a cycle would stay for good."""
+    """A member calls `gc.freeze`, so a reference cycle that is not collected before would stay for ever."""
     gc.disable()
     try:
         for garbage in (LIVEZ + b"no header\r\n\r\n", LIVEZ + b"A: \0", b"x" * HEAD_BYTES_MAX):

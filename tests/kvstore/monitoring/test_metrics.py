@@ -1,4 +1,4 @@
-"""What the collector tells of members in memory; the buckets; and that nothing of it is loaded without `--metrics`."""
+"""What the collector reports of members in memory; the buckets; and that `--metrics` alone loads the library."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_every_refusal_has_a_reason_from_the_list() -> None:
 
 
 def test_every_bound_that_is_a_reason_exists() -> None:
-    """A bound that is given another name would be counted as `other_bound`."""
+    """If a bound were renamed, its refusals would be counted as `other_bound`."""
     from kvstore.limits import ServiceLimits, StoreLimits
 
     known = {*RaftConfig.__dataclass_fields__, *StoreLimits.names(), *ServiceLimits.__dataclass_fields__}
@@ -174,7 +174,7 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
         metric.name + ("_total" if metric.type == "counter" else "")
         for metric in collected(cluster.hosts[cluster.leader()]).values()
     }
-    of_the_shell = {  # Need files or a transport: seen in tests/process/test_metrics.py.
+    of_the_shell = {  # These need files or a transport: tests/process/test_metrics.py checks them.
         f"{PREFIX}{name}"
         for name in (
             "log_segments", "peer_connected", "peer_queued_bytes", "peer_queued_limit_bytes",
@@ -189,7 +189,7 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
 
 
 def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
-    """An alert on its increase needs a value before the first one. The same codes as in docs/reference/metrics.md."""
+    """An alert on an increase needs a value before the first one. docs/reference/metrics.md lists the same codes."""
     host = Cluster(quick_folder, 3).hosts["s1"]
     configuration = host.node.core.configuration
     transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
@@ -207,7 +207,7 @@ def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(qui
 
 
 def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_on_it_is_told() -> None:
-    """docs/reference/metrics.md against what is counted, and what the driver tells."""
+    """docs/reference/metrics.md agrees with what is counted and with what the driver logs."""
     table = DOCS[DOCS.index("| event | level | metric |") :]
     rows = re.findall(r"^\| `(\w+)`(?:, `\w+`)* \| (\w+) \| ?(?:`(\w+)`)?", table, re.MULTILINE)
     levels = {event: level for event, level, _ in rows}

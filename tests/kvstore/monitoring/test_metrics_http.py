@@ -44,7 +44,7 @@ async def get(port: int, path: str, method: str = "GET") -> bytes:
 
 
 async def say(port: int, data: bytes, *, then_half_close: bool = False) -> bytes:
-    """What is answered to these bytes until the other side closes, which it must do in order."""
+    """The answer to these bytes, until the server closes the connection, which it must do without a reset."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(data)
         if then_half_close:
@@ -53,7 +53,7 @@ async def say(port: int, data: bytes, *, then_half_close: bool = False) -> bytes
 
 
 async def until_closed(stream: trio.SocketStream) -> bytes:
-    """What came before the end, however it came."""
+    """What came before the connection ended, in whatever way it ended."""
     heard = b""
     try:
         async for data in stream:
@@ -129,7 +129,7 @@ async def test_a_probe_that_asks_with_head_is_answered_without_the_body() -> Non
 async def test_a_connection_gets_one_final_answer_whatever_comes_behind_the_head(
     request_and_more: bytes, then_half_close: bool
 ) -> None:
-    """A body, another request, or the end of what the other side sends."""
+    """A body, another request, or a half-close by the client may follow."""
     async with serving() as port:
         assert await say(port, request_and_more, then_half_close=then_half_close) == ALIVE
 

@@ -45,7 +45,7 @@ class Nobody:
 
 
 class Watched:
-    """A store of one at the newest level, whose service counts."""
+    """A store of one at the newest level, with a service that counts."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster = Cluster(folder, 1)
@@ -85,7 +85,7 @@ class Watched:
         return sample.value
 
     def ends(self) -> dict[str, float]:
-        """The causes of which some watch has ended."""
+        """How many watches have ended, by cause."""
         return {cause: count for cause in WATCH_ENDS if (count := self.value("watches_ended", cause=cause))}
 
 
@@ -131,7 +131,7 @@ def test_a_watch_that_is_so_slow_that_the_history_leaves_it_behind_is_counted(wa
     client = watched.connect(1)
     client.send(frame(watch_body(7, window=1)))
     for number in range(5):
-        watched.do(client, Put(b"a", b"%d" % number))  # The first one takes the whole window.
+        watched.do(client, Put(b"a", b"%d" % number))  # The first event fills the whole window.
     watched.do(client, Compact(5))
 
     assert watched.ends() == {"compacted": 1}
@@ -162,7 +162,7 @@ def test_what_waits_for_clients_with_watches_is_shown(watched: Watched) -> None:
 
 
 def test_leases_are_counted_at_apply() -> None:
-    """So the counters of all members agree on what happened while they were running."""
+    """Counted at apply, the counters of all members agree on what happened while they were running."""
     machine = CountingMachine()
     machine.counts = counts = Counts()
     index = 0

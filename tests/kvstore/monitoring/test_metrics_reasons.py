@@ -62,7 +62,7 @@ WITHOUT_AN_ERROR = {Code.OK, Code.UNKNOWN, Code.UNSUPPORTED, Code.INTERNAL_ERROR
 
 
 def watched(cluster: Cluster, name: str, limits: ServiceLimits | None = None) -> CountingService:
-    """The service of a member, made anew as one that counts, with one client that has said hello."""
+    """The service of a member, replaced by one that counts, with one client that has said hello."""
     host = cluster.hosts[name]
     host.service = service = CountingService(host.node, host.machine, limits)
     service.counts = Counts()
@@ -84,7 +84,7 @@ def test_an_error_has_its_own_word(error: RaftError | KvError, word: str) -> Non
 
 
 def test_no_code_of_an_answer_is_told_as_other() -> None:
-    """A code that is new needs an example here."""
+    """Each new code needs an example here."""
     told = {error_fields(error, lambda _: None)[0] for error in WORDS if isinstance(error, RaftError)}
 
     assert told | WITHOUT_AN_ERROR == set(Code)
@@ -93,7 +93,7 @@ def test_no_code_of_an_answer_is_told_as_other() -> None:
 
 
 def test_what_the_service_refuses_by_itself_is_counted(quick_folder: Path) -> None:
-    """A request of a kind that is not known, and one that makes no sense."""
+    """A request of an unknown kind, and a malformed one."""
     cluster = Cluster(quick_folder, 1)
     service = watched(cluster, "s1")
 
@@ -116,12 +116,12 @@ def test_an_unknown_outcome_is_counted_once() -> None:
 
 
 def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(quick_folder: Path) -> None:
-    """No error was raised: it was young enough when it was asked for."""
+    """No error was raised when it was asked for, because the state was young enough then."""
     cluster = Cluster(quick_folder, 3)
     cluster.client().do(Put(b"a", b"1"))
     cluster.wait(0.5)
     follower = min(set(cluster.hosts) - {cluster.leader()})
-    cluster.clients.clear()  # Nobody else takes what this service says.
+    cluster.clients.clear()  # Nobody else takes this service's output.
     service = watched(cluster, follower, ServiceLimits(unsent_bytes_max=1))
 
     def read(request_id: int) -> bytes:
@@ -132,7 +132,7 @@ def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(qu
     fetch(service)
     cluster.cut = {follower}
     service.receive(1, read(2) + frame(encode_request(3, members_request())))
-    cluster.wait(6)  # Within the first of these seconds it could have been answered.
+    cluster.wait(6)  # In the first of these seconds it could still have been answered.
     assert not service.counts.refusals
     fetch(service)
 

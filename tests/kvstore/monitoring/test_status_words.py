@@ -1,4 +1,4 @@
-"""What `hwm status` says of the marks, in words: who holds them back, and for whom a log is kept."""
+"""What `hwm status` says about the marks, in words: which member holds them back, and for which one a log is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BACK = "its low-water mark is 10 of 900: held back by "
 
 @pytest.fixture
 def held(quick_folder: Path) -> MemberStatus:
-    """Of a leader whose log, of 500 to 900, is not cut at its own snapshot, for somebody has not applied it."""
+    """The status of a leader with a log of 500 to 900, not cut at its snapshot because a member has not applied it."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     told = status_of(host.node, host.machine)
     marks = {"first_index": 500, "snapshot_index": 800, "last_applied": 900, "commit_index": 900, "last_index": 900}
@@ -46,14 +46,14 @@ def test_a_log_is_kept_for_those_who_can_go_on_from_it(held: MemberStatus) -> No
 
 
 def test_of_those_who_are_sent_a_snapshot_that_is_said(held: MemberStatus) -> None:
-    """Where the log begins is behind what they have."""
+    """The log begins after the last entry that they have."""
     told = holding(held, a_peer("s2", "snapshot", 10))
 
     assert of_its_marks(told) == [BACK + "s2", "its log begins at 500, too late for s2: a snapshot is sent instead"]
 
 
 def test_of_each_that_is_said_which_is_so(held: MemberStatus) -> None:
-    """Who was probed in vain is not sent one, but will need it."""
+    """A peer that is probed in vain is not sent a snapshot yet, but will need one."""
     told = holding(held, a_peer("s2", "probe", 10), a_peer("s3", "replicate", 600), a_peer("s4", "snapshot", 20))
 
     assert of_its_marks(told) == [
@@ -70,7 +70,7 @@ def test_a_log_that_waits_for_a_snapshot_of_its_own_is_kept_for_nobody(held: Mem
 
 
 def test_what_an_older_member_tells_of_no_peer_is_taken_as_it_is(held: MemberStatus) -> None:
-    """The leader itself, too, may hold the mark back, and is no peer."""
+    """The leader itself may hold the mark back, and it is not one of its peers."""
     told = replace(held, low_watermark_held_by=("s1",))
 
     assert of_its_marks(told) == [BACK + "s1", "its log, from 500 on, is kept for s1"]
@@ -78,7 +78,7 @@ def test_what_an_older_member_tells_of_no_peer_is_taken_as_it_is(held: MemberSta
 
 @pytest.mark.parametrize(("count", "bound", "is_told"), [(9, 10, False), (10, 10, True), (11, 10, True), (0, 0, False)])
 def test_a_member_whose_places_are_all_taken_says_so(held: MemberStatus, count: int, bound: int, is_told: bool) -> None:
-    """A member of an older build tells no bound."""
+    """A member of an older build does not report its bound."""
     told = replace(held, client_connections=count, client_connections_max=bound)
 
     assert any("places for clients are taken" in word for word in of_its_disk(told)) == is_told

@@ -1,4 +1,4 @@
-"""Which addresses are taken, and what a client does about one in a member list that nobody can dial."""
+"""Which addresses are accepted, and what a client does with an address in a member list that nobody can dial."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from storage import create_data_folder
     ],
 )
 def test_a_host_that_no_resolver_takes_is_refused_with_what_is_wrong(text: str, words: str) -> None:
-    """A list of members is kept for all time, and every client dials what is in it."""
+    """A list of members is kept for ever, and every client dials the addresses in it."""
     with pytest.raises(InvalidAddress, match=words) as refused:
         parse_address(text)
     assert len(str(refused.value)) < 500
@@ -58,7 +58,7 @@ def test_hosts_that_resolvers_find_are_taken(host: str) -> None:
     [("0:7001", "listen"), ("０.0.0.0:7001", "listen"), ("[0:0::0]:7001", "listen"), ("::1:7001", "brackets")],
 )
 def test_what_no_peer_could_dial_is_not_advertised(text: str, words: str) -> None:
-    """The system reads `0` as 0.0.0.0; a peer takes IPv6 in brackets alone."""
+    """The system reads `0` as 0.0.0.0; a peer takes IPv6 only in brackets."""
     with pytest.raises(InvalidAddress, match=words):
         parse_advertised(text)
 
@@ -85,7 +85,7 @@ def test_what_no_peer_could_dial_is_not_advertised(text: str, words: str) -> Non
 def test_peers_and_clients_split_an_address_alike_and_differ_in_what_they_take(
     text: str, of_a_peer: bool, of_a_client: bool
 ) -> None:
-    """A peer's address may come from a configuration of any build; a client's is judged before it is kept."""
+    """A peer's address may come from a configuration of any build; a client address is checked before it is kept."""
     taken: list[tuple[str, int] | None] = []
     for parse, refusal in ((parse_peer_address, InvalidPeerAddress), (parse_address, InvalidAddress)):
         try:
@@ -118,11 +118,11 @@ async def test_a_member_list_with_a_host_that_cannot_be_dialled_does_no_harm_to_
                 await client.put("a", "c")
             nursery.cancel_scope.cancel()
 
-    assert isinstance(found["s4"], InvalidAddress)  # What `hwm status` shows of it.
+    assert isinstance(found["s4"], InvalidAddress)  # `hwm status` shows this error for s4.
 
 
 class _Picky(trio.abc.HostnameResolver):
-    """A resolver that takes fewer names than we do."""
+    """A resolver that takes fewer names than our check does."""
 
     async def getaddrinfo(self, *_: object, **__: object) -> list[tuple[object, ...]]:  # type: ignore[override]
         raise UnicodeError("label too long")
@@ -132,7 +132,7 @@ class _Picky(trio.abc.HostnameResolver):
 
 
 async def test_a_resolver_that_cannot_take_a_name_makes_it_an_address_that_is_not_there(tmp_path: Path) -> None:
-    """For who connects and for who listens: no mistake of the program."""
+    """Both connecting and listening report it as a bad address, not as a bug of this program."""
     previous = trio.socket.set_custom_hostname_resolver(_Picky())
     try:
         with pytest.raises(InvalidAddress, match="label too long"):

@@ -109,7 +109,7 @@ LEVEL_1_COMMANDS = [(command, body) for command, body in EVERY_COMMAND if valida
 
 @pytest.mark.parametrize(("command", "body"), EVERY_COMMAND, ids=lambda each: type(each).__name__)
 def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: Command, body: list[Any]) -> None:
-    """These arrays are on disks; this table never changes but at its end.
+    """These arrays are on disks, so this table only ever grows at its end.
 
     See docs/reference/specification.md#82-commands.
     """
@@ -125,7 +125,7 @@ def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: C
 
 
 def test_the_first_commands_of_the_table_are_those_of_level_1() -> None:
-    """A command has the form of the lowest level that has it, so that a newer client changes nothing."""
+    """A command has the form of the lowest level that has it, so a newer client sends the same bytes."""
     assert EVERY_COMMAND[: len(LEVEL_1_COMMANDS)] == LEVEL_1_COMMANDS
     assert LEVEL_1_COMMANDS[-1][0] == RaiseFeatureLevel(1)
 
@@ -134,7 +134,7 @@ def test_the_first_commands_of_the_table_are_those_of_level_1() -> None:
     "body", [body for command, body in EVERY_COMMAND[len(LEVEL_1_COMMANDS) :]], ids=lambda body: str(body)[:30]
 )
 def test_at_level_1_every_form_of_level_2_is_refused_like_any_unknown_one(body: list[Any]) -> None:
-    """Whatever the build knows: the level decides (docs/reference/specification.md#713-feature-levels)."""
+    """The level in force decides, not the build (docs/reference/specification.md#713-feature-levels)."""
     is_longer = body[0] in (1, 2, 19) or (body[0] == 6 and len(body[1][0]) > 4)
     is_new_target = body[0] == 6
 
@@ -147,7 +147,7 @@ def test_at_level_1_every_form_of_level_2_is_refused_like_any_unknown_one(body: 
 
 
 def test_the_limits_are_sent_in_the_order_of_their_fields() -> None:
-    """kvstore.limits: an array that grows only at its end."""
+    """See kvstore.limits: the array grows only at its end."""
     assert StoreLimits.names() == tuple(ChangeLimits.__dataclass_fields__)
 
 
@@ -227,7 +227,7 @@ MALFORMED: list[tuple[Any, Reason]] = [
     ([0, 0, 0, 6, [], [[1, b"k", b""], [3, b"k"]], []], Reason.KEY_WRITTEN_TWICE),
     ([0, 0, 0, 6, [], [], [[1, b"k", b""], [1, b"k", b""]]], Reason.KEY_WRITTEN_TWICE),
     ([0, 0, 0, 16, 0], Reason.OUT_OF_RANGE),
-    ([1, 0, 0, 16, 5 * SECOND_NS], Reason.OUT_OF_RANGE),  # A session under a session.
+    ([1, 0, 0, 16, 5 * SECOND_NS], Reason.OUT_OF_RANGE),  # A registration that is itself under a session.
     ([0, 0, 0, 17], Reason.SESSION_REQUIRED),
     ([0, 0, 0, 18], Reason.SESSION_REQUIRED),
     ([0, 0, 0, 18, 1], Reason.MALFORMED),
@@ -241,7 +241,7 @@ NOTHING: list[Any] = [6, [], [], []]
 
 
 def nested(*inner: Any, depth: int) -> list[Any]:
-    """Operations in so many transactions, one in the other."""
+    """These operations inside `depth` nested transactions."""
     return [6, [], list(inner) if depth == 1 else [nested(*inner, depth=depth - 1)], []]
 
 
@@ -252,8 +252,8 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
     ([1, b"k", b"v", -1, 0], Reason.OUT_OF_RANGE),
     ([1, b"k", b"v", 0, 8], Reason.OUT_OF_RANGE),
     ([1, b"k", b"v", 0, -1], Reason.OUT_OF_RANGE),
-    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Keep the value, and write one.
-    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Keep the lease, and attach one.
+    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Flag 2 keeps the value, but one is given.
+    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Flag 4 keeps the lease, but one is attached.
     ([1, b"", b"", 0, 1], Reason.KEY_EMPTY),
     ([2, b"k", b""], Reason.MALFORMED),
     ([2, b"k", -1], Reason.OUT_OF_RANGE),
@@ -277,13 +277,13 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
     ([6, [], 1, []], Reason.MALFORMED),
     (nested(NOTHING, depth=4), Reason.NESTED_TOO_DEEP),
     ([6, [], [[16, 5 * SECOND_NS]], []], Reason.UNKNOWN_KIND),
-    # One path writes a key once.
+    # One path through the branches may write a key only once.
     ([6, [], [[1, b"k", b""], [7, b"a", b"z", False]], []], Reason.KEY_WRITTEN_TWICE),
     ([6, [], [], [[7, b"", None, False], [10, b"k", 1]]], Reason.KEY_WRITTEN_TWICE),
     ([6, [], [[1, b"k", b""], nested([3, b"k"], depth=2)], []], Reason.KEY_WRITTEN_TWICE),
     ([6, [], [[6, [], [], [[10, b"k", 1]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
     ([6, [], [nested([7, b"a", None, False], depth=1), nested([1, b"k", b""], depth=1)], []], Reason.KEY_WRITTEN_TWICE),
-    # The range meets a key of its own transaction, which does no harm, and one of another operation.
+    # The range meets a key of the other branch, which is allowed, and a key of another operation.
     ([6, [], [[6, [], [[1, b"a", b""]], [[7, b"a", b"z", False]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
     ([19, *[None] * 10], Reason.MALFORMED),
     ([19, *[None] * 12], Reason.MALFORMED),
@@ -313,19 +313,19 @@ WRITTEN_ONCE: list[list[Any]] = [
     [[3, b"k"], [3, b"k"], [7, b"a", b"z", False], [7, b"", None, True]],  # Deletions do no harm to each other.
     [[1, b"k", b""], [7, b"a", b"k", False], [7, b"k\0", None, False]],  # Beside the key.
     [[7, b"z", b"a", False], [1, b"k", b""]],  # An empty range.
-    [[9, b"k", b"", 0], [7, b"", None, False]],  # The key of an append is not known yet.
+    [[9, b"k", b"", 0], [7, b"", None, False]],  # The key of an append is not known before it runs.
 ]
 
 
 @pytest.mark.parametrize("branch", WRITTEN_ONCE, ids=str)
 def test_writes_that_cannot_meet_are_admitted(branch: list[Any]) -> None:
-    """docs/reference/specification.md#84-transactions: one path writes a key once."""
+    """docs/reference/specification.md#84-transactions: one path writes a key only once."""
     admit_command([0, 0, 0, 6, [], branch, []], LIMITS)
     admit_command([0, 0, 0, 6, [], [], [[6, [], branch, []]]], LIMITS)
 
 
 def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None:
-    """Random transactions, against the slow twin."""
+    """Random transactions, checked against a slow twin."""
     rng = random.Random(3)
 
     def operation(depth: int) -> Operation:
@@ -347,7 +347,7 @@ def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None
 
 
 def test_the_writes_of_a_large_transaction_are_compared_in_a_moment() -> None:
-    """A frame holds some 10⁵ operations, and all of them are looked at before their number is: no 10¹⁰ comparisons."""
+    """A frame holds some 10⁵ operations, and all are compared before their number is checked: not 10¹⁰ comparisons."""
     puts = [[1, b"%06d" % each, b""] for each in range(0, 60_000, 2)]
     ranges = [[7, b"%06d" % each, b"%06d" % (each + 1), False] for each in range(1, 60_000, 2)]
 
@@ -408,7 +408,7 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     "body",
     [
         [1, b"k" * 1024, b"v" * MIB],
-        [4, b"k" * 1024 + b"\0", b"z" * 1025, 0, False, False, False, 0, 0],  # "Right after the longest key."
+        [4, b"k" * 1024 + b"\0", b"z" * 1025, 0, False, False, False, 0, 0],  # A start right after the longest key.
         [6, [], put_many(64), put_many(64)],
         [6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * (MIB // 2 - 2)]], []],
         [16, SECOND_NS],
@@ -424,7 +424,7 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     ids=lambda body: str(body)[:20],
 )
 def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
-    """The other side of each boundary (docs/reference/specification.md#89-bounds-of-admission)."""
+    """The accepted side of each bound (docs/reference/specification.md#89-bounds-of-admission)."""
     admit_body(body, LIMITS)
 
 
@@ -481,7 +481,7 @@ def almost_commands(draw: st.DrawFn) -> Any:
 
 @given(almost_commands() | near_commands | cbor_items)
 def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) -> None:
-    """What it takes can be read as a command and comes back the same.
+    """An item that it takes can be decoded as a command, and encodes to the same item.
 
     See docs/reference/specification.md#712-requests-from-outside.
     """
@@ -499,7 +499,7 @@ def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) 
 
 
 def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
-    """Errors keep fields and build their text late, so that they cross processes."""
+    """Errors keep their fields and build their text only when asked, so that they can cross processes."""
     fields: dict[ResultCode, tuple[Any, ...]] = {
         ResultCode.INVALID_REQUEST: (Reason.KEY_TOO_LONG, 9, 8),
         ResultCode.QUOTA_EXCEEDED: (9, 8),
@@ -519,7 +519,7 @@ def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
         again = pickle.loads(pickle.dumps(error))
         assert isinstance(again, KvError)
         assert (type(again), str(again), again.args) == (type(error), str(error), arguments)
-    for reason in Reason:  # Without a bound, and as plain text: results are made of it.
+    for reason in Reason:  # The reason alone, as plain text: results contain it.
         assert [type(each) for each in InvalidRequest(reason).args] == [str]
         assert str(pickle.loads(pickle.dumps(InvalidRequest(reason)))) == str(InvalidRequest(reason))
 

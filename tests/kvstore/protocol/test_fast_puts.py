@@ -1,4 +1,4 @@
-"""Puts that are read by their shape, many at a time, against the decoder: the same, or not taken."""
+"""Puts read by their shape, many at a time: the result is the decoder's, or they are left to the decoder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ numbers = st.sampled_from(EDGES)
 runs = st.tuples(
     st.integers(1, 90),  # Puts.
     numbers,  # Of the session.
-    st.integers(1, 70_000),  # The first request, and what is acknowledged in all of them.
+    st.integers(1, 70_000),  # The number of the first request, and the acknowledged number in all of them.
     numbers,
     st.integers(0, 5),  # Bytes of keys and values.
     st.sampled_from([0, 3, 23, 24, 255, 256, 300]),
@@ -66,7 +66,7 @@ def commands_of(run: tuple[int, ...]) -> list[bytes]:
 
 
 def flipped(data: bytes, at: list[tuple[int, int]]) -> bytes:
-    """With some bytes replaced."""
+    """The data with some bytes replaced."""
     changed = bytearray(data)
     for place, byte in at:
         changed[place % len(changed)] = byte
@@ -148,7 +148,7 @@ def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
 
 
 def test_what_says_that_its_value_is_larger_than_all_there_is_is_left_to_the_decoder() -> None:
-    """It would be larger than any `struct`, which says so in its own way."""
+    """`struct` cannot have such a size, and would raise an error of its own."""
     put = b"\x86\x01\x01\x00\x01\x41k\x5b" + INT64_MAX.to_bytes(8, "big")
     assert parse_uniform_single_puts([b"\x82\x05" + put] * 2) is None
     assert parse_uniform_batch(b"\x91\x05" + put * 16) is None
@@ -196,7 +196,7 @@ def test_the_puts_of_a_client_are_read_by_their_shape_up_to_what_is_of_another_o
 
     assert run is not None
     assert (len(run.commands), run.end) == (40, sum(map(len, frames)))
-    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # More than there is room for.
+    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # One more than there is room for.
     assert parse_uniform_puts(b"".join(frames[:3]), 1_000, LIMITS) is None
     assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(value_bytes_max=8)) is None
     assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(key_bytes_max=1)) is not None

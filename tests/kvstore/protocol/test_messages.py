@@ -61,7 +61,7 @@ def test_requests_and_responses_are_these_bytes() -> None:
 def test_a_command_request_carries_the_very_item_that_is_proposed(
     request_id: int, session_id: int, request_no: int, key: bytes
 ) -> None:
-    """Whatever the widths of the numbers around it."""
+    """This holds whatever the encoded widths of the numbers around it."""
     command = Put(key, b"v")
     body = encode_request(request_id, command_request(command), session_id=session_id, request_no=request_no)
 
@@ -74,7 +74,7 @@ def test_a_command_request_carries_the_very_item_that_is_proposed(
 
 @given(st.binary(max_size=60))
 def test_no_body_makes_a_reader_fail_otherwise_than_by_protocol_error(body: bytes) -> None:
-    """Both ends: whatever a stranger sends, the connection is closed and nothing else happens."""
+    """Client and server: whatever a stranger sends, the connection is closed and nothing else happens."""
     for read in (decode_request, decode_response, decode_greeting, check_client_hello):
         try:
             read(body)
@@ -83,20 +83,20 @@ def test_no_body_makes_a_reader_fail_otherwise_than_by_protocol_error(body: byte
 
 
 def test_a_response_that_closes_the_connection_gives_its_reason() -> None:
-    """Code 31: in the member's own words."""
+    """Code 31 carries the member's own words."""
     with pytest.raises(ProtocolError, match="s1 closed the connection: no such frame"):
         decode_response(encode_response(0, Code.MALFORMED, 1, 0, "s1", ("no such frame",)))
 
 
 @pytest.mark.parametrize("body", [b"\x80", b"\x85\x01\x02\x03\x04\x05", b"\x01"])
 def test_a_response_of_another_shape_is_refused(body: bytes) -> None:
-    """Four numbers and a node id."""
+    """A response begins with four numbers and a node id."""
     with pytest.raises(ProtocolError):
         decode_response(body)
 
 
 def test_a_members_view_survives_the_wire_and_nonsense_does_not() -> None:
-    """Arrays grow at their end; what is there must be of its type."""
+    """Arrays grow at their end; each known item must be of its type."""
     view = MembersView("s1", "h:1", 3, (("s1", "h:1"), ("s2", "")))
     fields = decode_response(encode_response(1, 0, 1, 0, "s1", (*members_fields(view), "newer"))).fields
 
@@ -121,7 +121,7 @@ def test_a_members_hello_must_speak_our_version_and_a_refusal_is_told() -> None:
 
 
 def test_a_response_is_judged_by_its_code() -> None:
-    """What the retry machine does next depends on nothing else."""
+    """What the client's retry machine does next depends on the code alone."""
     assert isinstance(classify(Response(1, 0, 1, 0, "s1")), Succeeded)
     assert classify(Response(1, 16, 1, 0, "s1", ("s2", "h:2"))) == Redirected(
         "h:2", "s1 is not the leader, s2 is", ASK_THE_LEADER
@@ -134,19 +134,19 @@ def test_a_response_is_judged_by_its_code() -> None:
 
 
 def test_consistencies_are_read_by_their_word() -> None:
-    """As in options and histories."""
+    """Options and histories use the same words."""
     assert [Consistency.of(each.word) for each in Consistency] == list(Consistency)
     with pytest.raises(Unsupported):
         Consistency.of("strong")
 
 
 def test_a_range_read_is_a_body_of_nine() -> None:
-    """`kvstore.protocol.commands` fixes it; reads carry it without a log entry."""
+    """`kvstore.protocol.commands` fixes this shape; a read sends it without a log entry."""
     assert len(read_request(Range(), Consistency.LINEARIZABLE).items[1]) == 9
 
 
 def test_a_status_ignores_what_it_does_not_know_and_misses_nothing() -> None:
-    """A newer member tells more; one that tells less is none of ours."""
+    """A newer member may report more; a status that lacks a field is not from a member of ours."""
     with pytest.raises(ProtocolError):
         status_from_map({"node_id": "s1"})
     with pytest.raises(ProtocolError):
@@ -161,7 +161,7 @@ def test_any_bytes_survive_as_text(data: bytes) -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=60))
 def test_numbers_are_acknowledged_only_without_a_gap(choices: list[int]) -> None:
-    """The floor is the greatest number below which nothing is open; never more than `open_max` above it."""
+    """No number up to the floor is open, and no number is used that is more than `open_max` above it."""
     numbers = RequestSequence(open_max=5)
     open_numbers: list[int] = []
     for choice in choices:
@@ -188,7 +188,7 @@ def a_book(*endpoints: str) -> AddressBook:
 
 
 def test_a_failed_address_rests_longer_each_time_up_to_a_bound() -> None:
-    """And is as good as new once it has answered."""
+    """Once it has answered, its earlier failures no longer count."""
     book = a_book("a:1")
     pauses = []
     for _ in range(8):
@@ -203,7 +203,7 @@ def test_a_failed_address_rests_longer_each_time_up_to_a_bound() -> None:
 
 
 def test_a_suggested_address_is_next_unless_it_was_silent() -> None:
-    """One that refused may be back already; asking one that is paused costs a time-out."""
+    """A member that refused a connection may be back already; asking a paused one again costs a time-out."""
     book = a_book("a:1", "b:1")
     book.learn(["a:1", "b:1", "c:1"])
     book.suggest("c:1")

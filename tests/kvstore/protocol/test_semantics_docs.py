@@ -1,4 +1,4 @@
-"""docs/reference/semantics.md and the docstrings say what is so."""
+"""docs/reference/semantics.md and the docstrings agree with the code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_error_is_listed_with_its_code() -> None:
 
 
 def test_every_bound_is_listed_with_its_default() -> None:
-    """Both sorts, and no other."""
+    """The page lists the bounds of admission and those of the store, and no others."""
     admission = {name: getattr(AdmissionLimits(), name) for name in AdmissionLimits.__dataclass_fields__}
     assert rows(r"^\| `([a-z]\w+)` \| (\d+) \|") == admission | StoreLimits().to_map()
 
@@ -39,7 +39,7 @@ def test_the_examples_in_docstrings_run() -> None:
 
 
 def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the page claims can be measured again."""
+    """Readers can repeat the measurements of the page."""
     bench_machine.main(500)
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 9

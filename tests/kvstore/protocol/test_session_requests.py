@@ -47,7 +47,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 def register(cluster: Cluster, client: SimClient, count: int) -> None:
-    """Sessions that nobody uses, from the connection that this client has to the leader."""
+    """Register sessions that nobody uses, over this client's connection to the leader."""
     client.do(Put(b"here", b"1"))
     body = encode_request(10**6, command_request(RegisterSession(20 * SECOND)))
     leader = cluster.leader()
@@ -65,7 +65,7 @@ def pages_of(client: SimClient) -> list[SessionPage]:
 
 
 def test_sessions_are_listed_by_id_in_pages(cluster: Cluster) -> None:
-    """So that the leader serves others between two pages of many sessions."""
+    """Between two pages the leader can serve other clients."""
     register(cluster, cluster.client(), 1202)
     cluster.wait(2)
 
@@ -101,7 +101,7 @@ def test_a_session_that_was_never_used_is_closed_as_such(cluster: Cluster) -> No
 
 
 def test_a_session_that_expires_meanwhile_is_told_as_not_closed(cluster: Cluster) -> None:
-    """In the entry that was to close it, before its commands."""
+    """It expires in the very entry that was to close it, before the entry's commands run."""
     client, operator = cluster.client(ttl_ns=2 * SECOND), cluster.client(ttl_ns=0)
     client.do(Put(b"a", b"1"))
     operator.ask(limits_request())
@@ -112,7 +112,7 @@ def test_a_session_that_expires_meanwhile_is_told_as_not_closed(cluster: Cluster
 
 
 def test_the_way_out_of_full_sessions_needs_none(cluster: Cluster) -> None:
-    """An operator's client may have been made like any other: with a session, which it cannot have."""
+    """An operator's client may ask for a session like any other client, but can get none here."""
     cluster.client(ttl_ns=0).do(ChangeLimits(sessions_max=1))
     holder, operator = cluster.client(), cluster.client()
     holder.do(Put(b"a", b"1"))
@@ -156,7 +156,7 @@ def test_what_is_used_of_each_limit_is_told_and_follows_the_state(cluster: Clust
     ids=["close_session", "change_limits"],
 )
 def test_what_may_have_been_done_is_unknown_when_the_answer_is_lost(request_: Request) -> None:
-    """It goes through the log, under no number: nobody sends it a second time."""
+    """It goes through the log without a request number, so nobody sends it a second time."""
     world = World("s1", "s2", leader="s1", ttl_ns=60 * SECOND)
     world.core.submit(1, request_, world.now + 5 * SECOND)
     world.settle()

@@ -114,8 +114,8 @@ async def test_misuse_is_named(autojump_clock: trio.testing.MockClock) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_no_two_leaders_believe_at_once(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    """Programs stop and go on at random. A leader believes as long as its block is not cancelled, so a program that
-    runs again after a stop first looks (`check`)."""
+    """Programs stop and go on at random. A leader believes that it leads until its block is cancelled, so a program
+    that goes on after a stop first calls `check`."""
     async with SimulatedStore(seed, delay_seconds=0.2) as store:
         random, terms, believing = store.random, 0, set[int]()
 
@@ -196,11 +196,11 @@ async def test_a_leader_whose_key_was_removed_ends_its_term_though_its_lease_liv
                 await lead()
         assert ended
         assert trio.current_time() - began < 5.1
-        leadership.lease.check()  # It is the key that is gone.
+        leadership.lease.check()  # The lease is not lost, only the key is.
 
 
 async def test_a_term_that_is_not_lost_ends_as_its_block_does(autojump_clock: trio.testing.MockClock) -> None:
-    """An error leaves it as it is, and a cancellation from outside is none of its own."""
+    """The block's own error comes out unchanged, and a cancellation from outside is not taken for a loss."""
     async with SimulatedStore() as store, store.client().election("boss") as election:
         leadership = await election.campaign("x")
         async with leadership.term():
@@ -235,7 +235,7 @@ async def test_a_term_ends_by_its_lease_when_the_store_is_not_heard(autojump_clo
 async def test_a_term_survives_a_compaction_and_not_a_removal_that_it_has_hidden(
     is_removed: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The watch of the key has lost its place. So the key itself is read."""
+    """The key's watch cannot go on from its revision, so the key itself is read."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         client = store.client()
         async with client.election("boss", ttl_seconds=60) as election:

@@ -1,4 +1,4 @@
-"""A lease during a block: what its owner may believe, and how a loss is told."""
+"""A lease during a block: how long its owner may rely on it, and how the owner learns of a loss."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_lease_lives_as_long_as_its_block_and_its_keys_go_with_it(
 async def test_an_owner_learns_of_the_loss_before_the_store_ends_the_lease(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Nothing of this client gets through any more: its belief ends first, whatever the delays were."""
+    """No message of this client arrives any more: it gives up its lease before the store does, whatever the delays."""
     async with SimulatedStore(seed, delay_seconds=1.0) as store:
         client, other = store.client(), store.client()
         await trio.sleep(store.random.uniform(0, 5))
@@ -134,7 +134,7 @@ async def test_a_cancelled_block_still_revokes_its_lease(autojump_clock: trio.te
 
 
 async def test_a_block_that_ends_after_the_loss_hears_of_it(autojump_clock: trio.testing.MockClock) -> None:
-    """Also if it never waited for anything: what it did was not under the lease any more."""
+    """Also if the block never waited for anything: its last steps were no longer under the lease."""
     async with SimulatedStore() as store:
         client = store.client()
 
@@ -170,7 +170,7 @@ async def test_check_tells_of_the_loss_before_any_task_had_a_turn(mock_clock: tr
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_lost_answers_cost_no_lease(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    """A fifth of the renewals gets no answer in its time; the next one comes early enough."""
+    """A fifth of the renewals gets no answer in time, but the next renewal comes early enough."""
     async with SimulatedStore(seed) as store:
         async with store.client().lease(60) as lease:
             store.lost_share = 0.2
@@ -181,7 +181,7 @@ async def test_lost_answers_cost_no_lease(seed: int, autojump_clock: trio.testin
 
 
 async def test_all_leases_of_a_client_are_renewed_by_one_command(autojump_clock: trio.testing.MockClock) -> None:
-    """Their renewals wait while one is under way."""
+    """While one renewal is under way the others wait, and are then sent together."""
     async with SimulatedStore(delay_seconds=0.2) as store, trio.open_nursery() as nursery:
         client = store.client()
 

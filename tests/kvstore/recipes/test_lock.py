@@ -51,7 +51,7 @@ async def test_waiters_get_the_lock_in_the_order_in_which_they_came_and_fences_r
 
 
 async def test_a_wait_that_is_given_up_leaves_no_key_behind(autojump_clock: trio.testing.MockClock) -> None:
-    """By a time-out of the lock, or by a cancellation from outside; the others move up."""
+    """The wait ends by the lock's time-out or by a cancellation from outside; the other waiters move up."""
     async with SimulatedStore() as store:
         client, other, third = store.client(), store.client(), store.client()
         async with client.lock("x"):
@@ -112,8 +112,8 @@ async def test_a_guarded_transaction_of_a_former_holder_does_nothing(autojump_cl
 
 
 def test_a_paused_holder_never_writes_over_its_successor() -> None:
-    """Three programs write one record under a lock; each is stopped at random moments, for up to three terms, and goes
-    on as if nothing had happened. Whoever writes after another holder came is refused, in every interleaving."""
+    """Three programs write one record under a lock; each is paused at random moments, for up to three lease terms, and
+    goes on as if nothing had happened. A write is refused if another holder has come since, in every interleaving."""
     refused = [
         trio.run(_write_with_pauses, seed, clock=trio.testing.MockClock(autojump_threshold=0)) for seed in range(100)
     ]
@@ -131,7 +131,7 @@ async def _write_with_pauses(seed: int) -> int:
             for _ in range(4):
                 with suppress(LeaseLost):
                     async with client.lock("x", ttl_seconds=4) as lock:
-                        with trio.CancelScope(shield=True):  # A stopped program is not told of anything.
+                        with trio.CancelScope(shield=True):  # A paused program learns of nothing.
                             if random.random() < 0.5:
                                 client.pause(random.uniform(0, 12))
                             await client.travel()
@@ -158,7 +158,7 @@ def _puts_of(store: SimulatedStore, key: bytes) -> list[bytes]:
 
 
 async def test_a_waiter_whose_lease_has_ended_does_not_get_the_lock(autojump_clock: trio.testing.MockClock) -> None:
-    """What was found in etcd 3.4.3: the key before it went, but its own key had gone as well."""
+    """A bug that was found in etcd 3.4.3: the key before the waiter's was gone, but so was the waiter's own key."""
     async with SimulatedStore() as store:
         holder, waiter = store.client(), store.client()
         obtained = False
@@ -181,7 +181,7 @@ async def test_a_waiter_whose_lease_has_ended_does_not_get_the_lock(autojump_clo
 
 
 async def test_a_waiter_looks_at_its_own_key_when_its_turn_comes(autojump_clock: trio.testing.MockClock) -> None:
-    """Its lease was revoked a moment before the holder left, so that its next renewal has not told it yet."""
+    """Its lease was revoked a moment before the holder left, and no renewal has told it so yet."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         holder, waiter = store.client(), store.client()
         losses: list[LeaseLost] = []
@@ -220,7 +220,7 @@ async def test_a_join_whose_answer_is_lost_is_repeated_and_gets_the_same_place(
 
 
 async def test_fifty_idle_waiters_write_nothing_but_renewals(autojump_clock: trio.testing.MockClock) -> None:
-    """In ten programs of five waiters: one command per program and third of a term."""
+    """Ten programs of five waiters each: every program sends one command in each third of a lease term."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         clients = [store.client() for _ in range(10)]
 
@@ -242,7 +242,7 @@ async def test_fifty_idle_waiters_write_nothing_but_renewals(autojump_clock: tri
 
 
 async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock) -> None:
-    """One transaction joins, one looks, and one command revokes: no herd."""
+    """Each waiter joins in one transaction, looks in one, and revokes in one command: a release wakes no herd."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         done: list[int] = []
 

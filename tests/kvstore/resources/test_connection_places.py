@@ -1,4 +1,4 @@
-"""Who gives a place to whom when all places for clients are taken."""
+"""Which connection is closed for which new one when all places for clients are taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvstore.resources.connection_places import (
 
 
 class Port:
-    """Connections with ids from 1, all idle but `busy`."""
+    """Connections with ids from 1 on; all are idle except those in `busy`."""
 
     def __init__(self, connections_max: int, operator_connections_max: int = 2) -> None:
         limits = ServiceLimits(connections_max=connections_max, operator_connections_max=operator_connections_max)
@@ -25,14 +25,14 @@ class Port:
         self._last_id = 0
 
     def connect(self, origin: str) -> tuple[ConnectionPlace, int | None]:
-        """The new one, and the id of the one that was closed for it."""
+        """The new connection's place, and the id of the connection that was closed for it."""
         self._last_id += 1
         place = ConnectionPlace(self._last_id, origin, self.places.tick)
         victim = self.places.admit(place)
         return place, None if victim is None else victim.connection_id
 
     def fill(self, origins: str) -> list[ConnectionPlace]:
-        """One connection from each of these; nobody is closed for them."""
+        """Open one connection from each of these origins; no other is closed for them."""
         found = [self.connect(origin) for origin in origins]
         assert all(victim is None for _, victim in found)
         return [place for place, _ in found]
@@ -103,7 +103,7 @@ def test_an_address_with_more_than_its_half_gives_way_to_others_though_it_was_ju
     port = Port(4)
     port.fill("xxxa")
     assert port.connect("b")[1] == 1
-    assert port.connect("c")[0].is_reserved  # Now it has a half.
+    assert port.connect("c")[0].is_reserved  # Now "x" has no more than half.
 
 
 def test_an_address_with_its_half_takes_places_from_itself_alone() -> None:
@@ -121,7 +121,7 @@ def test_where_all_come_from_one_address_its_share_is_no_bound() -> None:
 
 
 def test_an_address_that_finds_no_place_keeps_no_other_from_one() -> None:
-    """It calls all the time, and would be the first in each tick to have searched in vain."""
+    """That address calls all the time, so in each tick it would be the first to search in vain."""
     port = Port(4, operator_connections_max=3)
     port.fill("xxab")
     port.places.tick, port.busy = 10, {1, 2}
@@ -143,7 +143,7 @@ def test_an_address_with_more_than_its_half_that_is_all_busy_protects_no_idle_co
 
 
 def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
-    """It would be locked out of its own store; from its own streams nothing is taken."""
+    """Otherwise it would be locked out of its own store; none of its own connections is closed for others."""
     port = Port(3)
     port.fill(["x", IN_PROCESS, "y"])  # type: ignore[arg-type]
     port.busy = {1, 2, 3}
@@ -155,7 +155,7 @@ def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
 
 
 def test_a_search_in_vain_is_not_repeated_within_its_tick() -> None:
-    """It looks at all places: a crowd that calls without a pause must not have it done for each call."""
+    """A search looks at all places, so callers that call without a pause must not cause one for each call."""
     port = Port(4)
     port.fill("xxxa")
     port.busy = {1, 2, 3, 4}

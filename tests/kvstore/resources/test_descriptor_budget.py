@@ -36,7 +36,7 @@ RESERVED = descriptors_reserved(ServiceLimits())
 
 @pytest.fixture
 def soft_limit() -> Iterator[int]:
-    """A soft limit below the hard one, in this process."""
+    """Give this process a soft limit that is below the hard one."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,7 +70,7 @@ def test_a_bound_that_was_set_lower_stays() -> None:
 
 
 def test_files_that_the_program_has_open_are_not_given_to_clients() -> None:
-    """A service that embeds a member: its own files and connections count, as far as the reserve does not hold them."""
+    """The files and connections of a program that embeds a member count, if the reserve does not cover them."""
     clients = [
         limits_within(ServiceLimits(), 1_024, held).connections_max
         for held in (0, PROCESS_DESCRIPTORS_RESERVED, PROCESS_DESCRIPTORS_RESERVED + 300)
@@ -100,7 +100,7 @@ print(bounded.connections_max, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def budget(limits: str, connections_max: int = 1_000) -> tuple[int, int, str]:
-    """Of a process that has 200 files open: its clients, the limit then in force, and what it says."""
+    """For a process with 200 open files: its places for clients, the limit then in force, and what it logs."""
     shell = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh"]
     command = [*shell, sys.executable, "-c", BUDGET, str(connections_max)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -109,14 +109,14 @@ def budget(limits: str, connections_max: int = 1_000) -> tuple[int, int, str]:
 
 
 def test_a_member_says_what_it_keeps_of_few_files() -> None:
-    """No more than there are."""
+    """It does not say that it keeps more than there are."""
     clients, soft, said = budget("-n 300")
-    assert (20 < clients < 32, soft) == (True, 300)  # A fourth of what the program leaves, not of all.
+    assert (20 < clients < 32, soft) == (True, 300)  # A fourth of what the program leaves free, not of all files.
     assert f"{300 - clients} are kept" in said
 
 
 def test_a_huge_hard_limit_is_not_made_the_soft_one() -> None:
-    """Child processes inherit that, and some close each number up to it. Higher bounds get what they need."""
+    """Child processes inherit it, and some close every descriptor up to it. Higher bounds still get what they need."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -144,7 +144,7 @@ def test_with_too_few_descriptors_a_member_refuses_to_start_and_says_what_to_do(
 async def test_a_member_raises_the_soft_limit_and_says_its_bound(
     tmp_path: Path, soft_limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also inside another program."""
+    """A member inside another program does so, too."""
     import resource
 
     caplog.set_level(logging.INFO, "kvstore.descriptor_budget")

@@ -1,4 +1,4 @@
-"""Leases end in time although nobody writes, a storm of them ends in slices, and looking costs no entry."""
+"""Leases end in time although nobody writes, many due at once end in slices, and a check alone costs no entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
 
 def upgraded(cluster: Cluster) -> SimClient:
-    """A client without a session, of a cluster at level 2."""
+    """Raise the cluster to level 2, and give a client without a session."""
     cluster.leader()
     client = cluster.client(ttl_ns=0)
     client.do(RaiseFeatureLevel(2))
@@ -45,7 +45,7 @@ def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(quick_f
     assert left is not None
     cluster.wait(left / SECOND + 0.01)
     assert leader.service.expire_due()
-    assert not leader.service.expire_due()  # One is under way: no second one.
+    assert not leader.service.expire_due()  # One entry is under way, so no second one is proposed.
     cluster.settle()
     cluster.wait(0.2)
 
@@ -70,7 +70,7 @@ def test_only_a_leader_proposes(quick_folder: Path) -> None:
 
 
 def storm(cluster: Cluster) -> int:
-    """60 leases of 50 keys that are due together. Returns in how many entries they end."""
+    """Make 60 leases of 50 keys each, all due together. Returns in how many entries they must end."""
     client = upgraded(cluster)
     leases = [grant(client, 5) for _ in range(60)]
     for lease_id in leases:
@@ -80,7 +80,7 @@ def storm(cluster: Cluster) -> int:
 
 
 def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
-    """Each look proposes one, as long as something is due."""
+    """Each check proposes one entry, as long as something is due."""
     cluster = Cluster(quick_folder, 1)
     wanted = storm(cluster)
     host = cluster.hosts["s1"]
@@ -88,7 +88,7 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
 
     while host.machine.leases.by_id:
         cluster.now += SECOND // 1_000
-        host.node.tick(cluster.now)  # As the listener does before each look.
+        host.node.tick(cluster.now)  # As the listener does before each check.
         assert host.service.expire_due()
         cluster.settle()
 
@@ -98,7 +98,7 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
 
 
 def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
-    """It is proposed when the one before is applied, if its time is later: here the disk takes a millisecond."""
+    """It is proposed as soon as the one before it is applied, if time has passed: here the disk takes a millisecond."""
     cluster = Cluster(quick_folder, 1)
     storm(cluster)
     host = cluster.hosts["s1"]

@@ -1,4 +1,4 @@
-"""The bound on the age of the history: what is younger can be read, what is older goes."""
+"""The bound on the age of the history: younger revisions can be read, older ones are compacted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE_SECONDS = 2
 
 
 class Aging:
-    """A cluster whose members look at the age of the history every second, and a client that writes every second."""
+    """A cluster whose members check the age of the history every second, and a client that writes every second."""
 
     def __init__(self, folder: Path, size: int, *, age_seconds: int = AGE_SECONDS, level: int = HISTORY_LEVEL) -> None:
         self.cluster = Cluster(folder, size, ServiceLimits(history_age_ns_max=age_seconds * SECOND_NS))
@@ -49,7 +49,7 @@ class Aging:
             self.cluster.settle()
 
     def ages(self) -> tuple[list[float], list[float]]:
-        """How many seconds ago those revisions were written that can still be read, and those that cannot."""
+        """The ages in seconds of the written revisions that can still be read, and of those that cannot."""
         kept, gone = list[float](), list[float]()
         for time, revision in self.written:
             age = (self.cluster.now - time) / SECOND_NS
@@ -89,7 +89,7 @@ def test_what_is_younger_than_the_bound_is_read_and_what_is_older_is_gone(quick_
 
 
 def test_a_new_leader_knows_the_past_of_its_predecessor(quick_folder: Path) -> None:
-    """It does not begin to count with its own term, because it has noted the revisions as a follower, too."""
+    """It knows the age of revisions from before its own term, because followers note them, too."""
     aging = Aging(quick_folder, 3)
     aging.write(3 * AGE_SECONDS)
     aging.cluster.kill(aging.cluster.leader())
@@ -111,14 +111,14 @@ def test_an_idle_store_forgets_everything_once_and_writes_nothing_more(quick_fol
     compactions, last_index = aging.compactions(), host.node.core.last_index
     assert 0 < compactions <= 3
 
-    aging.client.core.close()  # Its session is not kept alive any more.
+    aging.client.core.close()  # The client no longer keeps its session alive.
     aging.pass_time(3 * AGE_SECONDS)
     assert aging.compactions() == compactions
-    assert host.node.core.last_index <= last_index + 2  # The end of the session.
+    assert host.node.core.last_index <= last_index + 2  # The entry that ends the session.
 
 
 def test_without_a_bound_nothing_goes(quick_folder: Path) -> None:
-    """It is off by default."""
+    """By default there is no bound on the age."""
     assert ServiceLimits().history_age_ns_max == 0
     aging = Aging(quick_folder, 1, age_seconds=0)
     aging.write(2 * AGE_SECONDS)
@@ -141,7 +141,7 @@ def test_at_feature_level_1_there_is_nothing_to_forget(quick_folder: Path) -> No
 
 
 def test_a_refused_compaction_is_proposed_again(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example while the disk is full."""
+    """It is refused while the disk is full, for example."""
     aging = Aging(quick_folder, 1)
     aging.write(AGE_SECONDS // 2)
     (host,) = aging.cluster.hosts.values()

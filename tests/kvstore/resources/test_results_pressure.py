@@ -1,4 +1,4 @@
-"""Sessions that acknowledge nothing keep the results of all others out for seconds at most."""
+"""Sessions that acknowledge no results fill the store's space for results for a few seconds at most."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOLDERS = 8
 
 
 class Hoard:
-    """A connection whose sessions have large results kept for them, and acknowledge none. It reads no answer."""
+    """A connection with sessions whose large results the store keeps. It acknowledges none and reads no answer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._last_request_id = cluster, 0
@@ -31,7 +31,7 @@ class Hoard:
         self._service.receive(7, frame(encode_client_hello()))
 
     def fill(self) -> None:
-        """New sessions, and more large results for each than may be kept, all in flight at once."""
+        """Register sessions, and ask for more large results for each than may be kept, all in flight at once."""
         before = self._cluster.hosts["s1"].machine.sessions.next_id
         self._send([encode_request(self._id(), command_request(RegisterSession(60 * SECOND))) for _ in range(HOLDERS)])
         gets = []
@@ -70,7 +70,7 @@ def kept_bytes(cluster: Cluster) -> int:
 
 
 def look(cluster: Cluster, seconds: int) -> None:
-    """Time passes, and the host does what it does every second."""
+    """Let so many seconds pass, with the host's work of every second."""
     for _ in range(seconds):
         cluster.wait(1)
         cluster.hosts["s1"].service.expire_sessions()
@@ -78,7 +78,7 @@ def look(cluster: Cluster, seconds: int) -> None:
 
 
 def test_who_holds_most_makes_room_when_the_results_of_all_are_at_their_bound(cluster: Cluster) -> None:
-    """They would be there for as long as somebody keeps these sessions alive."""
+    """Otherwise the results would be there as long as somebody keeps these sessions alive."""
     honest = cluster.client()
     honest.do(Put(b"a", b"1"))
     Hoard(cluster).fill()
@@ -91,7 +91,7 @@ def test_who_holds_most_makes_room_when_the_results_of_all_are_at_their_bound(cl
 
     assert kept_bytes(cluster) <= RESULTS_BYTES_MAX // 2
     assert isinstance(honest.do(Put(b"a", b"3"), seconds=0.5), PutResult)
-    assert honest.core.session_id == session_id  # It holds little, and stays.
+    assert honest.core.session_id == session_id  # Its session holds little, so it is not closed.
 
 
 def test_who_acknowledges_before_the_second_look_is_left_alone(cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ def test_who_acknowledges_before_the_second_look_is_left_alone(cluster: Cluster)
 
 
 def test_a_hoard_that_comes_again_and_again_keeps_no_put_out_for_long(cluster: Cluster) -> None:
-    """Its requests are admitted a few at a time, and so do not reach the bound, for ten seconds after each time."""
+    """For ten seconds after each time its requests are admitted a few at a time, so they do not reach the bound."""
     honest, hoard = cluster.client(), Hoard(cluster)
     honest.do(Put(b"a", b"1"))
     waits: list[float] = []
@@ -129,7 +129,7 @@ def test_a_hoard_that_comes_again_and_again_keeps_no_put_out_for_long(cluster: C
         waits.append((cluster.now - began) / SECOND if honest.ended[ticket].error is None else 9.0)
 
     assert max(waits) <= 2, waits
-    assert waits.count(0.0) >= 17, waits  # The others: in the beginning, and when all had been admitted again.
+    assert waits.count(0.0) >= 17, waits  # It waits at the beginning, and whenever all requests are admitted again.
 
 
 def test_commands_of_honest_clients_are_admitted_as_ever_once_it_is_calm(cluster: Cluster) -> None:
@@ -141,7 +141,7 @@ def test_commands_of_honest_clients_are_admitted_as_ever_once_it_is_calm(cluster
 
 
 def _many_reads_at_once(cluster: Cluster, count: int) -> list[int]:
-    """Transactions in flight together; those that were carried out at the first attempt."""
+    """Send so many transactions together; returns those that were carried out at the first attempt."""
     client: SimClient = cluster.client()
     client.do(Put(b"small", b"1"))
     for ticket in range(1_000, 1_000 + count):

@@ -1,4 +1,4 @@
-"""Who registers sessions and uses none of them locks nobody out: through the service of whole members."""
+"""A client that registers sessions and uses none of them locks nobody out; tested with whole members."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Flood:
         service.receive(connection_id, frame(encode_client_hello()))
 
     def register(self, count: int) -> None:
-        """All in one go, as a pipelining client does."""
+        """Register all sessions at once, as a pipelining client does."""
         data = b""
         for _ in range(count):
             self._last_request_id += 1
@@ -74,7 +74,7 @@ def sessions_of(cluster: Cluster) -> list[int]:
 def filled(cluster: Cluster) -> Flood:
     """The store is full of sessions that were never used."""
     flood = Flood(cluster, 7)
-    flood.register(SESSIONS_MAX)  # In one go, so before any of them is applied.
+    flood.register(SESSIONS_MAX)  # All at once, so before any of them is applied.
     while len(sessions_of(cluster)) < SESSIONS_MAX:
         cluster.wait(1)
         flood.register(1)
@@ -82,7 +82,7 @@ def filled(cluster: Cluster) -> Flood:
 
 
 def test_a_store_full_of_sessions_that_nobody_uses_takes_a_writer_at_once(cluster: Cluster) -> None:
-    """They would be in the way for their whole time-to-live, whoever is restarted."""
+    """Otherwise they would be in the way for their whole time to live, even if members were restarted."""
     filled(cluster)
     first = sessions_of(cluster)[0]
     cluster.wait(1)
@@ -92,7 +92,7 @@ def test_a_store_full_of_sessions_that_nobody_uses_takes_a_writer_at_once(cluste
 
     assert cluster.now - began < SECOND / 10
     assert len(sessions_of(cluster)) == SESSIONS_MAX
-    assert first not in sessions_of(cluster)  # The oldest has made room, and no other one.
+    assert first not in sessions_of(cluster)  # Only the oldest session has made room.
     assert first + 1 in sessions_of(cluster)
 
 
@@ -112,10 +112,10 @@ def test_a_session_that_was_used_makes_no_room(cluster: Cluster) -> None:
 
 
 def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_entry(cluster: Cluster) -> None:
-    """Its client is about to use it. Who is refused asks again, and gets in when the oldest is a second old."""
+    """Its client may be about to use it. A refused client asks again, and gets in when the oldest is a second old."""
     flood = filled(cluster)
     cluster.wait(1)
-    for number in range(SESSIONS_MAX):  # Others, in their places, all of this very moment.
+    for number in range(SESSIONS_MAX):  # Other sessions take their places, all registered just now.
         Flood(cluster, 100 + number).register(1)
     first, last_index = sessions_of(cluster)[0], cluster.hosts["s1"].node.core.last_index
 
@@ -129,10 +129,10 @@ def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_en
 
 
 def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Cluster) -> None:
-    """Else two of the cheapest requests there are would do what one does."""
+    """Otherwise a flood would only need two cheap requests for each session instead of one."""
     flood = filled(cluster)
     ids = sessions_of(cluster)
-    flood.register(1)  # So the leader has looked at them.
+    flood.register(1)  # This makes the leader look at them.
     for _ in range(12):
         cluster.wait(0.1)
         flood.touch(range(ids[0], ids[-1] + 1))
@@ -146,7 +146,7 @@ def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Clust
 def test_a_flood_without_end_keeps_an_honest_client_out_for_a_few_seconds_at_most(
     cluster: Cluster, connections: int
 ) -> None:
-    """3 connections may not take all places in a grace period; 30 may, but not all tries that are then to be had."""
+    """3 connections cannot take all places in a grace period; 30 can, but not every place that then gets free."""
     filled(cluster)
     cluster.wait(1)
     floods = [Flood(cluster, 100 + number) for number in range(connections)]
@@ -166,7 +166,7 @@ def test_a_flood_without_end_keeps_an_honest_client_out_for_a_few_seconds_at_mos
 
 
 def test_a_new_leader_makes_room_as_well(quick_folder: Path) -> None:
-    """Nothing of it is replicated but the command that closes a session: all members agree."""
+    """Only the command that closes a session is replicated, so all members agree."""
     cluster = Cluster(quick_folder, 3)
     cluster.client(ttl_ns=0).do(ChangeLimits(sessions_max=SESSIONS_MAX))
     filled(cluster)
@@ -181,9 +181,9 @@ def test_a_new_leader_makes_room_as_well(quick_folder: Path) -> None:
 
 
 def test_whose_session_made_room_registers_another_one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that was slower than the grace period loses a round trip, and no command."""
+    """A client that is slower than the grace period loses a round trip, but no command."""
     slow = cluster.client(limits=ClientLimits(attempt_timeout_ns=10 * SECOND))
-    slow.submit(read_request(Get(b"a"), Consistency.LINEARIZABLE))  # It knows the leader.
+    slow.submit(read_request(Get(b"a"), Consistency.LINEARIZABLE))  # So that it knows the leader.
     files, late = cluster.hosts["s1"].files, list[tuple[int, bytes]]()
     files.is_held = True
     ticket = slow.submit(command_request(Put(b"slow", b"1")), 30)
@@ -205,7 +205,7 @@ def test_whose_session_made_room_registers_another_one(cluster: Cluster, monkeyp
 
 
 def test_the_longest_time_to_live_is_an_option_of_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As leader it judges by its own: a session of an hour, for clients that sleep."""
+    """The leader judges by its own option: sessions of an hour are for clients that sleep."""
     given: list[MemberConfig] = []
     monkeypatch.setattr("kvstore.cli.serve.serve", lambda config, _: given.append(config))
 

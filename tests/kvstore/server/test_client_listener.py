@@ -1,4 +1,4 @@
-"""When the port asks the node to take what came, once for all of a turn or at once; and how long it waits for more."""
+"""When the port asks the node to take input, once for a whole turn or at once; and how long it waits for more."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
 
         async def said_after(*senders: int) -> list[str]:
-            """What the port asks for when each of these clients has brought a byte of its hello."""
+            """What the port asks of the node when each of these clients has sent a byte of its hello."""
             asked.clear()
             for sender in senders:
                 await streams[sender][0].send_all(b"\0")
@@ -75,7 +75,7 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
 async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_all_in_their_turn(
     quick_folder: Path,
 ) -> None:
-    """What else was read waits, in hand, for the next one: a node that gets no turn sends no heartbeats."""
+    """The port keeps the rest of what it read for the next turn: a node that gets no turn sends no heartbeats."""
     with trio.fail_after(20):
         cluster = Cluster(quick_folder, 1)
         service = cluster.hosts[cluster.leader()].service
@@ -138,7 +138,7 @@ async def test_bytes_do_not_renew_the_deadline_of_a_frame(
 async def test_a_slow_upload_has_as_long_as_its_size_needs(
     quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Longer than a small frame has, and frames that follow each other have their own time each."""
+    """It has longer than a small frame, and of frames that follow each other each has its own time."""
     del autojump_clock
     monkeypatch.setattr(client_listener, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
     large, small = (frame(encode_request(1, command_request(Put(b"k", bytes(size))))) for size in (10_000, 20))
@@ -148,7 +148,7 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(
         splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
 
         async def codes_of(data: bytes, pieces: int, seconds: float, answers: int) -> list[int]:
-            """What is answered to bytes that come in so many pieces, in so many seconds."""
+            """The codes of the answers to bytes that come in so many pieces over so many seconds."""
             size = -(-len(data) // pieces)
             for place in range(0, len(data), size):
                 await trio.sleep(seconds / pieces)

@@ -1,4 +1,4 @@
-"""A client port whose places, or whose memory for half frames and unread answers, are used up: real sockets."""
+"""A client port that has used up its places or its memory for half frames and unread answers; with real sockets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stranger:
         return found
 
     async def bodies(self) -> list[bytes]:
-        """Frames that came; none at the end."""
+        """The bodies of the frames that came; none at the end of the connection."""
         bodies: list[bytes] = []
         while not bodies:
             data = await self.stream.receive_some(64 * 1024)
@@ -77,7 +77,7 @@ class Stranger:
         return decode_response((await self.bodies())[0])
 
     async def last_words(self) -> str:
-        """Why it was closed; fails if it was not."""
+        """The reason with which the member closed the connection; fails if it did not."""
         words = ""
         try:
             while bodies := await self.bodies():
@@ -90,7 +90,7 @@ class Stranger:
         return words
 
     async def reads_nothing(self, key: bytes, count: int) -> None:
-        """Ask for so much that some of it does not fit into the sockets, and take nothing of it."""
+        """Ask for more answers than the sockets can hold, and read none of them."""
         get = encode_request(1, read_request(Get(key), Consistency.LOCAL))
         await self.stream.send_all(frame(get) * count)
 
@@ -106,7 +106,7 @@ async def serving(folder: Path, limits: ServiceLimits) -> AsyncIterator[RunningM
 
 
 async def holding_a_place(member: RunningMember) -> Stranger:
-    """Has unread answers, all it can have, so that it is not idle."""
+    """A connection that is not idle, because it has as many unread answers as it may have."""
     stranger = await Stranger.connected(member.client_address)
     connection = member.port._service._connections[max(member.port._connections)]
     await stranger.reads_nothing(b"big", 9)
@@ -145,7 +145,7 @@ async def test_a_session_in_use_survives_that_its_idle_connection_gave_its_place
 async def test_operators_get_in_when_no_place_can_be_had_and_clients_once_one_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every place is held by a connection that has something open: unread answers."""
+    """Every place is held by a connection that is not idle, because it has unread answers."""
     monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)
     async with serving(tmp_path, ServiceLimits(connections_max=2)) as member:
         async with Client([member.client_address]) as client:
@@ -169,7 +169,7 @@ async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = connection_places.RESERVED_TICKS_MAX
-    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # However slow this machine is just now.
+    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # So that a slow machine changes nothing.
     async with serving(tmp_path, ServiceLimits(connections_max=1)) as member:
         async with Client([member.client_address]) as client:
             await client.put("big", bytes(MIB - 100))
@@ -221,7 +221,7 @@ async def test_half_frames_of_all_have_one_bound_and_who_holds_most_is_closed(tm
 
 
 async def test_unread_answers_of_all_have_one_bound_and_who_holds_most_is_closed(tmp_path: Path) -> None:
-    """Also while they are made, all at once; a client that reads is not meant."""
+    """The bound also holds while many answers are made at once; a client that reads is not closed."""
     limits = ServiceLimits(unsent_bytes_total_max=20 * MIB)
     async with serving(tmp_path, limits) as member, Client([member.client_address]) as client:
         await client.put("big", bytes(MIB - 100))
@@ -257,7 +257,7 @@ async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
 async def test_single_requests_are_answered_turn_after_turn_while_a_flood_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flood does not come again in this test; the others ask for more than one turn has time for."""
+    """The flood comes only once in this test; the others ask for more than one turn has time for."""
     monkeypatch.setattr(client_listener, "WORK_PAUSE_SHARE", 1e9)
     async with serving(tmp_path, ServiceLimits()) as member:
         flood = await Stranger.connected(member.client_address)

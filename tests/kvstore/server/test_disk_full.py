@@ -1,4 +1,4 @@
-"""Disks without room, from the client down to the files: writes end `busy`, for certain, and are taken again later."""
+"""Full disks, from the client down to the files: writes certainly fail with `busy`, and are accepted again later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUE = bytes(8 * 1024)
 
 
 def fill(cluster: Cluster, client: SimClient, *node_ids: str) -> int:
-    """Leave little room on these disks, and put until one is full; how many puts were answered."""
+    """Leave little room on these disks, and put until one is full; returns how many puts were answered."""
     for node_id in node_ids:
         files = cluster.hosts[node_id].files
         files.bytes_max = files.used_bytes + ROOM
@@ -38,7 +38,7 @@ def fill(cluster: Cluster, client: SimClient, *node_ids: str) -> int:
 
 
 def value_of(client: SimClient, number: int) -> bytes | None:
-    """What is under one of the keys that `fill` puts."""
+    """The value of one of the keys that `fill` puts."""
     answer = client.do(Get(b"k%d" % number))
     assert isinstance(answer, GetResult)
     return answer.record.value if answer.record else None
@@ -59,7 +59,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     assert 0 < count <= ROOM // len(VALUE)
     assert [value_of(client, number) for number in range(count)] == [VALUE] * count
     assert value_of(client, count) is None
-    cluster.wait(10)  # It looks for room, in vain, and harms nothing.
+    cluster.wait(10)  # It looks for room in vain, which does no harm.
     with pytest.raises(Busy, match=r"disk of s1 is full.*make room"):
         client.do(Put(b"still", b"full"), seconds=1)
     host = cluster.hosts["s1"]
@@ -78,13 +78,13 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
 
 
 def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(quick_folder: Path) -> None:
-    """It would look for room for ever, and call its disk full, which it is not."""
+    """Otherwise it would look for room for ever, and report a full disk, although the disk is not full."""
     cluster = Cluster(quick_folder, 1)
     fill(cluster, cluster.client(), "s1")
     host = cluster.hosts["s1"]
     host.files.bytes_max, host.files.file_bytes_max = None, StorageLimits().ballast_bytes - 1
 
-    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # No member is to fail by itself.
+    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # The cluster reports any failure.
         cluster.wait(5)
 
     assert host.node.failure is not None
@@ -92,7 +92,7 @@ def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_wh
 
 
 def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
-    """An older one: during an upgrade both are there."""
+    """It is a member of an older build: during an upgrade there are both."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     fields = status_to_map(status_of(host.node, host.machine))
     del fields["is_disk_full"], fields["disk_hangs"]
@@ -101,7 +101,7 @@ def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: 
 
 
 def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
-    """`hwm status`. An older member does not tell its part."""
+    """This is about `hwm status`. An older member does not report whether it is a voter or a learner."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     voter = replace(status_of(host.node, host.machine), role="follower")
 
@@ -138,7 +138,7 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
 
 def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     """A follower without room takes no more commands; the others are a majority. With room it gets them all."""
-    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))  # They would be room.
+    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))  # It is room.
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     leader = cluster.leader()
@@ -162,7 +162,7 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
 
 
 def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
-    """Not until somebody makes room. A put that comes meanwhile is refused with certainty, so it may be made again."""
+    """Nobody needs to make room. A put that comes meanwhile certainly fails, so it may be made again."""
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -193,7 +193,7 @@ TINY = Sizes(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])  # In the last three a sync finds no room at all.
 def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
-    """With members killed and cut off meanwhile: what was answered is there, what was refused is not.
+    """Members are killed and cut off meanwhile: a put that was answered is there, one that was refused is not.
 
     See docs/reference/specification.md#95-outcomes.
     """
@@ -221,7 +221,7 @@ def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(qui
 
 
 def strike(cluster: Cluster, random: Random) -> None:
-    """Change the room on a disk, kill a member that the others can spare, bring all back, or cut one off."""
+    """Change the room on a disk, kill a member if a majority remains, bring all back, or cut one off."""
     node_id, what = random.choice(list(cluster.identities)), random.random()
     host = cluster.hosts.get(node_id)
     if what < 0.15 and host is not None:

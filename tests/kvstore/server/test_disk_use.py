@@ -1,4 +1,4 @@
-"""What a member has on disk is bounded, whoever is away (docs/operations/guide.md, how much disk a member needs)."""
+"""A member's use of its disk is bounded, even while others are away (docs/operations/guide.md says by how much)."""
 
 from __future__ import annotations
 

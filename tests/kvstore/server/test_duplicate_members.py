@@ -1,4 +1,4 @@
-"""What a member that has noticed a started copy of another one says of it."""
+"""What a member reports when it has noticed that a copy of another member was started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
 
 
 def test_a_member_that_does_not_say_whom_it_noticed_is_understood(quick_folder: Path) -> None:
-    """An older one: during an upgrade both are there."""
+    """It is a member of an older build: during an upgrade there are both."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     (fields,) = host.service.cluster.answer(DecodedRequest(1, RequestKind.STATUS, [])) or ({},)
     del fields["duplicate_members"]

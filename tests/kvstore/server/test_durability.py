@@ -16,7 +16,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 
 def a_cluster_with_a_client(folder: Path, size: int) -> tuple[Cluster, SimClient, str, list[str]]:
-    """All is quiet and durable, the client has a session; the leader and the others by name."""
+    """A cluster where all is durable and the client has a session; also the names of the leader and of the others."""
     cluster = Cluster(folder, size)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -36,7 +36,7 @@ def release(cluster: Cluster, node_id: str) -> None:
 
 
 def test_a_store_of_one_answers_a_write_only_after_its_own_sync(quick_folder: Path) -> None:
-    """The bytes are in the file already; that is not enough."""
+    """The bytes are in the file already, but that is not enough."""
     cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 1)
     hold(cluster, leader)
 
@@ -83,7 +83,7 @@ def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_it
 
 
 def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_folder: Path) -> None:
-    """Its network is well, so nobody else would ever be elected; the waiting put ends with the next one."""
+    """Its network works, so otherwise nobody else would ever be elected. The next leader ends the waiting put."""
     cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader)
 
@@ -98,7 +98,7 @@ def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_fold
 
 
 def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: Path) -> None:
-    """Nothing above the high-water mark is visible, locally neither."""
+    """Nothing above the high-water mark is visible, not even to a local read."""
     cluster, client, _, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, *followers)
     written = client.submit(command_request(Put(b"a", b"1")))
@@ -118,7 +118,7 @@ def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: 
 
 
 def test_a_session_exists_for_the_client_only_once_it_is_durable(quick_folder: Path) -> None:
-    """Its id is a promise like any other."""
+    """A session id is a promise like any other answer."""
     cluster, _, _, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, *followers)
     fresh = cluster.client()
@@ -136,7 +136,7 @@ def test_a_session_exists_for_the_client_only_once_it_is_durable(quick_folder: P
 def test_what_was_answered_survives_the_loss_of_any_one_member(
     quick_folder: Path, survivors: tuple[str | int, str | int]
 ) -> None:
-    """The two that are left always have it: the answer had waited for two syncs."""
+    """At least one of the two survivors always has the write, because the answer had waited for two syncs."""
     cluster, client, leader, followers = a_cluster_with_a_client(quick_folder, 3)
     kept = {leader if each == "leader" else followers[int(each)] for each in survivors}
     hold(cluster, followers[1])

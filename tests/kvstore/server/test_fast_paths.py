@@ -1,4 +1,4 @@
-"""The quick ways of the hot path against their slow twins: same answers, same bytes, same refusals."""
+"""The fast code of the hot path against its slow twins: the same answers, the same bytes, the same refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ bodies_of_clients = st.lists(
 
 
 def items_one_by_one(bodies: list[bytes]) -> list[Any] | None:
-    """The slow twin of `decode_joined`, but that it judges the types."""
+    """The slow twin of `decode_joined`, except that it also checks the types."""
     try:
         return [decode_item(body) for body in bodies]
     except ProtocolError:
@@ -59,7 +59,7 @@ def items_one_by_one(bodies: list[bytes]) -> list[Any] | None:
 
 @settings(deadline=None)
 @given(bodies_of_clients)
-@example([b"\x82\x01", b"\x02"])  # The first is continued by the second.
+@example([b"\x82\x01", b"\x02"])  # The first body continues in the second.
 @example([b"\x01\x02", b"\x82\x01"])
 @example([b"\x01\x01", b"\x01"])
 @example([b"\x58\x14\x01", b"\x01"])  # A string that would swallow a separator.
@@ -74,7 +74,7 @@ def test_bodies_decoded_together_are_those_decoded_one_by_one(bodies: list[bytes
 
 
 def decode_any(body: bytes) -> Any:
-    """One item of whatever types, which takes all of the body."""
+    """One item of any types that takes up the whole body."""
     import io
 
     import cbor2
@@ -171,6 +171,6 @@ def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:
 
 @pytest.mark.parametrize("tail", [b"", b"\x00"])
 def test_a_separator_inside_a_body_ends_nothing(tail: bytes) -> None:
-    """Nobody can know it; if they did, a body that holds it would still be an item by itself, or refused."""
+    """Nobody can know it. Even a body that held it would be decoded as one item, or be refused."""
     inside = encode_item([1, SEPARATOR]) + tail
     assert (decode_joined([inside, b"\x01"], SEPARATOR) is None) == bool(tail)

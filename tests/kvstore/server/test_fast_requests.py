@@ -34,7 +34,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 def requests_under(session_id: int) -> list[bytes]:
-    """Puts, gets of what is there and of what is not, one of neither shape, and one that is refused, in turns."""
+    """In turn: puts, gets of present and absent keys, a request of another shape, and one that is refused."""
     bodies = []
     for number in range(1, 40):
         key = b"k%d" % (number % 7)
@@ -53,7 +53,7 @@ def requests_under(session_id: int) -> list[bytes]:
 def answers(
     cluster: Cluster, connection_id: int, *, together: bool = False, in_pieces: bool = False
 ) -> list[tuple[object, ...]]:
-    """By request id, without the revisions, which differ between two rounds of the same requests."""
+    """The answers by request id, without the revisions, which differ between two rounds of the same requests."""
     client = RawClient(cluster, connection_id)
     client.ask(encode_request(1, command_request(Put(b"always", b"there"))))
     for number in range(7):
@@ -77,7 +77,7 @@ def without_revisions(response: Response) -> tuple[object, ...]:
     elif response.code == Code.OK and fields[0][0] == 4:
         fields = tuple(item[:2] for item in fields[0][1])
     elif response.code == Code.OK:
-        fields = tuple(fields[0][:2])  # A deletion of nothing tells since when it is not there.
+        fields = tuple(fields[0][:2])  # Deleting an absent key tells since which revision it is absent.
     return (response.request_id, response.code, response.consistency, response.node_id, fields)
 
 
@@ -132,7 +132,7 @@ def test_lone_requests_that_follow_each_other_wait_at_the_bound_and_are_answered
 def test_what_is_told_of_many_tickets_is_answered_as_if_told_of_each(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow twin of the answers: the general path, ticket by ticket."""
+    """The slow twin answers by the general path, ticket by ticket."""
     quick = answers(cluster, 1, together=True)
     service = cluster.hosts["s1"].service
     complete = service.complete

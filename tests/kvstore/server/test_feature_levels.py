@@ -1,4 +1,4 @@
-"""Clusters of members of two builds: what keeps a level from being raised, and who stops when it was.
+"""Clusters of members of two builds: what keeps a level from being raised, and which members stop once it is raised.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -42,7 +42,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 def restart(cluster: Cluster, node_id: str, levels: LevelRange) -> None:
-    """Its process ends, and it starts again with a build that knows `levels`."""
+    """End the member's process, and start it again with a build that knows `levels`."""
     if node_id in cluster.hosts:
         cluster.kill(node_id)
     cluster.start(node_id, levels)
@@ -65,7 +65,7 @@ def hashes(cluster: Cluster) -> set[bytes]:
 
 
 def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(cluster: Cluster) -> None:
-    """One by one, under writes; a refusal is certain, names who is behind, and changes nothing."""
+    """Members are upgraded one by one, under writes. A refusal is certain, names those behind, and changes nothing."""
     client = cluster.client()
     for node_id in ("s1", "s2", "s3"):
         client.do(Put(b"k", node_id.encode()))
@@ -83,7 +83,7 @@ def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(clus
 
 
 def test_a_cluster_that_has_not_raised_its_level_goes_back_to_the_older_build(cluster: Cluster) -> None:
-    """docs/reference/versions.md: until it is raised, what the newer build writes is what the older one reads."""
+    """docs/reference/versions.md: until the level is raised, the older build can read all that the newer one writes."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     client.do(Put(b"k", b"newer"))
@@ -98,7 +98,7 @@ def test_a_cluster_that_has_not_raised_its_level_goes_back_to_the_older_build(cl
 
 
 def test_a_member_that_is_away_keeps_the_level_from_being_raised(cluster: Cluster) -> None:
-    """Nobody knows with which build it will come back."""
+    """Nobody knows with which build that member will come back."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     away = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
@@ -114,16 +114,16 @@ def test_a_member_that_is_away_keeps_the_level_from_being_raised(cluster: Cluste
 
 
 def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cluster: Cluster) -> None:
-    """A member was given the older build just before: the entry ends it, before its state is another one."""
+    """A member got the older build just before. The entry stops it before its state can differ from the others'."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     behind = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
-    cluster.cut.add(behind)  # What follows reaches it in its next life.
+    cluster.cut.add(behind)  # It gets what follows only after its restart.
     client.do(RaiseFeatureLevel(2), seconds=1)
     cluster.cut.clear()
     cluster.kill(behind)
 
-    cluster.start(behind, OLDER, says=NEWER)  # As if its hello had come before the level was in force.
+    cluster.start(behind, OLDER, says=NEWER)  # As if its hello had been sent before the level was in force.
     with pytest.raises(UnsupportedFeatureLevel, match="at feature level 2, which is final; this build knows 1"):
         cluster.wait(5)
 
@@ -144,7 +144,7 @@ OF_LEVEL_2: dict[str, Request] = {
 def test_a_member_that_has_not_applied_the_raise_sends_requests_of_the_new_level_to_the_leader(
     cluster: Cluster, request_of_level_2: Request
 ) -> None:
-    """It cannot know whether the level is in force. Where it is not, the leader says so."""
+    """It cannot know whether the level is in force. If it is not, the leader says so."""
     upgrade(cluster, "s1", "s2", "s3")
     leader = cluster.leader()
     behind = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -167,7 +167,7 @@ def test_a_member_that_has_not_applied_the_raise_sends_requests_of_the_new_level
 
 
 def test_the_status_tells_the_level_in_force_and_what_the_build_knows(cluster: Cluster) -> None:
-    """And a status of a build that does not tell it is read as level 1."""
+    """A status from a build that does not report the level is read as level 1."""
     upgrade(cluster, "s1")
     response = cluster.client().ask(status_request("s1:1"))
     assert response.code == Code.OK
@@ -182,7 +182,7 @@ def test_the_status_tells_the_level_in_force_and_what_the_build_knows(cluster: C
 
 
 def test_a_retried_raise_that_has_been_carried_out_is_carried_out(cluster: Cluster) -> None:
-    """Though a member is away by then: to ask for the level in force changes nothing, so nothing forbids it."""
+    """This holds even if a member is away by then: to ask for the level in force changes nothing, so it is allowed."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     client.do(RaiseFeatureLevel(2))

@@ -1,4 +1,4 @@
-"""Members that join and leave a running cluster, on loopback: who is let in, with what it begins, and how it ends."""
+"""Members that join and leave a running cluster on loopback: which are let in, how they begin, and how they end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def new_members(*node_ids: str) -> list[Member]:
 
 @asynccontextmanager
 async def a_store_of_one(folder: Path) -> AsyncIterator[tuple[EmbeddedStore, Member]]:
-    """s1, which others can reach."""
+    """A store of s1 alone, at an address that others can reach."""
     (s1,) = new_members("s1")
     async with open_node(folder / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
         await store.put("key", "value")
@@ -44,13 +44,13 @@ def joined(folder: Path, member: Member, *endpoints: str) -> AbstractAsyncContex
 
 
 async def heard_of(store: EmbeddedStore, part: str) -> None:
-    """Wait until this member itself knows that it is one."""
+    """Wait until this member itself knows that it has this part (voter or learner)."""
     while (await store.status(store.client_address)).part != part:  # noqa: ASYNC110
         await trio.sleep(0.005)
 
 
 async def test_one_becomes_three_and_the_first_one_goes(tmp_path: Path) -> None:
-    """Written all along. The removed leader ends by itself, with a word; the others have everything."""
+    """Writes go on all the time. The removed leader ends by itself and says why; the others have all data."""
     s2, s3 = new_members("s2", "s3")
     with trio.fail_after(15):
         async with open_room(tmp_path, s2, s3) as (client, blocks):
@@ -69,7 +69,7 @@ async def test_one_becomes_three_and_the_first_one_goes(tmp_path: Path) -> None:
 
             assert isinstance(blocks.errors["s1"], MemberRemoved)
             assert [item.key async for item in client.items()] == [b"key", b"s1", b"s2", b"s3"]
-            assert await client.remove_member("s1") == await client.membership(of_leader=True)  # It is so already.
+            assert await client.remove_member("s1") == await client.membership(of_leader=True)  # s1 is removed already.
 
         with pytest.raises(MemberRemoved, match="s1 was removed"):
             async with open_node(tmp_path / "s1"):
@@ -77,7 +77,7 @@ async def test_one_becomes_three_and_the_first_one_goes(tmp_path: Path) -> None:
 
 
 class Blocks:
-    """Members in blocks of their own, and how these ended."""
+    """Members that run in blocks of their own, and the errors with which the blocks ended."""
 
     def __init__(self) -> None:
         self.errors: dict[str, BaseException | None] = {}
@@ -108,7 +108,7 @@ class Blocks:
 
 @asynccontextmanager
 async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Client, Blocks]]:
-    """s1 alone, and the others ready to join it; a client that knows s1 only."""
+    """Run s1 alone, and the others, ready to join it; gives a client that knows only s1."""
     (s1,) = new_members("s1")
     blocks = Blocks()
     async with trio.open_nursery() as nursery:
@@ -123,7 +123,7 @@ async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Clien
 
 
 async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path) -> None:
-    """It has what the snapshot of another had, no vote, and no cluster of its own, however long it waits."""
+    """It has the state of another member's snapshot, but no vote and no cluster of its own, however long it waits."""
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -133,17 +133,17 @@ async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path
                 assert status.cluster_id == (await store.status()).cluster_id
 
             with pytest.raises(MemberRemoved, match="s2 was removed"):  # noqa: PT012
-                async with open_node(tmp_path / "s2") as again:  # Its folder knows where it is to be found.
+                async with open_node(tmp_path / "s2") as again:  # Its folder has kept its addresses.
                     assert (again.peer_address, again.client_address) == (s2.peer_address, s2.client_address)
                     await store.add_member(s2)
                     await heard_of(again, "learner")
                     assert (await again.get("key")).record is not None  # From the leader.
                     await store.remove_member("s2")
-                    await trio.sleep_forever()  # Until the block is cancelled.
+                    await trio.sleep_forever()  # The removal cancels the block.
 
 
 async def test_a_member_added_first_is_started_later(tmp_path: Path) -> None:
-    """In either order. What it lacks until then the leader keeps, or sends as a snapshot."""
+    """Either order works. The leader keeps the entries that it lacks until then, or sends a snapshot."""
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -177,7 +177,7 @@ async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_pat
 
 
 async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    """Another cluster, addresses of another member, other addresses than it was added with."""
+    """For example another cluster, the addresses of another member, or not those with which it was added."""
     s2, other = new_members("s2", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -203,7 +203,7 @@ async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_
 
 
 async def test_who_joins_a_restored_cluster_has_what_was_restored(tmp_path: Path) -> None:
-    """The state at index 0 is not empty there, and no log tells it: it comes with the snapshot of a member."""
+    """There the state at index 0 is not empty, and no log contains it: it comes with a member's snapshot."""
     s1, s2 = new_members("s1", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, _):
@@ -224,7 +224,7 @@ async def test_who_joins_a_restored_cluster_has_what_was_restored(tmp_path: Path
 
 
 def test_what_is_given_to_a_new_member_must_be_enough() -> None:
-    """Itself, with addresses at which it is found, and somebody to ask."""
+    """It needs its own entry, with addresses at which others reach it, and a member to ask."""
     s2, s3 = Member("s2", "a:1", "a:2"), Member("s3", "b:1", "b:2")
 
     assert join_config_of(node_id=None, members=[s2], endpoints=["c:2"]) == JoinConfig(own=s2, endpoints=("c:2",))

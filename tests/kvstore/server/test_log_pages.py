@@ -1,4 +1,4 @@
-"""A page of the log is bounded by what a member may do in one go, however much is asked for."""
+"""A page of the log is bounded by the work that a member may do at once, however much is asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 
 
 def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
-    """A MiB of entries of 60 bytes took a member 100 ms; asked for 200 times in one piece it was deaf for 20 s."""
+    """1 MiB of entries of 60 bytes took a member 100 ms; 200 such requests in one read blocked it for 20 s."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = RawClient(cluster)

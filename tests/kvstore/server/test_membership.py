@@ -1,4 +1,4 @@
-"""Changes of the members as clients ask for them: what is answered when, every refusal by name, and who is told."""
+"""Membership changes that clients ask for: when they are answered, the name of every refusal, and who is told."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def a_pair(folder: Path) -> tuple[Cluster, SimClient]:
 
 
 def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: Path) -> None:
-    """Any other member may be asked too, and knows no more than its own log."""
+    """Any other member may be asked, too, but it knows only what its own log says."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
 
@@ -77,7 +77,7 @@ def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: 
 
 
 def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) -> None:
-    """Joint first, then without the member that goes: two entries, and the answer is of the second."""
+    """The joint configuration comes first, then the one without the removed member: the answer is about the second."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.hosts[cluster.leader()]
     gone = next(node_id for node_id in cluster.hosts if node_id != leader.node.identity.node_id)
@@ -92,7 +92,7 @@ def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) ->
 
 
 def test_a_learner_is_listed_and_its_client_address_reaches_clients(quick_folder: Path) -> None:
-    """They learn of it with the list of members, which every connection begins with."""
+    """Clients learn of it from the list of members, with which every connection begins."""
     cluster, client = a_pair(quick_folder)
 
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
@@ -106,7 +106,7 @@ def test_a_learner_is_listed_and_its_client_address_reaches_clients(quick_folder
 
 
 def test_every_refusal_has_its_word(quick_folder: Path) -> None:
-    """Nothing has changed by any of them."""
+    """None of the refused changes has changed anything."""
     cluster, client = a_pair(quick_folder)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     client.ask(change_request(MembershipChange(remove=("s4",))))
@@ -134,7 +134,7 @@ def test_every_refusal_has_its_word(quick_folder: Path) -> None:
 
 
 def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
-    """One at a time: `pending` until the first one is complete, and two members hold it up while they are away."""
+    """Only one at a time: the second is refused as `pending` while two absent members hold the first one up."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     others = [node_id for node_id in cluster.hosts if node_id != leader]
@@ -150,7 +150,7 @@ def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
 
 
 def test_of_the_future_voters_a_majority_must_have_been_heard(quick_folder: Path) -> None:
-    """A change that could not be committed is not begun: no other one could begin either, for as long."""
+    """A change that could not be committed is not begun, because no other change could begin while it was open."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     cluster.kill(next(node_id for node_id in cluster.hosts if node_id != leader))
@@ -161,7 +161,7 @@ def test_of_the_future_voters_a_majority_must_have_been_heard(quick_folder: Path
 
 
 def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_folder: Path) -> None:
-    """It has no session. The leader dies with it in its log, and nobody can say what becomes of that."""
+    """A change has no session. The leader dies with it in its log, so its outcome is unknown."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     cluster.cut = {node_id for node_id in cluster.hosts if node_id != leader}
@@ -176,7 +176,7 @@ def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_fo
 
 
 def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
-    """As a write does: who does not lead names who does, and has certainly done nothing."""
+    """As for a write, a member that does not lead names the leader, and certainly has done nothing."""
     cluster, client = a_pair(quick_folder)
     cluster.kill(cluster.leader())
 
@@ -186,7 +186,7 @@ def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
 
 
 def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> None:
-    """It leads until it is committed that it is removed; the client goes on with the next leader."""
+    """It leads until its removal is committed; then the client goes on with the next leader."""
     cluster, client = a_pair(quick_folder)
     old = cluster.leader()
 
@@ -201,7 +201,7 @@ def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> N
 
 
 def test_a_store_of_one_that_nobody_can_reach_adds_no_member(quick_folder: Path) -> None:
-    """It has no address and no port for members: it must be given one first. With one, it tells it with the change."""
+    """It has no address and no port for peers, and must be given one first. Then its change tells the address."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.hosts[cluster.leader()]
     own_id = leader.node.identity.node_id
@@ -232,7 +232,7 @@ def test_a_store_of_one_that_nobody_can_reach_adds_no_member(quick_folder: Path)
     ],
 )
 def test_a_change_of_another_shape_makes_no_sense(items: tuple[object, ...]) -> None:
-    """It closes its connection; words that no member can have are refused by name instead."""
+    """A malformed change closes its connection; one with an impossible id or address is refused by name instead."""
     with pytest.raises((ProtocolError, RefusedByRaft)):
         read_change(items)
 
@@ -246,7 +246,7 @@ def test_an_address_at_which_nobody_would_find_the_member_is_refused_by_name(add
 
 
 def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
-    """Maps by name: what this build does not know is ignored."""
+    """A listing consists of maps by name, and this build ignores names that it does not know."""
     _, client = a_pair(quick_folder)
     response = client.ask(membership_request())
     fields = dict(response.fields[0])
@@ -268,7 +268,7 @@ def test_the_numbers_are_on_wires_already() -> None:
 
 
 def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quick_folder: Path) -> None:
-    """It asks the leader now and then: when that one goes, all whom it knew at first may have gone."""
+    """It asks the leader now and then: when the leader goes, all members that it knew at first may be gone."""
     cluster, client = a_pair(quick_folder)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     assert "s4:1" not in client.core.addresses
@@ -281,7 +281,7 @@ def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quic
 
 
 class Answering(MemberCalls):
-    """Members that answer each change as the test says: with an error, with a word, or (None) not at all."""
+    """Members that answer each change as the test says: with an error, with `done` or another word, or (None) never."""
 
     def __init__(self, *answers: Exception | str | None) -> None:
         self._answers = deque(answers)
@@ -333,7 +333,7 @@ PENDING, USED, LOST = ChangeRefused("pending", "another"), ChangeRefused("used_i
 async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
     answers: tuple[Exception | str | None, ...], ends_with: type[object], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A change that was sent and not answered may be what a later one is refused for.
+    """A later change may be refused because an earlier one, which was not answered, has been carried out.
 
     See docs/reference/specification.md#98-changes-of-members.
     """
@@ -369,7 +369,7 @@ class Agreed(MemberCalls):
 
 
 async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is_asked_for() -> None:
-    """And a voter is replaced by a voter. Either call can be repeated: its answer may have been lost."""
+    """A voter is replaced by a voter, too. Either call can be repeated, because its answer may have been lost."""
     members = Agreed(Configuration((new("s1"), new("s2")), (), (new("s3"),)))
 
     for _ in range(2):
@@ -385,7 +385,7 @@ async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is
     [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a voter already")],
 )
 async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, words: str) -> None:
-    """A member under its own id, which would be gone for ever; a voter whose addresses say that another is meant."""
+    """s2 cannot replace itself, as its id would be gone for ever; nor can s3, a voter that has other addresses."""
     members = Agreed(Configuration((new("s1"), new("s2"), new("s3"))))
 
     with pytest.raises((ChangeRefused, RefusedByRaft), match=words):
@@ -395,7 +395,7 @@ async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, wo
 
 
 async def test_a_voter_does_not_take_a_second_place() -> None:
-    """That would only remove the old one: five voters would be four. Who means that says it."""
+    """That would only remove the old one and leave four of five voters. An operator who wants that removes it."""
     voters = tuple(new(f"s{number}") for number in range(1, 6))
     members = Agreed(Configuration(voters))
 
@@ -408,11 +408,11 @@ async def test_a_voter_does_not_take_a_second_place() -> None:
 
 
 class Interrupted(Exception):
-    """Whoever called is gone."""
+    """The caller is gone."""
 
 
 class Interrupting(Agreed):
-    """The caller is gone before the answer to change number `at`, which is carried out or (`is_lost`) never arrives."""
+    """The caller goes before it gets the answer to change `at`, which is carried out or (`is_lost`) never arrives."""
 
     def __init__(self, configuration: Configuration, at: int, *, is_lost: bool) -> None:
         super().__init__(configuration)

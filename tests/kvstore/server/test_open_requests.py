@@ -1,4 +1,4 @@
-"""Commands that were proposed together are answered together, or each for itself where their ends differ."""
+"""Commands that were proposed together are answered together, or one by one if their outcomes differ."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LEASES = Sizes(raft=RaftConfig(lease_reads=True))
 
 
 def a_cluster(folder: Path, sizes: Sizes | None = None) -> tuple[Cluster, SimClient, str, str]:
-    """`a` is 1 everywhere; with the leader and a follower."""
+    """A cluster in which `a` is 1 on every member; also a client, the leader and a follower."""
     cluster = Cluster(folder, 3, sizes=sizes)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -44,7 +44,7 @@ def value_of(response: Response) -> bytes | None:
 
 
 def test_a_lease_read_is_answered_by_the_leader_and_says_so(quick_folder: Path) -> None:
-    """Where the cluster has agreed to it."""
+    """The cluster must be configured for lease reads."""
     _, client, leader, _ = a_cluster(quick_folder, LEASES)
 
     answer = ask(client, Consistency.LEASE)
@@ -53,7 +53,7 @@ def test_a_lease_read_is_answered_by_the_leader_and_says_so(quick_folder: Path) 
 
 
 def test_a_lease_read_without_the_setting_is_refused(quick_folder: Path) -> None:
-    """Refused, and not guessed."""
+    """It is refused, not answered by another kind of read."""
     _, client, _, _ = a_cluster(quick_folder)
 
     with pytest.raises(Unsupported, match="lease"):
@@ -61,7 +61,7 @@ def test_a_lease_read_without_the_setting_is_refused(quick_folder: Path) -> None
 
 
 def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(quick_folder: Path) -> None:
-    """It has no lease any more before the others may vote."""
+    """Its lease ends before the others may vote for another leader."""
     cluster, client, leader, follower = a_cluster(quick_folder, LEASES)
     cluster.cut = {leader}
     cluster.wait(0.31)
@@ -86,7 +86,7 @@ def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
 
 
 def test_of_a_member_that_hears_no_leader_that_is_said(quick_folder: Path) -> None:
-    """Who asks this member and no other is not sent to look for addresses: it has answered."""
+    """A client that asks only this member is not told to check its addresses, because the member has answered."""
     cluster, client, _, follower = a_cluster(quick_folder)
     for node_id in set(cluster.hosts) - {follower}:
         cluster.kill(node_id)
@@ -112,7 +112,7 @@ def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_a
 
 
 def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(quick_folder: Path) -> None:
-    """Then it is refused, with how old the state may be."""
+    """After that it is refused, and the refusal says how old the state may be."""
     cluster, client, _, follower = a_cluster(quick_folder)
     assert ask(client, Consistency.BOUNDED, follower, age_ms=500).consistency == Consistency.FOLLOWER
     cluster.cut = {follower}
@@ -130,7 +130,7 @@ def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(q
 
 
 def test_ranges_can_be_read_in_every_way(quick_folder: Path) -> None:
-    """The modes are of reads, not of gets."""
+    """The modes apply to all reads, not only to gets."""
     _, client, _, follower = a_cluster(quick_folder, LEASES)
     for consistency in Consistency:
         address = f"{follower}:1" if consistency in (Consistency.FOLLOWER, Consistency.BOUNDED) else None
@@ -141,7 +141,7 @@ def test_ranges_can_be_read_in_every_way(quick_folder: Path) -> None:
 
 
 def test_a_bound_without_a_bounded_read_is_refused_before_anything_is_sent() -> None:
-    """Who gives a bound wants it kept."""
+    """A caller that gives a bound on the age wants it to be kept."""
     assert asked_for("linearizable", 5) is Consistency.BOUNDED
     assert asked_for("follower", None) is Consistency.FOLLOWER
     for consistency, bound in (("bounded", None), ("local", 5), ("bounded", -1)):

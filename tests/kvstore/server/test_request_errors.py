@@ -1,4 +1,4 @@
-"""A request that meets a mistake of this program costs its connection, and nobody else anything."""
+"""A request that triggers a bug of this program loses its connection, and no other client is affected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 def lay_tripwire(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """From now on whoever reads TRIPWIRE has `error` raised while its request is judged."""
+    """From now on, a read of TRIPWIRE raises `error` while the request is judged."""
 
     def trips(body: object, *arguments: object) -> None:
         if isinstance(body, list | tuple) and len(body) > 1 and body[1] == TRIPWIRE:
@@ -84,7 +84,7 @@ def test_a_consistency_of_any_type_is_answered(cluster: Cluster, consistency: ob
 def test_an_unexpected_error_costs_its_connection_only(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """Its answer has the request's id and says that nothing was carried out; what stood behind it is not looked at."""
+    """Its answer has the request's id and says that nothing was carried out; requests behind it are ignored."""
     lay_tripwire(monkeypatch, error)
     bad, good = RawClient(cluster, 1), RawClient(cluster, 2)
     last_index = cluster.hosts["s1"].node.core.last_index
@@ -105,7 +105,7 @@ def test_an_unexpected_error_costs_its_connection_only(
 def test_what_came_before_the_error_is_carried_out_and_answered(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put that was proposed goes its way; its connection is told of both."""
+    """A put that was already proposed is carried out; the connection gets both answers."""
     lay_tripwire(monkeypatch, TypeError())
     client = RawClient(cluster)
 
@@ -119,7 +119,7 @@ def test_what_came_before_the_error_is_carried_out_and_answered(
 def test_what_ends_a_process_or_a_disk_is_not_contained(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Neither a signal nor a disk that fails is a request's mistake."""
+    """Neither a signal nor a failing disk is the fault of a request."""
     lay_tripwire(monkeypatch, error)
     client = RawClient(cluster)
 
@@ -144,7 +144,7 @@ HONEST_ROUND = encode_request(9, read_request(Get(b"k"), Consistency.LINEARIZABL
 def test_an_error_inside_the_node_ends_the_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, method: str, body: bytes
 ) -> None:
-    """State may have changed there: only a restart can be trusted."""
+    """The node's state may have changed half-way, so only a restart can be trusted."""
     client = RawClient(cluster)
     monkeypatch.setattr(cluster.hosts["s1"].node, method, raises(AssertionError("inside the node")))
 
@@ -157,7 +157,7 @@ def test_an_error_inside_the_node_ends_the_member(
 def test_an_error_while_completions_are_carried_out_ends_the_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read that was asked for is answered behind the firewall."""
+    """A linearizable read is answered later, where the firewall does not reach."""
     client = RawClient(cluster)
     monkeypatch.setattr(cluster.hosts["s1"].machine, "read", raises(TypeError("in the store")))
 
@@ -185,7 +185,7 @@ def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
 def test_an_error_of_a_fast_path_costs_nobody_anything(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fast_path: str
 ) -> None:
-    """The general path judges the same requests one by one. It is counted all the same."""
+    """The general path then judges the same requests one by one, and the error is counted all the same."""
     monkeypatch.setattr(kvstore.server.service, fast_path, raises(TypeError()))
     client = RawClient(cluster)
     puts = [frame(encode_request(i, command_request(Put(b"k%d" % i, b"v")))) for i in range(1, 6)]
@@ -200,7 +200,7 @@ def test_an_error_of_a_fast_path_costs_nobody_anything(
 def test_an_error_before_the_request_is_known_is_still_told_by_its_id(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the decoder itself fails, the id is read without it."""
+    """If the decoder itself fails, the id is read without it."""
     monkeypatch.setattr(kvstore.server.service, "decode_request", raises(PanicException()))
     client = RawClient(cluster)
 
@@ -236,7 +236,7 @@ def test_a_flood_of_errors_is_logged_at_powers_of_ten(caplog: pytest.LogCaptureF
 
 
 def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever else there is counts as one more place."""
+    """All further places together count as one more."""
     errors = RequestErrors()
     for number in range(3 * PLACES_MAX):
         kind = type(f"Error{number}", (Exception,), {})
@@ -250,7 +250,7 @@ def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFix
 def test_a_client_is_told_at_once_and_carries_it_to_no_other_member(
     quick_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What trips one member trips all: one of three is asked, once. The client goes on with the next operation."""
+    """Every member would fail at it, so the client asks one of three, once, and goes on with the next operation."""
     lay_tripwire(monkeypatch, TypeError())
     cluster = Cluster(quick_folder, 3)
     cluster.leader()
@@ -270,7 +270,7 @@ def test_a_client_is_told_at_once_and_carries_it_to_no_other_member(
 
 @pytest.mark.timeout(30)
 async def test_a_program_with_a_member_inside_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams within the program, and those of other programs: neither ends the member."""
+    """Neither a request from the program itself nor one from another program ends the member."""
     lay_tripwire(monkeypatch, TypeError())
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("k", "v")

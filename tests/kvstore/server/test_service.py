@@ -1,4 +1,4 @@
-"""The service with a client that does what it likes: bad frames, bad requests, too many, too slow."""
+"""The service against clients that do what they like: bad frames, bad requests, too many, too slow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RawClient:
         self.service = cluster.hosts["s1"].service
         self.bodies: list[bytes] = []
         self.is_closed = False
-        self.reads = True  # False: it never takes what it is sent.
+        self.reads = True  # False: it never reads what it is sent.
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.service.connected(connection_id)
         if greets:
@@ -120,7 +120,7 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_with_the_reason(cluster
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", frame(b"\xff"), frame(encode_item(["HWM"]))])
 def test_a_stranger_is_refused_before_it_is_served(cluster: Cluster, data: bytes) -> None:
-    """The first frame is a hello; whatever else it is, the answer is a refusal that says so."""
+    """The first frame must be a hello; to anything else the answer is a refusal that says so."""
     stranger = RawClient(cluster, greets=False)
 
     stranger.send(data)
@@ -193,7 +193,7 @@ def test_extra_items_of_a_request_are_ignored(cluster: Cluster) -> None:
 
 
 def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> None:
-    """Encoded once: whatever the size of the request id before them."""
+    """The member does not encode the command again, whatever the size of the request id before it."""
     client = RawClient(cluster)
     for request_id in (1, 30, 300, 70_000, 2**40):
         key = b"k%d" % request_id
@@ -205,7 +205,7 @@ def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> 
 
 
 def test_every_response_names_revision_consistency_and_node(cluster: Cluster) -> None:
-    """At its point in the order; refusals too (docs/reference/specification.md#711-responses)."""
+    """Refusals do so, too; the revision is the one at that point (docs/reference/specification.md#711-responses)."""
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"a", b"1"))))
 
@@ -218,7 +218,7 @@ def test_every_response_names_revision_consistency_and_node(cluster: Cluster) ->
 
 
 def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folder: Path) -> None:
-    """`in_flight_max`: frames that have come wait, nothing more is read, everything is answered in the end."""
+    """At `in_flight_max`, received frames wait and nothing more is read; everything is answered in the end."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=4))
     cluster.leader()
     client = RawClient(cluster)
@@ -235,7 +235,7 @@ def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folde
 
 
 def test_a_client_that_takes_no_answers_is_read_no_further(quick_folder: Path) -> None:
-    """`unsent_bytes_max`: the bytes stay in its socket; memory does not grow. It goes on when it reads again."""
+    """At `unsent_bytes_max` its bytes stay in its socket, so memory does not grow. It is served when it reads again."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
@@ -280,12 +280,12 @@ def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: 
 
 
 def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_of_then(quick_folder: Path) -> None:
-    """A client that reads slowly is never shown, as fresh, what has grown too old in the meantime."""
+    """A client that reads slowly never gets, as fresh, a state that has become too old in the meantime."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
-    client.ask(encode_request(2, READ_BIG))  # From here on it is known how old the state is.
+    client.ask(encode_request(2, READ_BIG))  # This proves how old the state is.
     client.reads = False
     bounded = read_request(Get(b"big"), Consistency.BOUNDED, max_staleness_ms=50)
     client.send(b"".join(frame(encode_request(i, bounded)) for i in range(11, 16)))
@@ -299,7 +299,7 @@ def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_o
 
 
 def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) -> None:
-    """What it has proposed goes its way."""
+    """A put that it has proposed is carried out."""
     client = RawClient(cluster, 1)
     client.service.receive(1, frame(encode_request(1, command_request(Put(b"a", b"1")))))
     client.service.disconnected(1)
@@ -327,7 +327,7 @@ def test_a_repeated_request_gets_the_kept_result_with_its_revision(cluster: Clus
 
 
 def test_a_follower_names_the_leader_and_its_client_address(quick_folder: Path) -> None:
-    """NotLeader: certainly no effect here, and where to go."""
+    """NotLeader says that the request certainly had no effect here, and whom to ask."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     cluster.wait(0.2)

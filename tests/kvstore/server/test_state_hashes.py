@@ -1,4 +1,4 @@
-"""The hash of a state, and other long answers, in slices: nobody else waits for them longer than a slice."""
+"""The hash of a state, and other long answers, are made in slices: nobody else waits longer than one slice."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 class Paced(RawClient):
-    """A client whose bytes reach the service, while the test says when the service works on."""
+    """A client that passes its bytes to the service; the test says when the service goes on."""
 
     def send(self, data: bytes) -> None:
         if not self.is_closed and not self.service.is_greeted(self.connection_id):
@@ -75,7 +75,7 @@ class Paced(RawClient):
         self.send(frame(encode_request(request_id, WITH_HASH)))
 
     def statuses(self) -> list[MemberStatus]:
-        """What has been answered since the last call."""
+        """The statuses in the answers since the last call."""
         bodies, self.bodies = self.bodies, []
         return [status_from_map(decode_response(body).fields[0]) for body in bodies]
 
@@ -92,7 +92,7 @@ def work_to_the_end(client: Paced) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_hash_in_slices_is_that_of_the_moment_at_which_it_began(seed: int) -> None:
-    """Whatever is written, deleted, forgotten, acknowledged or closed between the slices."""
+    """Writes, deletions, and sessions that acknowledge or end between the slices do not change it."""
     random, fed = Random(seed), Fed(deletions_max=60)
     sessions = [fed.register(1_000 * SECOND, time=1) for _ in range(5)]
     numbers = dict.fromkeys(sessions, 0)
@@ -130,7 +130,7 @@ def test_a_hash_in_slices_is_that_of_the_moment_at_which_it_began(seed: int) -> 
 
 
 def test_no_request_walks_the_store_where_it_is_received(cluster: Cluster) -> None:
-    """Nothing is computed before the host gives its next turn; then a slice a turn, and writes go on between."""
+    """Nothing is computed before the host's next turn. Then each turn computes one slice, with writes in between."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     for request_id in range(1, WAITING_PER_CONNECTION_MAX + 1):
         client.ask_for_hash(request_id)
@@ -151,7 +151,7 @@ def test_no_request_walks_the_store_where_it_is_received(cluster: Cluster) -> No
 
 
 def _bodies_of(client: Paced) -> list[bytes]:
-    """All that its service has to say to it."""
+    """The bodies of everything that the service has to send to this client."""
     client.cluster.settle()
     bodies = []
     for connection_id, data in client.service.take_output():
@@ -161,7 +161,7 @@ def _bodies_of(client: Paced) -> list[bytes]:
 
 
 def test_the_hash_belongs_to_the_index_of_its_answer(cluster: Cluster) -> None:
-    """The state goes on while it is computed; the answer is of one moment, and who asks later gets a later one."""
+    """The state changes while its hash is computed. The hash is of one moment; a later request gets a later one."""
     host, client, other = cluster.hosts["s1"], Paced(cluster, 1), Paced(cluster, 2)
     expected = {host.node.core.last_applied: host.machine.state_hash()}
     client.ask_for_hash()
@@ -192,7 +192,7 @@ def test_the_hash_belongs_to_the_index_of_its_answer(cluster: Cluster) -> None:
 
 
 def test_the_same_state_is_hashed_once(cluster: Cluster) -> None:
-    """Whoever asks while it is computed waits for that, and later the answer is known at once."""
+    """A request that comes while the hash is computed waits for it; later requests are answered at once."""
     client = Paced(cluster, 1)
     client.ask_for_hash(1)
     client.service.work()
@@ -208,14 +208,14 @@ def test_the_same_state_is_hashed_once(cluster: Cluster) -> None:
 
 
 def test_who_waits_for_a_hash_is_bounded(cluster: Cluster) -> None:
-    """Per connection and in all; who is beyond it is told so, and may ask again."""
+    """The bound is per connection and in all; a request beyond it is refused as `busy`, and may be repeated."""
     clients = [Paced(cluster, number) for number in range(1, WAITING_MAX // WAITING_PER_CONNECTION_MAX + 2)]
     service = clients[0].service
     asking = b"".join(frame(encode_request(i, WITH_HASH)) for i in range(1, WAITING_PER_CONNECTION_MAX + 2))
     for client in clients:
         service.receive(client.connection_id, asking)
         while not service._hashes.is_under_way or service._backlogged:
-            service.complete(())  # Another turn: the refusals had cost it.
+            service.complete(())  # The refusals took up the first turn.
     refused = {}
     for connection_id, data in service.take_output():
         bodies = clients[connection_id - 1]._splitter.feed(data)
@@ -228,7 +228,7 @@ def test_who_waits_for_a_hash_is_bounded(cluster: Cluster) -> None:
 
 
 def test_a_client_that_leaves_is_waited_for_no_more(cluster: Cluster) -> None:
-    """What was begun goes on, and is there for the next one."""
+    """The computation goes on, and its hash is there for the next client."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     client.ask_for_hash()
     client.service.disconnected(1)
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_is_waited_for_no_more(cluster: Cluster) -> None:
     ],
 )
 def test_a_flood_of_costly_requests_is_served_a_few_a_turn(cluster: Cluster, body: bytes) -> None:
-    """Each turn serves some; others get theirs between, and all are answered in the end."""
+    """Each turn serves some of them; other clients are served in between, and all are answered in the end."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     client.send(frame(body) * 200)
     assert 0 < len(client.bodies) <= FLOOD_UNITS_PER_TURN
@@ -270,7 +270,7 @@ def test_a_flood_of_costly_requests_is_served_a_few_a_turn(cluster: Cluster, bod
 
 
 def test_costly_requests_of_many_connections_take_turns(cluster: Cluster) -> None:
-    """One after the other: nobody waits until another's flood is over."""
+    """They are served one after the other: no connection waits until another's flood is over."""
     clients = [Paced(cluster, number) for number in range(1, 6)]
     service = clients[0].service
     request = frame(encode_request(5, status_of_member()))
@@ -285,7 +285,7 @@ def test_costly_requests_of_many_connections_take_turns(cluster: Cluster) -> Non
 
 
 def test_one_costly_request_does_not_wait_for_the_floods_of_others(cluster: Cluster) -> None:
-    """Whoever asks for one thing at a time is served in the next turn, however many ask for hundreds."""
+    """A client that asks for one thing at a time is served in the next turn, however many ask for hundreds."""
     flooding, modest = [Paced(cluster, number) for number in range(1, 6)], Paced(cluster, 6)
     request = frame(encode_request(5, status_of_member()))
     for client in flooding:
@@ -298,7 +298,7 @@ def test_one_costly_request_does_not_wait_for_the_floods_of_others(cluster: Clus
 
 
 def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Cluster) -> None:
-    """Between two slices a command is taken up, and a single read is answered, at once."""
+    """Between two slices a command is accepted, and a single read is answered, at once."""
     flooding, modest = [Paced(cluster, number) for number in range(1, 4)], Paced(cluster, 4)
     service, page = modest.service, frame(encode_request(5, read_log_request(1, 0)))
     for client in flooding:
@@ -314,7 +314,7 @@ def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Clust
 def test_an_answer_to_others_looks_at_no_flood_that_waits_for_its_slice(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connections flood: what ends costs nothing for them. Each slice takes up the next few in turn."""
+    """An answer that ends costs no work for other connections' floods. Each slice takes up the next few requests."""
     flooding = [Paced(cluster, number) for number in range(1, 31)]
     service, page = flooding[0].service, frame(encode_request(5, read_log_request(1, 0)))
     for client in flooding:
@@ -355,7 +355,7 @@ def _read_one(request_id: int) -> bytes:
 def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
     cluster: Cluster, request_of: Callable[[int], bytes]
 ) -> None:
-    """Each takes some 25 µs. The rest waits for the next turn only, and others come between."""
+    """Each takes some 25 µs. The rest waits only for the next turn, and other clients come in between."""
     service, count = Paced(cluster, 1).service, 5 * REQUESTS_PER_TURN // 2
     Paced(cluster, 2)
     answered = {1: 0, 2: 0}
@@ -379,7 +379,7 @@ def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
 
 
 def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path) -> None:
-    """Even those for which a leader has a fast path."""
+    """Even requests for which a leader has a fast path."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     if leader == "s1":
@@ -395,7 +395,7 @@ def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path
 
 
 def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) -> None:
-    """They become ready together, by one round; their pages are made as turns have time for them."""
+    """One read round makes them ready together; their pages are made as far as turns have time for them."""
     client = Paced(cluster, 1)
     host = cluster.hosts["s1"]
     reads = [frame(encode_request(i, read_request(Range(), Consistency.LINEARIZABLE))) for i in range(1, 41)]
@@ -417,7 +417,7 @@ def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) ->
 
 @pytest.mark.timeout(60)
 async def test_a_running_member_hashes_beside_its_other_work(tmp_path: Path) -> None:
-    """With writes before, between and after; and a flood of costly requests is answered without a word to the host."""
+    """Writes come before, between and after, and a flood of costly requests needs no further input to be answered."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:
         await store.put_many({b"%05d" % i: b"v" * 100 for i in range(3_000)}.items())
         found: list[MemberStatus] = []

@@ -1,4 +1,4 @@
-"""A picture is copied on write; its slow twin copies and encodes everything at once, as it was done at first."""
+"""A picture is copied on write; its slow twin copies and encodes everything at once."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
 
 
 class PictureComparison(RuleBasedStateMachine):
-    """Chunks of several pictures are asked for between any changes of the state."""
+    """Asks for chunks of several pictures, with any changes of the state in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def close_at_once(picture: StateSnapshot) -> None:
 def close_in_the_middle(picture: StateSnapshot) -> None:
     next(picture.chunks)
     picture.close()
-    picture.close()  # Once more does no harm.
+    picture.close()  # A second close does no harm.
 
 
 END_OF_A_PICTURE: dict[str, Callable[[StateSnapshot], object]] = {
@@ -240,7 +240,7 @@ def test_nothing_is_saved_for_a_picture_that_is_over(end: Callable[[StateSnapsho
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_no_chunk_is_read_of_a_picture_that_was_closed(begun: bool) -> None:
-    """What changed since was not saved: the rest would be of another moment."""
+    """Rows that changed since were not saved, so the rest would be of another moment."""
     fed = filled(100)
     fed.machine._chunk_bytes = 1_000
     picture = fed.machine.snapshot()
@@ -271,7 +271,7 @@ def test_a_picture_keeps_only_what_it_has_not_handed_out_yet() -> None:
 
 def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_never() -> None:
     fed = Fed()
-    fed.machine._chunk_bytes = 200  # A chunk for each result.
+    fed.machine._chunk_bytes = 200  # So each result gets a chunk of its own.
     old = [fed.register(time=1) for _ in range(3)]
     for session in old:
         fed.do(Get(b"0"), session, 1)
@@ -305,7 +305,7 @@ def test_keys_that_were_removed_often_and_in_vain_hide_no_key_that_was_removed_o
 
 
 def test_new_keys_behind_the_last_old_one_are_not_even_looked_at() -> None:
-    """Keys that begin with a time: all that is written while a picture is open comes at the end."""
+    """If keys begin with a time, all keys that are written while a picture is open come at the end."""
     fed = filled(200)
     fed.machine._chunk_bytes = 100 * snapshot_codec.ROW_BYTES
     picture = fed.machine.snapshot()

@@ -37,7 +37,7 @@ class Filled:
         return min([(item.deadline, item_id) for item_id, item in self.items.items()], default=None)
 
     def noted(self) -> list[int]:
-        """The times of all entries, as they are."""
+        """The times of all entries of the heap, outdated ones included."""
         return sorted(entry >> ID_BITS for entry in self.heap._entries)
 
 
@@ -57,7 +57,7 @@ steps = st.lists(
 def test_every_look_finds_the_earliest_deadline_or_a_bound_after_the_time(
     early_max: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    """However many entries were corrected early."""
+    """This holds however many entries were corrected early."""
     filled = Filled([])
     for what, item_id, time in steps:
         if what == "add" and item_id not in filled.items:
@@ -114,7 +114,7 @@ def test_equal_deadlines_are_in_the_order_of_their_ids() -> None:
 
 
 def test_an_item_that_was_removed_and_added_again_has_its_new_deadline() -> None:
-    """An earlier or a later one."""
+    """The new deadline may be earlier or later."""
     filled = Filled([10, 30])
     filled.remove(0)
     filled.add(0, 20)

@@ -38,7 +38,7 @@ SESSIONS = 3
 
 
 class SlowMachine(KvMachine):
-    """No hot loop, no look ahead at what may expire, one entry at a time."""
+    """A machine without the hot loop: it applies one entry at a time, and does not look ahead at what may expire."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         return [self.apply(entry) for entry in entries]
@@ -104,7 +104,7 @@ batches = st.lists(st.lists(anything, min_size=3, max_size=12), min_size=2, max_
 
 
 def applied(machine: KvMachine, batches: list[list[Any]]) -> list[list[ResultItem]]:
-    """What a machine answers to these batches, an entry each, after SESSIONS were registered. Leader time goes on."""
+    """A machine's answers to these batches, an entry each, after SESSIONS were registered. Leader time goes on."""
     log = [
         [encode_command(RegisterSession(10))] * SESSIONS,
         *([cbor2.dumps(item) for item in each] for each in batches),
@@ -138,7 +138,7 @@ def test_a_thousand_puts_of_a_pipelining_client_keep_only_what_is_not_acknowledg
 
     assert [answer[:2] for answer in answers] == [(0, no + 1) for no in range(1, 1001)]
     assert (store.status().keys, store.status().results, store.revision) == (50, 8, 1001)
-    assert store.apply(  # A retry of the last one is answered as it was.
+    assert store.apply(  # A retry of the last put gets the original answer.
         Entry(
             9, 1, EntryKind.COMMANDS, encode_batch(3, [encode_command(Put(b"x", b""), session_id=1, request_no=1000)])
         )
@@ -164,12 +164,12 @@ payloads = st.one_of(
             b"",
             b"\x80",  # No time.
             b"\x81\x20",  # A time below 0.
-            b"\x82\x01",  # Less than it says.
+            b"\x82\x01",  # Fewer items than its head says.
             b"\x81\x01\x81\x02",  # Two items, of which the second counts for nothing.
-            b"\x81\x01\x50",  # What follows it would be swallowed.
+            b"\x81\x01\x50",  # A string that would swallow what follows it.
             b"\x81\x01" + b"\x50" + SEPARATOR,
-            b"\x82\x01\xd8\x1c\x81\x01",  # Something that is shared, under a tag,
-            b"\x82\x01\xd8\x1d\x00",  # and who shares it.
+            b"\x82\x01\xd8\x1c\x81\x01",  # A shared value, under a tag,
+            b"\x82\x01\xd8\x1d\x00",  # and a reference to it.
             b"\x82\x01" + b"\x81" * 20 + b"\x01",
             b"\x82\x01\xf9\x3c\x00",
             b"\x9f\x01\xff",
@@ -182,7 +182,7 @@ kinds = st.sampled_from([EntryKind.COMMANDS] * 12 + [EntryKind.NO_OP, EntryKind.
 
 
 def outcome(machine: KvMachine, log: list[Entry], cuts: list[int]) -> tuple[Any, ...]:
-    """What a machine answers to the runs between the cuts, and what it is in the end; or the entry that stops it."""
+    """The machine's answers to the runs between the cuts, and its state at the end; or the entry that stops it."""
     answers: list[list[ResultItem]] = []
     stopped: Any = None
     try:
@@ -230,8 +230,8 @@ TTL = 20
 
 usual = st.tuples(
     st.integers(1, SESSIONS),
-    st.sampled_from([1] * 30 + [0, 2, 30, -4]),  # Behind the last request of the session.
-    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # Still open, of its requests.
+    st.sampled_from([1] * 30 + [0, 2, 30, -4]),  # Added to the session's last request number.
+    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # How many of its requests are still open.
     st.sampled_from([b"a", b"b", b"c", b"dd"]),
     st.sampled_from([b"", b"1", b"v" * 100]),
 )
@@ -245,7 +245,7 @@ pauses = st.dictionaries(
 def log_of_lone_clients(
     plan: list[tuple[Any, ...]], oddities: dict[int, Any], pauses: dict[int, int] | None = None
 ) -> list[Entry]:
-    """An entry for each command: clients that count on, nearly always, and what is not so."""
+    """A log with an entry for each command: nearly always a client's next request, and some oddities."""
     payloads, last, time = [encode_batch(0, [encode_command(RegisterSession(TTL))] * SESSIONS)], [0] * 99, 0
     for place, (session_id, step, behind, key, value) in enumerate(plan):
         request_no = max(1, last[session_id] + step)
@@ -264,7 +264,7 @@ def calm(plan: list[Any], **others: Any) -> example:
 
 @settings(deadline=None, max_examples=300)
 @calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # At place 5 it is the deadline of two sessions.
-@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)  # Only the loop touches one.
+@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)  # Only the loop touches it.
 @calm([(1, 1, 40, b"a", b"")] * 4, limits=StoreLimits(results_per_session_max=2))  # The third is one too many.
 @given(
     limits=LIMITS | st.just(StoreLimits(results_per_session_max=2)),
@@ -284,14 +284,14 @@ def test_entries_of_one_put_each_are_applied_in_runs_as_they_are_one_by_one(
     cuts: list[int],
     watched: bool,
 ) -> None:
-    """`among`: so many of the sessions are used, and the others expire."""
+    """`among`: how many of the sessions are used; the others expire."""
     log = log_of_lone_clients([(1 + each[0] % among, *each[1:]) for each in plan], oddities, pauses)
     hot, slow = KvMachine(limits), SlowMachine(limits)
     pictures = [machine.snapshot() for machine in (hot, slow) if watched]
 
     cuts = [1 + cut % len(log) for cut in cuts]
-    cuts.append(1)  # A run that holds the registrations goes another way,
-    cuts += [place + 2 for place in pauses if place + 2 <= len(log)]  # and so does what is behind an expiry.
+    cuts.append(1)  # A run with the registrations takes the general path,
+    cuts += [place + 2 for place in pauses if place + 2 <= len(log)]  # and so does a run that begins after an expiry.
     assert outcome(hot, log, cuts) == outcome(slow, log, [])
     assert list(hot.snapshot().chunks) == list(slow.snapshot().chunks)
     assert len({tuple(picture.chunks) for picture in pictures}) == watched

@@ -1,4 +1,4 @@
-"""Snapshots that exist: each file below `golden` was made by the build that first had its level, and never changes.
+"""Golden snapshots: each file below `golden` was made by the build that first had its level, and never changes.
 
 `python -m tests.kvstore.store.test_golden_snapshots LEVEL` makes the file of a new level, once.
 """
@@ -42,7 +42,7 @@ Snapshot = tuple[dict[str, Any], list[bytes], bytes]
 
 
 def level_1_states() -> dict[str, Fed]:
-    """States of level 1 with everything that it has."""
+    """States that use every feature of level 1."""
     empty, full, bounded = Fed(), Fed(deletions_max=3, quota_bytes=100_000), Fed(results_per_session_max=2)
     session, other, closed = full.register(time=5), full.register(20 * SECOND, time=6), full.register()
     for number in range(20):
@@ -76,7 +76,7 @@ def snapshots_of(states: dict[str, Fed]) -> dict[str, Snapshot]:
 
 
 def level_2_states() -> dict[str, Fed]:
-    """States of level 2 with everything that it adds."""
+    """States that use every feature that level 2 adds."""
     raised, full, bounded = Fed(level=2), Fed(level=2), Fed(level=2, history_events_max=4, deletions_max=2)
     raised.entry(EntryKind.NO_OP, encode_batch(5, []))
     session = full.register(20 * SECOND, time=3)
@@ -128,7 +128,7 @@ def test_a_snapshot_of_each_level_restores_to_the_state_that_it_was_made_from(le
 
 @pytest.mark.parametrize("level", MAKERS)
 def test_the_same_commands_make_the_same_bytes_and_hashes_as_the_first_build_of_a_level_did(level: int) -> None:
-    """A cluster of two builds has one state, and a member that goes back reads what the newer build has written."""
+    """All members of a cluster of two builds have one state, and an older build can read what the newer one wrote."""
     assert snapshots_of(MAKERS[level]()) == golden(level)
 
 

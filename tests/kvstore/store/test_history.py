@@ -52,7 +52,7 @@ def listed_at(fed: Fed, revision: int) -> dict[bytes, bytes | None]:
 
 
 def overwritten(count: int, **limits: int) -> Fed:
-    """A store in which `k` was put so many times: at revision r its value is r."""
+    """A store in which `k` was put `count` times: at revision r its value is r."""
     fed = Fed(level=2, **limits)
     fed.feed([encode_command(Put(b"k", b"%d" % revision)) for revision in range(2, 2 + count)])
     return fed
@@ -62,7 +62,7 @@ def overwritten(count: int, **limits: int) -> Fed:
 
 
 def test_an_event_has_the_record_before_and_after() -> None:
-    """None before a creation, and after a deletion."""
+    """The record before a creation is None, and so is the record after a deletion."""
     fed = Fed(level=2)
     for command in (Put(b"a", b"1"), Put(b"a", b"2"), Delete(b"a")):
         fed.do(command)
@@ -101,7 +101,7 @@ def test_a_transaction_that_is_taken_back_leaves_no_event() -> None:
 
 
 def test_history_begins_with_the_first_change_at_level_2() -> None:
-    """At level 1 nothing is kept, whatever the build knows."""
+    """At level 1 no history is kept, whatever the build knows."""
     fed = Fed()
     fed.do(Put(b"a", b"1"))
     assert (len(fed.machine.history), fed.machine.compact_revision) == (0, 2)
@@ -157,7 +157,7 @@ def test_a_key_that_was_absent_then_has_a_bound_and_no_exact_deletion() -> None:
 
 
 def test_a_range_at_a_revision_is_the_range_of_then() -> None:
-    """Keys that are gone are there, keys that are new are not, in either direction, page by page."""
+    """It has keys that were deleted since, and not those created since, in either direction, page by page."""
     fed = Fed(level=2)
     for key in (b"a", b"b", b"c", b"d"):
         fed.do(Put(key, b"old"))
@@ -195,7 +195,7 @@ def test_a_listing_at_one_revision_is_not_disturbed_by_writes_between_its_pages(
 
 @pytest.mark.parametrize("read", [Range(b"no", b"none"), Get(b"no")])
 def test_a_revision_out_of_reach_is_told_even_of_what_is_not_there(read: Range | Get) -> None:
-    """etcd checks the revision before it looks at the range; so does this store."""
+    """Like etcd, this store checks the revision before it looks at the range."""
     fed = overwritten(3)
     fed.do(Compact(3))
     fed.do(replace(read, revision=3))
@@ -207,7 +207,7 @@ def test_a_revision_out_of_reach_is_told_even_of_what_is_not_there(read: Range |
 
 
 def test_a_range_at_the_explicit_revision_of_before_does_not_show_the_transactions_own_writes() -> None:
-    """Without a revision, or with the new one, it does."""
+    """A range without a revision, or at the new one, shows them."""
     fed = Fed(level=2)
     fed.do(Put(b"a", b"old"))
     fed.do(Put(b"c", b"old"))
@@ -229,7 +229,7 @@ def test_a_range_at_the_explicit_revision_of_before_does_not_show_the_transactio
 
 
 def test_a_transaction_that_has_written_reads_older_revisions_as_they_were() -> None:
-    """What it has overwritten is not what a key was before other changes."""
+    """The record that it has overwritten must not be taken for the record at an older revision."""
     fed = overwritten(3)
     found = fed.do(Txn((), (Put(b"k", b"mine"), Range(revision=2), Get(b"k", 3), Delete(b"no"), Get(b"k", 4))))
     assert isinstance(found, TxnResult)
@@ -241,7 +241,7 @@ def test_a_transaction_that_has_written_reads_older_revisions_as_they_were() -> 
 
 
 def test_a_transaction_reads_the_revision_of_before_only_if_it_can_be_read() -> None:
-    """Where no history is kept, the writes of the transaction have overwritten it."""
+    """If no history is kept, the transaction's own writes have overwritten the state before it."""
     fed = Fed(level=2, history_events_max=0)
     fed.do(Put(b"a", b"old"))
     with pytest.raises(RevisionCompacted) as caught:
@@ -337,7 +337,7 @@ def test_a_lower_bound_takes_effect_at_once() -> None:
 
 
 def test_a_command_sees_the_bounds_enforced_by_the_commands_before_it_in_its_entry() -> None:
-    """However many entries are applied together, so all members answer alike."""
+    """This holds however many entries are applied together, so all members give the same answers."""
     puts = [encode_command(Put(b"k", b"%d" % number), session_id=1, request_no=number) for number in range(1, 10)]
     read = encode_command(Get(b"k", 3))
     together, apart = Fed(level=2, history_events_max=4), Fed(level=2, history_events_max=4)
@@ -381,11 +381,11 @@ def test_reads_at_every_revision_are_right_across_blocks_compactions_and_snapsho
             assert listed_at(fed, revision) == past[revision]
             for key in (b"7", b"23"):
                 assert value_at(fed, key, revision) == past[revision].get(key)
-        fed.do(Compact(compact + BLOCK_EVENTS + 77))  # In the middle of a block.
+        fed.do(Compact(compact + BLOCK_EVENTS + 77))  # The compaction ends in the middle of a block.
 
 
 def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
-    """Keys that come and go, in ranges with either end open, both directions, and with all bounds of a page."""
+    """Keys are created and deleted; ranges have open ends, both directions, and every bound of a page."""
     rng = random.Random(6)
     names = [b"%02d" % number for number in range(60)]
     fed = Fed(level=2, history_events_max=3 * BLOCK_EVENTS)
@@ -393,7 +393,7 @@ def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
     for index in range(4 * BLOCK_EVENTS):
         key, value = rng.choice(names), b"%d" % index * rng.randrange(9)
         command: DeleteRange | Delete | Put | Txn
-        if rng.random() < 0.2:  # Some of these revisions are in two blocks.
+        if rng.random() < 0.2:  # The events of some of these revisions are in two blocks.
             chosen = rng.sample(names, 5)
             command = Txn((), tuple(Put(each, value) for each in chosen))
             present |= dict.fromkeys(chosen, value)
@@ -459,7 +459,7 @@ def test_a_page_at_an_old_revision_looks_up_the_events_of_its_own_keys_only() ->
 
 
 def test_records_at_old_revisions_are_found_wherever_their_events_are() -> None:
-    """Keys with none, few and many events since then, in sealed blocks, across their bounds, and in the open one."""
+    """Keys have no, few or many events since then: in sealed blocks, across blocks, and in the open block."""
     fed = Fed(level=2)
     names = [b"%02d" % number for number in range(40)]
     fed.feed([encode_command(Put(key, b"old")) for key in names])
@@ -482,7 +482,7 @@ def test_records_at_old_revisions_are_found_wherever_their_events_are() -> None:
 
 
 def test_the_history_of_a_restored_member_goes_on_like_that_of_the_others() -> None:
-    """Its blocks begin elsewhere; what it keeps does not."""
+    """Its blocks begin at other events than those of the others, but it keeps the same events."""
     fed = overwritten(BLOCK_EVENTS + 50, history_events_max=BLOCK_EVENTS + 20)
     other = Fed()
     other.machine = restored(fed.machine)
@@ -542,7 +542,7 @@ def test_compacted_blocks_are_freed_one_at_a_time() -> None:
 
 
 def test_compacted_blocks_do_not_pile_up_however_many_events_come_at_a_time() -> None:
-    """One entry may have several blocks of puts."""
+    """The puts of one entry may fill several blocks."""
     history = History()
     history.set_bounds(1, 10**9, 2 * BLOCK_EVENTS)
     for revision in range(2, 2 + 30 * BLOCK_EVENTS):
@@ -590,7 +590,7 @@ def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
 
 
 def test_large_values_that_are_not_kept_any_more_are_freed() -> None:
-    """A block of 1,024 events would keep a thousand of them until its last event is dropped."""
+    """Otherwise a block of 1,024 events would keep up to 1,023 dropped values until its last event is dropped."""
     fed = Fed(level=2, history_bytes_max=8 * MIB)
     for number in range(40):
         fed.do(Put(b"k", b"%02d" % number + bytes(MIB)))
@@ -631,7 +631,7 @@ def test_an_entry_may_fill_several_blocks() -> None:
 
 @pytest.mark.parametrize("replaces", [Put(b"k", b""), Delete(b"k")])
 def test_new_events_do_not_keep_large_values_for_long(replaces: Put | Delete) -> None:
-    """Neither the values that commands bring, nor those that small commands replace."""
+    """This concerns values that commands write, and values that small commands replace."""
     machine = Fed(level=2, history_bytes_max=1).machine
     history, large = machine.history, MIB // 2
     for number in range(20):

@@ -116,7 +116,7 @@ def test_a_put_attaches_its_key_and_a_put_to_another_lease_moves_it() -> None:
 @pytest.mark.parametrize("command", [Put(b"k", b"2"), CompareAndSet(b"k", b"2", b"1"), Txn((), (Put(b"k", b"2"),))])
 @pytest.mark.parametrize("session", [0, 1])
 def test_a_lease_that_lost_its_key_to_a_plain_put_does_not_remove_it(command: Put, session: int) -> None:
-    """On the general path and on the fast one."""
+    """This holds on the general path and on the fast one."""
     fed = leased()
     fed.do(Put(b"k", b"1", lease_id=1))
     fed.register(1000)
@@ -213,7 +213,7 @@ def test_a_lease_ends_before_the_commands_of_the_entry() -> None:
 
 
 def test_a_renewal_in_the_log_behind_the_expiry_gets_0() -> None:
-    """Nobody hears that a dead lease lives."""
+    """No owner may be told that an ended lease still lives."""
     fed = leased(b"k")
     assert fed.do(LeaseRenew((1,)), time=TTL) == LeasesRenewed(3, (0,))
     assert keys(fed) == []
@@ -235,7 +235,7 @@ def test_one_command_renews_many_and_answers_for_each() -> None:
 
 
 def test_leader_time_that_goes_back_shortens_nothing() -> None:
-    """A new leader may begin a little behind."""
+    """A new leader's clock may begin a little behind."""
     fed = leased(b"k")
     fed.do(LeaseRenew((1,)), time=5)
     fed.do(LeaseRenew((1,)), time=2)
@@ -251,12 +251,12 @@ def test_the_keys_of_a_lease_go_in_byte_order_at_one_revision() -> None:
 
 
 def test_leases_end_in_the_order_of_deadline_and_id_one_revision_each() -> None:
-    """And sessions do not come into it."""
+    """The expiry of sessions does not influence this order."""
     fed = Fed(level=2)
     for lease_id, ttl in ((9, 5), (3, 7), (2, 5), (7, 6)):
         fed.do(LeaseGrant(lease_id, ttl))
         fed.do(Put(b"%d" % lease_id, b"", lease_id=lease_id))
-    fed.do(LeaseRenew((9,)), time=1)  # To 6, behind its first place in the heap.
+    fed.do(LeaseRenew((9,)), time=1)  # Its deadline moves to 6, behind its entry in the heap.
     tick(fed, 100)
     assert [(each.revision, each.key) for each in events_from(fed, 6)] == [(6, b"2"), (7, b"7"), (8, b"9"), (9, b"3")]
 
@@ -295,7 +295,7 @@ def test_one_entry_ends_a_bounded_number_of_leases_and_the_next_one_goes_on() ->
         tick(fed, time)
         left.append(len(fed.machine.leases.by_id))
 
-    each = EXPIRED_KEYS_PER_ENTRY // 2  # A lease and a key each time.
+    each = EXPIRED_KEYS_PER_ENTRY // 2  # A lease and its key count as two.
     assert left == [count - each, count - 2 * each, count - 3 * each, count - 4 * each, 0]
     assert fed.machine.next_deadline is None
 
@@ -308,7 +308,7 @@ def test_what_is_left_for_the_next_entry_is_the_same_after_a_restore() -> None:
     assert len(other.machine.leases.by_id) == 9
     assert other.machine.next_deadline == TTL
     for each in (fed, other):
-        tick(each, TTL)  # No time has passed.
+        tick(each, TTL)  # No time has passed since the first entry.
         assert len(each.machine.leases.by_id) == 9
         tick(each, TTL + 1)
         assert each.machine.leases.by_id == {}
@@ -365,7 +365,7 @@ def test_sessions_have_no_grace() -> None:
 
 
 def test_an_election_at_level_1_leaves_no_trace() -> None:
-    """A build that knows leases has the same state as one that does not."""
+    """So a build that knows leases has the same state as one that does not."""
     fed = Fed()
     elect(fed, 5)
     assert fed.machine.leases.hold_until == 0
@@ -394,7 +394,7 @@ def test_leases_are_in_snapshots_and_in_the_state_hash() -> None:
 
 
 def test_the_longest_times_fit_in_a_snapshot() -> None:
-    """A bound on the grace: what apply accepts, a restore accepts."""
+    """The grace has a bound, so a restore accepts every time that apply accepts."""
     fed = Fed(level=2)
     fed.do(ChangeLimits(lease_grace_ns=3_600 * 10**9))
     fed.do(LeaseGrant(0, TIME_NS_MAX), time=2**61)

@@ -42,7 +42,7 @@ def lived_in() -> Fed:
 
 
 def row_of(events: list[Any], width: str = "I") -> list[bytes]:
-    """The row of events `[revision, key, record before or None]`, newest first. A row has the oldest first."""
+    """Encode events `[revision, key, record before or None]`, newest first, as a row, which has the oldest first."""
     events = events[::-1]
     befores = [before or [b"", 0, 0, 0, 0] for _, _, before in events]
     keys, values = [key for _, key, _ in events], [before[0] for before in befores]
@@ -252,7 +252,7 @@ ODD_ROWS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.parametrize("change", ODD_ROWS.values(), ids=ODD_ROWS)
 def test_a_row_whose_columns_do_not_fit_is_refused(change: Callable[[list[Any]], Any]) -> None:
     header, chunks = taken(lived_in())
-    header["events"] = 2 * BLOCK_EVENTS  # So that nothing else is wrong with a row of many events.
+    header["events"] = 2 * BLOCK_EVENTS  # So that only the change is wrong, even if the row has many events.
     row = row_of(chunks[2][1:])
     change(row)
     chunks[2][1:] = [row]
@@ -268,7 +268,7 @@ def test_a_row_that_is_no_array_is_refused() -> None:
 
 
 def test_a_restored_history_has_the_same_blocks() -> None:
-    """Or each restore would leave a small block, and reads would take longer after each."""
+    """Otherwise each restore would leave one more small block, and reads would become slower each time."""
     fed = Fed(level=2)
     fed.feed([encode_command(Put(b"%d" % (number % 9), b"")) for number in range(2 * BLOCK_EVENTS + 5)])
     machine = KvMachine()
@@ -334,7 +334,7 @@ def test_a_lease_has_its_keys_again_after_a_restore() -> None:
 
 @given(st.data())
 def test_a_damaged_row_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """Storage verifies checksums; this is the second line: no other exception, and every invariant holds."""
+    """Storage has verified checksums before; here no other exception may come out, and every invariant must hold."""
     picture = DAMAGED.machine.snapshot()
     header, chunks = picture.header, [bytearray(chunk) for chunk in picture.chunks]
     chunk = data.draw(st.sampled_from(chunks[2:]))

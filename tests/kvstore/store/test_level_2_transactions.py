@@ -101,7 +101,7 @@ def test_what_an_absent_key_has_cannot_be_kept(put: Put) -> None:
 
 
 def test_a_refusal_of_level_2_is_kept_hashed_and_restored_like_any_answer() -> None:
-    """Plain words and numbers: nothing else can be in the replicated state."""
+    """A refusal consists of plain text and numbers, because the replicated state can hold nothing else."""
     fed = holding()
     session = fed.register()
     answers = [
@@ -149,7 +149,7 @@ def test_records_that_do_not_fit_in_an_answer_are_not_deleted() -> None:
 
 
 def test_one_command_deletes_a_bounded_number_of_keys() -> None:
-    """All its ranges together, so that no command stops a member for long. An operator can change the bound."""
+    """The bound covers all ranges of the command, so that none stops a member for long. An operator can change it."""
     fed, most = holding(), StoreLimits().delete_keys_max
     fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(most + 1)])
     both = Txn((), (DeleteRange(b"", b"00500"), DeleteRange(b"00500", None)))
@@ -168,7 +168,7 @@ def test_one_command_deletes_a_bounded_number_of_keys() -> None:
 
 
 def test_an_append_makes_a_key_of_its_prefix_and_its_revision() -> None:
-    """So keys are in the order of the writes, and none is used twice."""
+    """So keys sort in the order of the writes, and no key is used twice."""
     fed = holding(a=b"")
     assert fed.do(Append(b"q/", b"first")) == AppendResult(3, b"q/\0\0\0\0\0\0\0\x03")
     assert fed.do(Append(b"q/", b"second")) == AppendResult(4, b"q/\0\0\0\0\0\0\0\x04")
@@ -194,7 +194,7 @@ NEXT = (3).to_bytes(8, "big")
     ids=str,
 )
 def test_the_key_of_an_append_is_written_once_in_a_transaction(branch: tuple[Operation, ...]) -> None:
-    """It is not known before; what came before is undone."""
+    """The key is only known when the append runs; if it was written before, the transaction is undone."""
     fed = holding(a=b"1")
     digest = fed.machine.state_hash()
     with pytest.raises(InvalidRequest) as caught:
@@ -271,7 +271,7 @@ def test_a_comparison_of_a_range_holds_if_it_holds_for_every_key(compare: Compar
 
 
 def test_one_command_compares_a_bounded_number_of_keys() -> None:
-    """Those of all ranges that are looked at, inner transactions included."""
+    """The keys of all evaluated ranges count, including those of inner transactions."""
     fed = holding()
     fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(COMPARE_KEYS_MAX // 2 + 1)])
     all_keys = Compare(b"0", Target.VERSION, EQUAL, 1, None)
@@ -282,7 +282,7 @@ def test_one_command_compares_a_bounded_number_of_keys() -> None:
             fed.do(command)
         assert caught.value.reason is Reason.TOO_MANY_KEYS
         assert (caught.value.size, caught.value.size_max) == (COMPARE_KEYS_MAX + 2, COMPARE_KEYS_MAX)
-    assert isinstance(fed.do(Txn((fails, all_keys))), TxnResult)  # The second one is not looked at.
+    assert isinstance(fed.do(Txn((fails, all_keys))), TxnResult)  # The second comparison is not evaluated.
 
 
 # Transactions in transactions.
@@ -317,7 +317,7 @@ def test_all_comparisons_on_the_chosen_path_are_evaluated_before_any_operation()
 
 
 def test_comparisons_beside_the_chosen_path_do_not_count() -> None:
-    """Those of a branch that is not taken would be too many."""
+    """The branch that is not taken would compare too many keys."""
     fed = holding()
     fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(COMPARE_KEYS_MAX + 1)])
     too_many = Txn((Compare(b"0", Target.VERSION, EQUAL, 1, None),))
@@ -343,7 +343,7 @@ def test_operations_see_the_writes_before_them_at_every_depth() -> None:
     ids=str,
 )
 def test_an_error_anywhere_undoes_everything(wrong: Operation) -> None:
-    """Records, deletions, the keys of leases, and the history."""
+    """It undoes changes of records, deletions, the keys of leases, and the history."""
     fed = holding(a=b"text", b=b"", c=b"")
     fed.do(LeaseGrant(7, 10))
     fed.do(Put(b"b", b"", lease_id=7))
@@ -396,7 +396,7 @@ OF_LEVEL_2 = [
 
 @pytest.mark.parametrize("command", OF_LEVEL_2, ids=str)
 def test_at_level_1_every_form_of_level_2_is_refused_by_all_builds_alike(command: Any) -> None:
-    """With the words of a build that has never heard of it, and without an effect on the state."""
+    """The refusal is that of a build which does not know the form, and it has no effect on the state."""
     fed, older = Fed(), Fed()
     older.machine = KvMachine(levels=LevelRange(1, 1))
     for each in (fed, older):
@@ -420,7 +420,7 @@ def test_from_level_2_on_each_of_these_forms_is_carried_out(command: Any) -> Non
 
 
 def test_limits_of_level_2_begin_with_their_defaults_whatever_a_member_was_made_with() -> None:
-    """No state of level 1 has them, so a member that was restored could not know them."""
+    """No state of level 1 contains these limits, so a restored member could not know other values."""
     one, other = Fed(history_events_max=7, leases_max=3), Fed()
     other.machine = restored(one.machine)
     for each in (one, other):

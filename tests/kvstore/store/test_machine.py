@@ -90,7 +90,7 @@ def digest_of_a_run(seed: int) -> str:
 
 
 def test_the_machine_is_a_state_machine_of_the_engine() -> None:
-    """raft.interfaces.StateMachine; mypy holds the assignment against the protocol."""
+    """mypy checks this assignment against the protocol raft.interfaces.StateMachine."""
     machine: StateMachine = KvMachine()
     assert machine.leader_time == 0
 
@@ -205,14 +205,14 @@ def test_a_malformed_command_is_a_deterministic_error_at_apply(level: int, item:
     before = fed.machine.status().revision
     (result,) = fed.feed_items(item)
     if result[0] == ResultCode.REQUEST_CLOSED:
-        assert item[:2] == [1, 0]  # Under a session its number is looked at first.
+        assert item[:2] == [1, 0]  # Under a session the request number is checked first.
     else:
         assert result == (1, before, reason.value)
     assert fed.machine.revision == before
 
 
 def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
-    """It ran, and this was its result (docs/reference/specification.md#92-judging-a-request)."""
+    """It counts as run, with this result (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     first = fed.feed_items([session, 1, 0, 1, b"", b"v"])
@@ -235,7 +235,7 @@ def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any],
         fed.do(LeaseGrant(1, 10))
         fed.do(Put(b"k", b"1", lease_id=1))
     other.machine = restored(fed.machine)
-    items = [item for item in items if item[3:4] != [20]]  # Levels have a test of their own.
+    items = [item for item in items if item[3:4] != [20]]  # Another test raises levels.
 
     results = fed.feed_items(*items)
 
@@ -257,7 +257,7 @@ def test_nested_items_up_to_the_depth_of_frames_are_answered() -> None:
 
 
 def test_limits_are_changed_by_a_command_and_are_in_the_status() -> None:
-    """Replicated state; set at init, changed by a command (docs/reference/specification.md#810-replicated-limits)."""
+    """They are replicated: set at init, changed by command (docs/reference/specification.md#810-replicated-limits)."""
     fed = Fed(quota_bytes=500)
     fed.do(ChangeLimits(sessions_max=7))
     assert fed.machine.limits == StoreLimits(quota_bytes=500, sessions_max=7)
@@ -275,7 +275,7 @@ def test_a_result_that_is_none_is_not_read() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_many_gets_at_once_find_what_each_alone_does(seed: int) -> None:
-    """The slow twin of `records_of` is `read`, which also knows what to say of a key that is not there."""
+    """The slow twin of `records_of` is `read`, which also tells when an absent key was deleted."""
     machine = KvMachine()
     for entry in random_log(seed):
         machine.apply(entry)
@@ -283,7 +283,7 @@ def test_many_gets_at_once_find_what_each_alone_does(seed: int) -> None:
 
     alone = [machine.read((2, key)) for key in keys]
 
-    assert {len(answer[2]) for answer in alone} == {2, 4}  # Some are there, some are not.
+    assert {len(answer[2]) for answer in alone} == {2, 4}  # Some keys are present, some are absent.
     assert machine.records_of(keys) == [answer[2][1] for answer in alone]
     assert all(answer[:2] == (0, machine.revision) for answer in alone)
 

@@ -1,4 +1,4 @@
-"""The machine against its slow twin: any commands, in any batches, with snapshots taken and restored in between."""
+"""The machine against its slow twin: any commands in any batches, with snapshots and restores in between."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def transactions(revisions: st.SearchStrategy[int], level: int) -> st.SearchStra
 
 
 def commands(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[Command]:
-    """Any command; `revisions` are those worth asking for now. At level 1, forms of level 2 are rare."""
+    """Any command; `revisions` gives revisions near those that exist. At level 1, forms of level 2 are rare."""
     found = [
         operations(revisions, level),
         operations(revisions, level),
@@ -247,7 +247,7 @@ class StoreComparison(RuleBasedStateMachine):
 
     @rule(puts=st.lists(st.tuples(keys, values, st.integers(0, 2)), min_size=2, max_size=8))
     def a_lone_client_puts(self, puts: list[tuple[bytes, bytes, int]]) -> None:
-        """An entry for each put, as the fast path for them has it."""
+        """Apply an entry for each put, which is the form that the fast path takes."""
         if not self.naive.sessions:
             return
         session_id, session = next(iter(self.naive.sessions.items()))

@@ -1,4 +1,4 @@
-"""The map of records in parts, and a state that is read and freed in slices."""
+"""The map of records, which consists of parts, and a state that is read and freed in slices."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def read_so_far(restoring: Restoring) -> int:
 
 
 def held(store: KeyValueMap) -> tuple[int, ...]:
-    """How much of each sort."""
+    """How many records, ordered keys, deletions and entries of the deletions' order the store holds."""
     return len(store.records), sum(map(len, store.keys._blocks)), len(store.deletions), len(list(store.deletion_order))
 
 
 def test_a_large_chunk_of_tiny_records_is_taken_in_slices() -> None:
-    """As older files have them. To decode it is one slice."""
+    """Older files have such chunks. Decoding one counts as one slice."""
     picture = filled(COUNT).snapshot()
     chunks = list(picture.chunks)
     assert max(len(cbor2.loads(chunk)) for chunk in chunks) > 3 * SLICE_RECORDS
@@ -85,7 +85,7 @@ def test_a_large_chunk_of_tiny_records_is_taken_in_slices() -> None:
 
 
 def test_what_was_replaced_is_freed_in_slices() -> None:
-    """However large its parts are: here all is in one."""
+    """This holds however large its parts are: here everything is in one part."""
     old = filled(COUNT)
     parts = old._store.records.parts
     parts[:] = [{}, dict(old._store.records.items())]

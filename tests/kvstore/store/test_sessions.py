@@ -29,7 +29,7 @@ from tests.kvstore.support.machine_fixture import Fed
 
 
 def test_sessions_are_numbered_by_a_replicated_counter() -> None:
-    """Never by the index; one entry may register many (docs/reference/specification.md#91-sessions)."""
+    """The index is no session id, for one entry may register many (docs/reference/specification.md#91-sessions)."""
     fed = Fed()
     raw = encode_command(RegisterSession(5))
     assert fed.feed([raw, raw, raw]) == [(0, 1, (16, 1, 5)), (0, 1, (16, 2, 5)), (0, 1, (16, 3, 5))]
@@ -71,7 +71,7 @@ def test_a_retry_in_the_same_entry_gets_the_kept_result_too() -> None:
 
 
 def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
-    """A typed refusal is `fail`. Were it not kept, a second copy in the log could yet have an effect.
+    """A typed refusal ends as `fail`. If it were not kept, a second copy in the log could still have an effect.
 
     See docs/reference/specification.md#92-judging-a-request.
     """
@@ -86,7 +86,7 @@ def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
 
 
 def test_requests_above_the_floor_run_in_any_order() -> None:
-    """Otherwise it executes, in any order (docs/reference/specification.md#92-judging-a-request)."""
+    """Their numbers may come in any order (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     for number in (9, 2, 5, 3):
@@ -96,7 +96,7 @@ def test_requests_above_the_floor_run_in_any_order() -> None:
 
 
 def test_a_request_at_or_below_the_floor_is_closed_and_never_runs() -> None:
-    """The floor is the greatest acknowledged applied; it never goes back.
+    """The floor is the greatest acknowledged number that was applied; it never goes back.
 
     See docs/reference/specification.md#92-judging-a-request.
     """
@@ -112,14 +112,14 @@ def test_a_request_at_or_below_the_floor_is_closed_and_never_runs() -> None:
 
 
 def test_acknowledging_forgets_results_and_closes_numbers_never_seen() -> None:
-    """One rule for both, so that the floor alone is kept (docs/reference/specification.md#92-judging-a-request)."""
+    """Both follow from the floor, so only that is kept (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     for number in (1, 2, 3, 10):
         fed.do(Put(b"a", b"1"), session, number)
     fed.do(Put(b"a", b"1"), session, 11, ack=2)
     assert fed.machine.status().results == 3  # 3, 10, 11.
-    fed.do(KeepAlive(), session, ack=2**62)  # Far beyond what is kept: costs what is kept.
+    fed.do(KeepAlive(), session, ack=2**62)  # The work depends on the kept results, not on this number.
     assert (fed.machine.status().results, fed.machine.status().results_bytes) == (0, 0)
     with pytest.raises(RequestClosed):
         fed.do(Put(b"a", b"1"), session, 2**62)
@@ -138,7 +138,7 @@ def test_a_request_that_acknowledges_itself_is_closed() -> None:
 
 
 def test_at_the_bound_of_results_the_answer_is_busy_and_nothing_happens() -> None:
-    """Executing and recording nothing; results_per_session_max is reached.
+    """At results_per_session_max a request is not executed, and no result is recorded.
 
     See docs/reference/specification.md#92-judging-a-request.
     """
@@ -156,7 +156,7 @@ def test_at_the_bound_of_results_the_answer_is_busy_and_nothing_happens() -> Non
 
 
 def test_at_the_bound_of_result_bytes_of_a_session_the_answer_is_busy() -> None:
-    """results_bytes_per_session_max is reached, passed by one result at most; other sessions go on."""
+    """One result at most passes results_bytes_per_session_max; then this session is refused, and others go on."""
     fed = Fed(results_bytes_per_session_max=MIB)
     fed.do(Put(b"a", b"v" * MIB))
     one, two = fed.register(), fed.register()
@@ -199,7 +199,7 @@ def test_session_zero_is_never_deduplicated() -> None:
 
 
 def test_an_unknown_session_has_expired() -> None:
-    """Nothing tells a session that never was from one that is gone.
+    """The store cannot tell a session that never existed from one that has ended.
 
     See docs/reference/specification.md#92-judging-a-request.
     """
@@ -223,7 +223,7 @@ def test_a_closed_session_is_gone_with_its_results() -> None:
 
 
 def test_keeping_alive_and_closing_need_a_session() -> None:
-    """At apply as at admission; and a session is not registered under a session."""
+    """Apply demands it as admission does; and a session cannot be registered under a session."""
     fed = Fed()
     for command in (KeepAlive(), CloseSession()):
         with pytest.raises(InvalidRequest, match="session"):
@@ -237,7 +237,7 @@ def test_keeping_alive_and_closing_need_a_session() -> None:
 
 
 def test_a_session_expires_at_its_deadline_before_the_commands_of_that_entry() -> None:
-    """At apply only, by leader_time, before the entry's commands (docs/reference/specification.md#812-leader-time)."""
+    """Apply ends it by leader_time, before the entry's commands (docs/reference/specification.md#812-leader-time)."""
     fed = Fed()
     session = fed.register(10, time=100)
     assert fed.machine.next_deadline == 110
@@ -262,7 +262,7 @@ def test_an_empty_batch_or_a_no_op_is_enough_to_expire_a_session() -> None:
 
 
 def test_any_command_of_a_session_puts_its_expiry_off() -> None:
-    """Refused and repeated ones too: the client is there. Keep-alive is for when it has nothing else to say."""
+    """Refused and repeated commands do so, too, because the client is there. Keep-alive is for an idle client."""
     fed = Fed(results_per_session_max=1)
     session = fed.register(10)
     fed.do(Put(b"a", b"1"), session, 1, time=8)
@@ -276,7 +276,7 @@ def test_any_command_of_a_session_puts_its_expiry_off() -> None:
 
 
 def test_leader_time_never_goes_back() -> None:
-    """An entry with an older time is applied at the time reached (docs/reference/specification.md#812-leader-time)."""
+    """An entry with an older time counts as of the time reached (docs/reference/specification.md#812-leader-time)."""
     fed = Fed()
     fed.register(10, time=100)
     session = fed.register(10, time=50)

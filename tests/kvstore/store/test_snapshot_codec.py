@@ -53,7 +53,7 @@ def restore(header: dict[str, Any], chunks: list[Any]) -> KvMachine:
 
 
 def test_a_restored_machine_is_the_same_state() -> None:
-    """Everything replicated is in it; hashes are over fields.
+    """A snapshot contains all replicated state, and the state's hash covers all its fields.
 
     See docs/reference/specification.md#53-state-of-the-store.
     """
@@ -92,7 +92,7 @@ def test_a_restored_machine_goes_on_as_if_nothing_had_happened() -> None:
 
 
 def test_a_picture_shows_the_moment_it_was_taken_however_late_it_is_developed() -> None:
-    """raft.StateSnapshot: consistent at the call."""
+    """raft.StateSnapshot promises the state at the call."""
     fed = lived_in()
     digest = fed.machine.state_hash()
     picture, begun = fed.machine.snapshot(), fed.machine.snapshot()
@@ -170,13 +170,13 @@ def test_chunks_are_bounded_unless_one_row_is_larger() -> None:
     for i in range(40):
         fed.do(Put(b"%d" % i, b"v" * 30_000))
     sizes = [len(chunk) for chunk in fed.machine.snapshot().chunks]
-    assert len(sizes) == 21  # Two to a chunk, and the large one alone.
+    assert len(sizes) == 21  # Two records to a chunk, and the large one alone.
     assert [size for size in sizes if size > CHUNK_BYTES] == [max(sizes)]
     assert restored(fed.machine).state_hash() == fed.machine.state_hash()
 
 
 def test_a_member_may_choose_the_size_of_its_chunks() -> None:
-    """It is no replicated state: others read them as well."""
+    """The size is not replicated: members with other sizes can read the chunks."""
     fed = Fed()
     fed.machine = KvMachine(chunk_bytes=1)
     for i in range(5):
@@ -289,7 +289,7 @@ def test_nonsense_is_refused_and_changes_nothing(damage: Damage) -> None:
 
 
 def test_a_row_with_a_tag_is_refused() -> None:
-    """A large number is one, and so is what the library would make a regular expression or a date of."""
+    """A bignum has a tag, and so have values from which the library would make a regular expression or a date."""
     header, chunks = taken(lived_in())
     chunks[0] = [chunks[0][0], [2**20_000], *chunks[0][1:]]
 
@@ -298,7 +298,7 @@ def test_a_row_with_a_tag_is_refused() -> None:
 
 
 def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
-    """The replicated level judges, and this build does not know it.
+    """The replicated level decides how to read it, and this build does not know that level.
 
     See docs/reference/specification.md#713-feature-levels.
     """

@@ -58,13 +58,13 @@ def test_the_revision_starts_at_one_and_rises_by_one_for_each_change() -> None:
     fed = Fed()
     assert fed.machine.revision == 1
     assert fed.do(Put(b"a", b"1")) == PutResult(2)
-    assert fed.do(Put(b"a", b"1")) == PutResult(3)  # An equal value included.
+    assert fed.do(Put(b"a", b"1")) == PutResult(3)  # Even with an equal value.
     assert fed.do(Delete(b"a")) == DeleteResult(4, True)
     assert fed.do(CompareAndSet(b"a", b"2", 0)) == CompareAndSetResult(5, True)
 
 
 def test_what_changes_nothing_leaves_the_revision_alone() -> None:
-    """Failed comparisons, deleting nothing, reads, no-ops, configuration; repeats are in test_sessions.
+    """These are failed comparisons, deletions of nothing, reads, no-ops and configurations; retries: test_sessions.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -139,7 +139,7 @@ def test_an_error_in_a_transaction_takes_every_write_back() -> None:
 
 
 def test_a_key_is_written_once_per_branch_at_apply_too() -> None:
-    """Each branch by itself: only one of them runs (docs/reference/specification.md#84-transactions)."""
+    """Both branches may write it, for only one of them runs (docs/reference/specification.md#84-transactions)."""
     fed = Fed()
     with pytest.raises(InvalidRequest, match="written twice"):
         fed.do(Txn((), (Put(b"a", b"1"), Put(b"a", b"2"))))
@@ -147,7 +147,7 @@ def test_a_key_is_written_once_per_branch_at_apply_too() -> None:
 
 
 def test_a_transaction_runs_the_success_branch_only_if_every_comparison_holds() -> None:
-    """No comparison at all is true (docs/reference/specification.md#84-transactions)."""
+    """An empty list of comparisons holds (docs/reference/specification.md#84-transactions)."""
     fed = holding(a=b"1")
     yes = Compare(b"a", Target.VALUE, Comparison.EQUAL, b"1")
     no = Compare(b"a", Target.VERSION, Comparison.GREATER, 1)
@@ -206,7 +206,7 @@ def test_every_comparison_on_every_target_of_a_present_key(target: Target, seen:
 
 
 def test_compare_and_set_by_value_by_revision_and_if_absent() -> None:
-    """A failed one returns the record it saw (docs/reference/specification.md#84-transactions)."""
+    """A failed compare-and-set returns the record it saw (docs/reference/specification.md#84-transactions)."""
     fed = Fed()
     assert fed.do(CompareAndSet(b"a", b"1", b"")) == CompareAndSetResult(1, False, None, 0, True)
     assert fed.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)
@@ -228,7 +228,7 @@ spelled = st.one_of(
 
 @given(st.lists(spelled, min_size=1, max_size=8))
 def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) -> None:
-    """One form at apply; put, get, delete, compare_and_set are spellings of it.
+    """Apply knows one form: put, get, delete and compare_and_set are short spellings of transactions.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -249,7 +249,7 @@ def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) 
 
 
 def test_an_absent_key_tells_when_it_was_deleted() -> None:
-    """deleted_revision, with `exact` (docs/reference/specification.md#87-absent-keys). Never there: 0, exactly."""
+    """By deleted_revision and `exact`; 0 and exact: never there (docs/reference/specification.md#87-absent-keys)."""
     fed = holding(a=b"1")
     assert fed.machine.get(b"z") == GetResult(2, None, 0, True)
     fed.do(Delete(b"a"))
@@ -259,7 +259,7 @@ def test_an_absent_key_tells_when_it_was_deleted() -> None:
 
 
 def test_deletions_are_bounded_and_the_floor_speaks_for_the_forgotten() -> None:
-    """Below a replicated floor it is "≤ floor"; deletions_max is reached here.
+    """A deletion at or below a replicated floor is told as "≤ floor"; here deletions_max is reached.
 
     See docs/reference/specification.md#87-absent-keys.
     """
@@ -275,7 +275,7 @@ def test_deletions_are_bounded_and_the_floor_speaks_for_the_forgotten() -> None:
 
 
 def test_deletions_of_one_transaction_are_forgotten_together() -> None:
-    """The floor is a revision: what is above it is remembered, the rest is not."""
+    """The floor is a revision: deletions above it are remembered, the others are not."""
     fed = Fed(deletions_max=2)
     fed.do(Txn((), tuple(Put(bytes([i]), b"") for i in range(3))))
     fed.do(Txn((), tuple(Delete(bytes([i])) for i in range(3))))
@@ -289,7 +289,7 @@ def test_a_key_that_is_written_again_is_not_remembered_as_deleted() -> None:
     for command in (Put(b"a", b""), Put(b"b", b""), Delete(b"a"), Delete(b"b"), Put(b"a", b""), Delete(b"a")):
         fed.do(command)
     fed.do(Put(b"c", b""))
-    fed.do(Delete(b"c"))  # The third: b, deleted at 5, is the oldest now.
+    fed.do(Delete(b"c"))  # This is the third deletion, so the oldest one, of b at 5, is forgotten.
     assert fed.machine.get(b"b") == GetResult(9, None, 5, False)
     assert fed.machine.get(b"a") == GetResult(9, None, 7, True)
 
@@ -355,7 +355,7 @@ def test_a_page_ends_before_the_item_that_would_pass_its_bytes_but_is_never_empt
 
 
 def test_a_page_is_bounded_whatever_the_request_says() -> None:
-    """PAGE_BYTES_MAX, reached; asking for more than the store's bound gets the store's."""
+    """Pages end at PAGE_BYTES_MAX; a request for more than the store's bound gets the store's bound."""
     fed = Fed()
     for i in range(5):
         fed.do(Put(b"%d" % i, b"v" * (300 * KIB)))
@@ -367,7 +367,7 @@ def test_a_page_is_bounded_whatever_the_request_says() -> None:
 
 @given(st.integers(1, 3), st.booleans(), st.integers(0, 400))
 def test_pages_put_together_are_the_whole_listing(limit: int, reverse: bool, bytes_max: int) -> None:
-    """Pages of one listing name the revision of the first.
+    """The later pages of a listing ask for the revision of the first page.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """
@@ -404,7 +404,7 @@ def test_a_page_of_another_revision_is_refused_because_no_history_is_kept() -> N
 
 
 def test_inside_a_transaction_a_range_is_at_the_revision_of_its_writes() -> None:
-    """It sees the writes before it, so it is no page of the revision before.
+    """It sees earlier writes of the transaction, so it is no page of the revision before them.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """

@@ -1,4 +1,4 @@
-"""What applying costs: `python -m tests.kvstore.support.benchmark_machine [keys]` prints a line per kind of command."""
+"""The cost of apply: `python -m tests.kvstore.support.benchmark_machine [keys]` prints a line per kind of command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def entries(count: int, command: Callable[[int], Command], *, first_no: int = 0)
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """(seconds of CPU, what it returned): other processes do not count."""
+    """(seconds of CPU, what the call returned): CPU time, so that other processes do not count."""
     gc.collect()
     start = time.process_time()
     result = call()

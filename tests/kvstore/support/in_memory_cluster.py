@@ -41,7 +41,7 @@ SECOND = 1000 * MILLISECOND_NS
 
 
 class HeldFiles(InlineFiles):
-    """A disk that tells its completions when the test says so, by default at once; it, and files, may have a bound."""
+    """A disk that reports completions when the test says so, by default at once. It and its files may have a bound."""
 
     opened: ClassVar[list[HeldFiles]] = []
     """All of one test, which ends with their descriptors closed (tests/kvstore/conftest.py)."""
@@ -56,7 +56,7 @@ class HeldFiles(InlineFiles):
 
     @property
     def has_work(self) -> bool:
-        """True if `run` would tell something."""
+        """True if `run` would report a completion."""
         return self._submitted and not self.is_held
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -69,7 +69,7 @@ class HeldFiles(InlineFiles):
 
     @property
     def used_bytes(self) -> int:
-        """What the files of the folder take."""
+        """The bytes that the files of the folder take."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
     def _why_refused(self, write: Write, operations: Sequence[Operation]) -> int:
@@ -97,7 +97,7 @@ def _refuse(done: Done, refusal: OSError, error: BaseException | None) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large what is on disk may become."""
+    """The bounds on a member's log and snapshots."""
 
     raft: RaftConfig = field(
         default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # In `settle` time stands still.
@@ -171,7 +171,7 @@ class Cluster:
         }
         self.hosts: dict[str, Host] = {}
         self.levels: dict[str, LevelRange] = {}
-        self.cut: set[str] = set()  # Members that hear nobody and are heard by nobody; clients reach them.
+        self.cut: set[str] = set()  # Members without connections to other members; clients still reach them.
         self.clients: list[SimClient] = []
         self._starts = 0
         for node_id, identity in self.identities.items():
@@ -182,7 +182,7 @@ class Cluster:
         self.settle()
 
     def start(self, node_id: str, levels: LevelRange = FEATURE_LEVELS, says: LevelRange | None = None) -> None:
-        """`levels`: what its build applies, from now on; `says`: what it tells its peers instead."""
+        """`levels`: the levels that its build applies, from now on; `says`: other levels, which it tells its peers."""
         self._starts += 1
         self.levels[node_id] = levels
         place, identity = self._folder / node_id, self.identities[node_id]
@@ -200,7 +200,7 @@ class Cluster:
         self.settle()
 
     def leader(self) -> str:
-        """The one that leads in the highest term; time passes until there is one."""
+        """The leader of the highest term; time passes until there is one."""
         for _ in range(200):
             leading = [host for host in self.hosts.values() if host.node.core.role.value == "leader"]
             if leading:
@@ -277,7 +277,7 @@ class SimClient:
         return self._last_ticket
 
     def do(self, command: Command, seconds: float = 5, consistency: Consistency = Consistency.LINEARIZABLE) -> Result:
-        """Carry it out and wait; raises what the client would raise."""
+        """Carry the command out and wait; raises what the client would raise."""
         if isinstance(command, Get | Range):
             ticket = self.submit(read_request(command, consistency), seconds)
         else:

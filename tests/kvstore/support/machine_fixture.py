@@ -1,4 +1,4 @@
-"""A machine at the end of a log: what the tests of the store feed commands to."""
+"""A machine at the end of a log, to which the tests of the store feed commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slow twin of the store, written from the specification alone: everything is copied, sorted and scanned anew.
+"""A slow twin of the store, written from the specification alone: it copies, sorts and scans everything anew.
 
 It shares the command, result and error values with the real one, and no code. See
 docs/reference/specification.md#8-store and docs/reference/specification.md#9-sessions-and-outcomes.
@@ -94,7 +94,7 @@ class NaiveLease:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A transaction whose comparisons were evaluated."""
+    """A transaction after its comparisons were evaluated."""
 
     succeeded: bool
     branch: tuple[Any, ...]
@@ -184,7 +184,7 @@ class NaiveStore:
             self.revision, self.records, self.deleted, self.floor = before
             return error
 
-    # What a level knows.
+    # The forms that a level knows.
 
     def _flaw(self, command: Command) -> str | None:
         if self.level >= 2:
@@ -333,7 +333,7 @@ class NaiveStore:
             self.kept_from = oldest + 1
 
     def _records_at(self, revision: int, *, has_written: bool) -> Mapping[bytes, Record] | None:
-        """None: the present ones."""
+        """The records at that revision; None: the present records."""
         if revision > self.revision:
             raise RevisionAhead(revision, self.revision)
         if revision in (0, self.revision):
@@ -374,7 +374,7 @@ class NaiveStore:
         return [self._at_the_end(result) for result in results]
 
     def _at_the_end(self, result: OperationResult) -> OperationResult:
-        """All results of a transaction have its revision."""
+        """The result with the transaction's revision, which all its results have."""
         if isinstance(result, TxnResult):
             return TxnResult(self.revision, result.succeeded, tuple(self._at_the_end(r) for r in result.results))
         return replace(result, revision=self.revision)
@@ -530,7 +530,7 @@ def writes_twice(command: Txn) -> bool:
 
 
 def _writes(branch: tuple[Operation, ...]) -> list[Write] | None:
-    """All writes of a branch, whatever inner transactions choose; None if two may not happen in one change."""
+    """All writes of a branch, for any choices of inner transactions; None if two of them may write one key."""
     found: list[Write] = []
     for place, op in enumerate(branch):
         match op:

@@ -1,4 +1,4 @@
-"""A client's retry machine against members that do what a test says: both ends of the wire, no network, no clock."""
+"""A client's retry machine and members that do what a test says, joined without a network and without a clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECOND = 1000 * MILLISECOND_NS
 
 
 class ScriptedMember:
-    """One member: greets, says who leads, registers sessions; all else waits in `asked` until the test answers."""
+    """One member: it greets, names the leader, registers sessions; other requests wait in `asked` for the test."""
 
     def __init__(self, world: World, node_id: str) -> None:
         self.world, self.node_id, self.address = world, node_id, f"{node_id}:1"
@@ -82,7 +82,7 @@ class ScriptedMember:
             self.world.core.receive(connection_id, frame(body))
 
     def answer(self, code: int = Code.OK, *fields: Any) -> DecodedRequest:
-        """Answer the oldest request that waits; a put by default."""
+        """Answer the oldest waiting request, by default as a put."""
         connection_id, asked = self.asked.popleft()
         self.respond(connection_id, asked, code, fields if fields or code else ((CommandKind.PUT,),))
         self.world.settle()

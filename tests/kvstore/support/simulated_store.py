@@ -1,4 +1,4 @@
-"""One store in virtual time, and clients of it: the production `Client` and machine, with a network of random delays.
+"""One store and its clients in virtual time: the production `Client` and machine, and a network of random delays.
 
 Leader time is the clock of trio, so a test that uses `autojump_clock` waits for nothing. The same seed gives the same
 run. What sockets, elections and retries add to this is tested with whole members.
@@ -38,7 +38,7 @@ SECOND_NS = 1_000_000_000
 
 
 class SimulatedStore:
-    """A store that applies each command at once. `commands`: what its log holds, but the empty transactions of expiry.
+    """A store that applies each command at once. `commands`: its log without the empty transactions of expiry.
 
     Use it as a context manager: the tasks of clients and of expiry run until its end.
     """
@@ -89,7 +89,7 @@ class SimulatedStore:
         self.changed = trio.Event()
 
     async def _expire(self) -> None:
-        """As an idle leader does: an empty transaction when something is due."""
+        """Apply an empty transaction when something is due, as an idle leader does."""
         while True:
             due = self.machine.next_deadline
             if due is not None and due <= self.leader_time():
@@ -108,7 +108,7 @@ class SimulatedClient(Client):
     def __init__(self, store: SimulatedStore) -> None:
         super().__init__(["simulated:1"], dialer=_no_dialer)
         self.store = store
-        self.paused_until = 0.0  # Until then nothing leaves or reaches this program, as if it did not run.
+        self.paused_until = 0.0  # Until this time no message leaves or reaches this program, as if it did not run.
         self._pump = SimulatedPump(self)  # type: ignore[assignment]
         self._renewals = Renewals(self._renew_all, self._pump.start_soon)
 
@@ -135,7 +135,7 @@ async def _no_dialer(address: str) -> trio.abc.Stream:
 
 
 class SimulatedPump:
-    """Carries requests to the store and responses back. Some responses are lost, as the store's `lost_share` says."""
+    """Carries requests to the store and responses back, but loses the share `lost_share` of the responses."""
 
     members = None
 

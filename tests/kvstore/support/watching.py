@@ -1,4 +1,4 @@
-"""A store with a hub, and clients that read what it sends: what the tests of watches begin with."""
+"""A store with a hub, and clients that read what it sends: the fixture of the tests of watches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.kvstore.support.machine_fixture import Fed
 
 @dataclass
 class Seen:
-    """What one watch was sent."""
+    """The messages that one watch was sent."""
 
     messages: list[WatchMessage] = field(default_factory=list)
     revisions: list[int] = field(default_factory=list)  # Of the messages.
@@ -81,7 +81,7 @@ class Watching:
         self.frames = 0
         self._splitters: defaultdict[int, FrameSplitter] = defaultdict(lambda: FrameSplitter(FRAME_BYTES_MAX_CLIENT))
 
-    # What the hub asks for.
+    # The hub calls these.
 
     @property
     def machine(self) -> KvMachine:
@@ -110,7 +110,7 @@ class Watching:
             seen.messages.append(decode_message(response))
             seen.revisions.append(response.revision)
 
-    # What a test does.
+    # A test calls these.
 
     def do(self, *commands: Command) -> int:
         """Apply commands in one entry; returns the revision."""
@@ -159,7 +159,7 @@ class Watching:
         self.hub.note_room(connection_id)
 
     def install(self, machine: KvMachine) -> None:
-        """Take over the state of another machine from its snapshot, as a member does that was left behind."""
+        """Take over another machine's state from its snapshot, as a member that was left behind does."""
         picture = machine.snapshot()
         self.machine.restore(cbor2.loads(cbor2.dumps(dict(picture.header))), list(picture.chunks))
 

@@ -1,4 +1,4 @@
-"""What a watch is sent, and what it is never sent: the rules of the hub, one by one."""
+"""The rules of the hub, one by one: what it sends to a watch, and what it never sends."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_filters_leave_out_puts_or_deletions() -> None:
 
 
 def test_the_revision_of_a_message_is_that_of_its_last_event() -> None:
-    """Not that of the store, which is ahead: a client continues after the revision that it was told."""
+    """It is not the store's revision, which is ahead, because a client continues after the revision it was told."""
     watching = Watching()
     watching.put(b"a")
     watching.put(b"b", b"b", b"b")
@@ -147,10 +147,10 @@ def test_a_message_has_a_mebibyte_at_most_and_ends_with_a_whole_revision() -> No
 
 
 def test_many_small_changes_exceed_neither_a_message_nor_the_window() -> None:
-    """A change costs more of the window than it has bytes. Neither bound stands for the other."""
+    """A change costs more of the window than it has bytes, so neither bound implies the other."""
     watching = Watching()
     watching.hub.bounds = HubBounds(message_bytes_max=1_000)
-    window = 3_000  # More than a message has bytes, less than such a message costs.
+    window = 3_000  # More than a message's bytes, less than a full message costs.
     seen = watching.watch(window=window)
     watching.put(*[b"%03d" % number for number in range(200)])
     watching.run()
@@ -205,7 +205,7 @@ def test_watches_at_one_place_read_the_history_together_and_encode_an_event_once
 
 
 def test_a_watch_that_joins_others_on_their_way_misses_nothing_that_they_had_no_use_for() -> None:
-    """They have read the beginning of a large revision, in which nothing was for them, when it joins them there."""
+    """It joins them when they have read a part of a large revision in which no change was for them."""
     watching = Watching()
     watching.put(*[b"a"] * 200)
     large = watching.txn(*[Put(b"b%03d" % number, b"v") for number in range(300)])
@@ -268,7 +268,7 @@ def test_a_watch_from_a_compacted_revision_is_refused_with_the_oldest_one() -> N
     assert is_refused(watching, 4) is None
 
 
-# Bounded memory: nothing is buffered for a watch that is not served.
+# Memory is bounded: nothing is buffered for a watch that is not served.
 
 
 def test_a_connection_without_room_is_not_served_and_loses_nothing() -> None:
@@ -447,7 +447,7 @@ def test_an_idle_watch_is_told_the_progress_at_intervals_but_nothing_that_it_kno
     assert does_not.progress == []
 
 
-# Snapshots: the numbers of events are new, the revisions are not.
+# Snapshots: a restore numbers events anew, but not revisions.
 
 
 def test_an_installed_snapshot_sends_no_watch_back_or_ahead() -> None:
@@ -589,7 +589,7 @@ def test_a_connection_that_ends_takes_its_watches_with_it() -> None:
 
 @pytest.mark.parametrize("event", ["put", "compact", "install", "progress", "off", "past"])
 def test_a_connection_that_is_given_up_in_the_middle_of_a_message_harms_no_other(event: str) -> None:
-    """A member at its bound of unsent bytes closes connections while a message is handed over."""
+    """A member at its bound of unsent bytes may close a connection while the hub hands it a message."""
     watching = Watching()
     watching.put(*[b"a"] * 300)
     lost = [watching.watch(watch_id=number, from_revision=2 if event == "past" else 0) for number in range(1, 5)]
