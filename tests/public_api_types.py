@@ -1,4 +1,4 @@
-"""What a type checker makes of the public API. mypy reads this file with all others (`make lint`); nothing here runs.
+"""The types that a type checker finds in the public API. mypy checks this file (`make lint`); nothing here runs.
 
 A change of one of these types is a change for users, whose own checks would fail.
 """
@@ -54,7 +54,7 @@ async def values_of_a_client(client: Client) -> None:
 
 
 async def many_at_once(client: Client) -> None:
-    """An outcome for each, in order: a result, or the error that this one alone met."""
+    """One outcome for each item, in order: its result, or its own error."""
     assert_type(await client.put_many([("a", "1")]), list[PutResult | OperationFailed | OutcomeUnknown])
     assert_type(await client.get_many(["a"]), list[GetResult | OperationFailed | OutcomeUnknown])
 
@@ -76,7 +76,7 @@ async def transactions(client: Client) -> None:
 
 
 async def the_cluster(client: Client) -> None:
-    """What operators ask for."""
+    """The calls for operators."""
     assert_type(await client.status(), MemberStatus)
     assert_type(await client.cluster_status(), dict[str, MemberStatus | StoreError])
     assert_type(await client.transfer_leadership(), str)
@@ -84,7 +84,7 @@ async def the_cluster(client: Client) -> None:
 
 
 async def an_embedded_member(folder: Path, members: Sequence[Member]) -> None:
-    """A store in this program is a client, too."""
+    """A member that is embedded in a program is a client, too."""
     async with open_node(folder, node_id="s1", members=members, bootstrap=True) as store:
         assert_type(store, EmbeddedStore)
         assert_type(store.node_id, str)

@@ -1,7 +1,7 @@
 """Runs many commands of `hwm` in processes whose standard streams are broken: `python -m tests.process.broken_streams`.
 
-It reads a list of cases from the file that its first argument names, and writes what became of them to the second. Each
-case is a process of its own, forked from this one, which has loaded the commands: that takes milliseconds.
+It reads a list of cases from the file that its first argument names, and writes their outcomes to the second. Each case
+is a process of its own, forked from this one, which has loaded the commands already: so it takes milliseconds.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _break(kind: str) -> None:
         else:
             os.close(descriptor)
             name = ("stdin", "stdout", "stderr")[descriptor]
-            setattr(sys, name, None)  # As the interpreter finds it.
+            setattr(sys, name, None)  # As the interpreter does at its start.
             setattr(sys, f"__{name}__", None)
 
 

@@ -38,7 +38,7 @@ class Server:
         self.log = folder.with_name(f"{node_id}.log")
         self._ready = folder.with_name(f"{node_id}.ready")
         self.arguments = arguments
-        self.build: Path | None = None  # The folder of the packages that it runs, from its next start on; None: these.
+        self.build: Path | None = None  # The folder of the packages to run from the next start on; None: our own.
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -68,12 +68,12 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To this process alone."""
+        """Send a signal to this process alone."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -101,7 +101,7 @@ class ServerCluster:
         return Client(self.endpoints, deadline_seconds=deadline_seconds)
 
     def kill_all(self) -> None:
-        """All at once: nobody has time to do anything."""
+        """Kill all at once, so that none has time to do anything."""
         for server in self.servers.values():
             server.send_signal(signal.SIGKILL)
         for server in self.servers.values():
@@ -122,8 +122,8 @@ def running_cluster(
     builds: Mapping[str, Path] | None = None,
     options: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[ServerCluster]:
-    """`size` servers on free ports; all are dead in the end. `builds`: of those that run other packages than these;
-    `options`: of those that have some of their own."""
+    """`size` servers on free ports; all are dead in the end. `builds`: the package folders of servers that run another
+    build; `options`: the options of servers that have their own."""
     for attempt in range(STARTS_MAX):
         ports = free_ports(2 * size)
         members = [f"--member=s{i + 1}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(size)]

@@ -1,4 +1,4 @@
-"""`hwm bench` against real servers: its figures are of work that took place, and nothing of it stays."""
+"""`hwm bench` against real servers: its figures are of work that took place, and it leaves no keys behind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_short_run_tells_its_figures_and_leaves_no_key(endpoint: str) -> None:
 
 
 def test_reads_find_what_was_written_first_and_keys_can_be_kept(endpoint: str) -> None:
-    """As a table for people; all of the keys are there."""
+    """The result is a table for people, and afterwards all keys are there."""
     result = bench(endpoint, *SHORT, "--reads", "0.9", "--prefix", "kept/", "--keep", "--value-bytes", "7")
 
     assert result.exit_code == 0, result.output
@@ -68,7 +68,7 @@ def test_reads_find_what_was_written_first_and_keys_can_be_kept(endpoint: str) -
 
 
 def test_an_open_loop_asks_no_more_than_its_rate(endpoint: str) -> None:
-    """What is due in half a second at 40 per second."""
+    """It sends what is due in half a second at 40 per second."""
     result = bench(endpoint, *SHORT, "--rate", "40", "--json")
 
     assert result.exit_code == 0, result.output
@@ -76,7 +76,7 @@ def test_an_open_loop_asks_no_more_than_its_rate(endpoint: str) -> None:
 
 
 def test_where_nobody_is_the_exit_code_is_that_of_unavailable() -> None:
-    """As with every other command."""
+    """It is the same as for every other command."""
     result = bench(f"127.0.0.1:{free_ports(1)[0]}", *SHORT, "--deadline", "0.3")
 
     assert result.exit_code == 5
@@ -84,7 +84,7 @@ def test_where_nobody_is_the_exit_code_is_that_of_unavailable() -> None:
 
 
 def test_percentiles_are_those_of_the_sorted_list_within_a_step() -> None:
-    """The slow twin sorts."""
+    """The slow twin sorts all values."""
     random = Random(1)
     for count in (1, 2, 100, 5_000):
         seconds = sorted(random.lognormvariate(-6, 1.5) for _ in range(count))

@@ -32,7 +32,7 @@ STRANGERS = 1_044
 
 @pytest.fixture(autouse=True)
 def _descriptors_for_strangers() -> Iterator[None]:
-    """This process may open as many files as it may."""
+    """Raise this process's soft limit on open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * STRANGERS:
         pytest.skip("this process may not open enough files")
@@ -42,12 +42,12 @@ def _descriptors_for_strangers() -> Iterator[None]:
 
 
 def with_descriptors(count: int, command: list[str]) -> list[str]:
-    """`command`, in a process that may open so many files."""
+    """The command line that runs `command` in a process that may open `count` files."""
     return ["sh", "-c", f'ulimit -n {count}; exec "$@"', "sh", *command]
 
 
 def crowd(port: int, count: int, held: ExitStack) -> None:
-    """So many connections that have said their hello, and nothing else."""
+    """Open `count` connections that say their hello and nothing else."""
     hello = frame(encode_client_hello())
     for _ in range(count):
         stranger = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
@@ -72,7 +72,7 @@ def open_files(server: servers.Server) -> int:
 async def test_more_idle_connections_than_descriptors_keep_nobody_from_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New log files are opened all the while; nobody who has something open is closed."""
+    """Meanwhile the member opens new log files; no connection with an open request is closed."""
     monkeypatch.setattr(servers, "hwm", lambda *arguments: with_descriptors(1_024, hwm(*arguments)))
     with trio.fail_after(SECONDS_MAX), ExitStack() as held:
         cluster = held.enter_context(running_cluster(tmp_path, 1, "--segment-bytes", "65536"))
@@ -80,7 +80,7 @@ async def test_more_idle_connections_than_descriptors_keep_nobody_from_serving(
         async with cluster.client() as client:
             await client.put(b"first", b"v")
             await trio.to_thread.run_sync(crowd, port, STRANGERS, held)
-            for number in range(60):  # A new log file each.
+            for number in range(60):  # Each put needs a new log file.
                 await client.put(b"k%d" % number, bytes(70_000))
             assert (await client.get(b"k59")).record is not None
         (found,) = status_of_members(cluster.endpoints)
@@ -91,7 +91,7 @@ async def test_more_idle_connections_than_descriptors_keep_nobody_from_serving(
 
 
 async def test_operators_get_in_when_strangers_hold_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few descriptors that a few strangers take all places; and clients get in as well."""
+    """There are so few descriptors that a few strangers take all places. Clients get in, too."""
     monkeypatch.setattr(servers, "hwm", lambda *arguments: with_descriptors(DESCRIPTORS_MIN, hwm(*arguments)))
     with trio.fail_after(SECONDS_MAX), ExitStack() as held:
         cluster = held.enter_context(running_cluster(tmp_path, 1))

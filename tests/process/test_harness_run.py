@@ -57,7 +57,7 @@ def the_rows(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(60)
 async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path: Path) -> None:
-    """The point of it all: no acknowledged write is lost to kill -9 of the leader."""
+    """The central promise: `kill -9` of the leader loses no acknowledged write."""
     settings = RunSettings(
         out=tmp_path / "run",
         nodes=3,
@@ -96,7 +96,7 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
 async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
     tmp_path: Path, pipelined: dict[str, int]
 ) -> None:
-    """No rate, and clients that pipeline: what is under way when the leader is killed is a hundred times as much."""
+    """Clients pipeline without a rate, so a hundred times as many requests are open when the leader is killed."""
     settings = RunSettings(
         out=tmp_path / "run",
         nodes=3,
@@ -118,7 +118,7 @@ async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
 
 @pytest.mark.timeout(60)
 async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_ends_itself(tmp_path: Path) -> None:
-    """docs/operations/guide.md: exit code 6; nothing acknowledged is lost, for its disk was well but for that."""
+    """docs/operations/guide.md: exit code 6. No acknowledged write is lost, because only one write failed."""
     kinds: tuple[Kind, ...] = ("clock-jump", "write-error")
     plan = tuple(
         replace(against_the_leader(number, 0.0, kind), target="random", duration_seconds=0.2)
@@ -154,7 +154,7 @@ async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_e
 
 @pytest.fixture
 def _ext4(tmp_path: Path) -> None:
-    """Skips outside of trio, whose exception groups lose the reason."""
+    """Skip here, outside of trio, because trio's exception groups lose the reason of a skip."""
     trouble = trouble_with_ext4(tmp_path / "probe")
     if trouble:
         pytest.skip(f"no ext4 can be mounted here: {trouble}")
@@ -163,7 +163,7 @@ def _ext4(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("_ext4")
 async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(tmp_path: Path) -> None:
-    """A disk fails when it is used: the harness gives the member something to write, which no history shows."""
+    """A disk fails only when it is used, so the harness makes the member write something that is in no history."""
     failing = replace(against_the_leader(1, 0.0, "disk-error"), duration_seconds=0.1)
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     with trio.fail_after(50):
@@ -173,17 +173,17 @@ async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(t
             nemesis = Nemesis(cluster, writer, (failing,))
             await nemesis.run()
             async with Client(cluster.endpoints) as client:
-                assert (await client.put("k", "1", deadline_seconds=30)).revision == 2  # The first one of all.
+                assert (await client.put("k", "1", deadline_seconds=30)).revision == 2  # The store's first write.
     writer.close()
     assert nemesis.records[0].outcome == {"exit_codes": {"n1": 6}}
 
 
 @pytest.mark.timeout(120)
 def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_and_go(tmp_path: Path) -> None:
-    """The long run of docs/reference/harness.md in seconds; the history in Parquet.
+    """The long run of docs/reference/harness.md, cut to seconds, with its history in Parquet.
 
-    With all of Linux at hand this seed cuts the leader's power while a member is replaced, restarts, pauses and
-    partitions the leader, and has members added and removed. Elsewhere it is another plan, and must end as well.
+    Where Linux offers every fault, this seed cuts the leader's power while a member is replaced, restarts, pauses and
+    partitions the leader, and has members added and removed. Elsewhere the plan is another one and must pass, too.
     """
     options = ["--faults", "all", "--seed", "2311", "--seconds", "8", "--fault-every", "0.5", "--nodes", "3"]
     load = ["--clients", "10", "--keys", "12", "--rate", "250", "--format", "parquet"]
@@ -216,7 +216,7 @@ def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_a
 
 @pytest.mark.timeout(60)
 async def test_a_member_that_ends_by_itself_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    """No fault of ours did it, so it is a finding; what was recorded until then stays readable."""
+    """No fault of the plan ended it, so it is a finding. The records up to then stay readable."""
     progress = Progress(RunSettings(out=tmp_path / "run", nodes=3, seconds=20, clients=10))
 
     async def kill_one_behind_its_back() -> None:
@@ -277,13 +277,13 @@ def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audite
     wait_until(lambda: not processes_of(tmp_path / "run"))
 
     assert read_about(tmp_path / "run")["finished"] is False
-    assert close_unfinished_run(tmp_path / "run") > 0  # Twelve clients: some write is always under way.
+    assert close_unfinished_run(tmp_path / "run") > 0  # With twelve clients some write is always open.
     assert check_rows(the_rows(tmp_path / "run")).exit_code == 0
 
 
 @pytest.mark.timeout(60)
 def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> None:
-    """SIGTERM: exit code 128 + 15, one sentence, nothing left running, and what was recorded is kept."""
+    """After SIGTERM: exit code 128 + 15, one sentence, no process left, and the records are kept."""
     events = tmp_path / "run" / "events.jsonl"
     with a_harness(tmp_path / "run") as harness:
         wait_until(lambda: events.exists() and b"load_started" in events.read_bytes())
@@ -310,7 +310,7 @@ def a_harness(out: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Look again and again for up to 30 s."""
+    """Check the condition again and again for up to 30 s."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, "it did not come true within 30 s"
@@ -326,4 +326,4 @@ def command_line(process: Path) -> str:
     try:
         return (process / "cmdline").read_text()
     except OSError:
-        return ""  # It has just ended.
+        return ""  # The process has just ended.

@@ -1,4 +1,4 @@
-"""Ten minutes of strangers at every port of a real cluster, beside honest clients and kills."""
+"""Ten minutes of hostile strangers at every port of a real cluster, with honest clients and killed members."""
 
 from __future__ import annotations
 

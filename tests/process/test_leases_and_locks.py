@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Holder:
-    """A process `hwm lock NAME -- sh -c SCRIPT`. The script says by a file that it has begun."""
+    """A process `hwm lock NAME -- sh -c SCRIPT`. The script writes a file when it begins."""
 
     def __init__(self, folder: Path, cluster: ServerCluster, script: str, *options: str) -> None:
         self.begun = folder / "begun"
@@ -51,7 +51,7 @@ class Holder:
         return self.process.returncode, err.decode()
 
     def kill(self, pid: int) -> None:
-        """Kill both, whatever they do."""
+        """Kill `hwm` and the script, whatever they do."""
         if is_running(pid):
             os.kill(pid, signal.SIGKILL)
         if not self.has_ended:
@@ -68,7 +68,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) -> None:
-    """After its time to live, with a greater fence."""
+    """The waiter gets it after the lease's time to live, with a greater fence."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -84,7 +84,7 @@ def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) ->
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait)
-                    await trio.sleep(4)  # Twice its time to live: it is kept alive.
+                    await trio.sleep(4)  # For twice its time to live the lease is kept alive.
                     assert not obtained.is_set()
                     holder.process.kill()
                     with trio.fail_after(PATIENCE_SECONDS):
@@ -97,7 +97,7 @@ def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) ->
 
 
 def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> None:
-    """An operator revokes its lease. The exit code says that what it did may have been done."""
+    """An operator revokes the lease. The exit code says that the command's work may have been done."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -118,7 +118,7 @@ def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> 
 
 
 def test_the_exit_code_is_that_of_the_command_and_a_signal_ends_it(tmp_path: Path) -> None:
-    """Then the lock is free at once."""
+    """In both cases the lock is free at once."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -148,7 +148,7 @@ async def leader_of(client: Client) -> str:
 
 
 def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> None:
-    """The leader is killed twice; a lock of 5 s is held all the time, and goes at the end of its block."""
+    """The leader is killed twice; a lock of 5 s is held all the time, and is released at the end of its block."""
 
     async def main() -> None:
         async with cluster.client() as client, client.lock("x", ttl_seconds=5) as lock:
@@ -170,7 +170,7 @@ def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> N
 
 
 def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill(tmp_path: Path) -> None:
-    """Nobody renews it. The leader dies at several moments of its life, and the key goes late, but never early."""
+    """Nobody renews the lease. The leader is killed at several moments, and the key goes late, but never early."""
 
     async def main() -> None:
         async with cluster.client() as client:

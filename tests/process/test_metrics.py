@@ -1,4 +1,4 @@
-"""The metrics port of real members: what a scraper sees under load, what a probe is told, and what garbage gets."""
+"""The metrics port of real members: what it answers to a scraper under load, to a probe, and to garbage."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ REVISION, SYNCS = "highwatermark_revision", "highwatermark_log_sync_seconds_coun
 
 
 def metrics_address(server: Server) -> str:
-    """From its ready line: it was given port 0."""
+    """The address from the ready line, because the port was given as 0."""
     line = server._ready.read_text(encoding="utf-8")
     return line.split("metrics=")[1].strip()
 
 
 async def say(address: str, data: bytes) -> bytes:
-    """Everything that is answered to these bytes, until the other side closes: nothing, if it does so at once."""
+    """The whole answer to these bytes until the member closes; empty if it closes at once."""
     host, _, port = address.rpartition(":")
     answer = b""
     async with await trio.open_tcp_stream(host, int(port)) as stream:
-        with contextlib.suppress(trio.BrokenResourceError):  # Closed before it had read all of it.
+        with contextlib.suppress(trio.BrokenResourceError):  # The member closed before it had read all of it.
             await stream.send_all(data)
             async for part in stream:
                 answer += part
@@ -41,7 +41,7 @@ async def say(address: str, data: bytes) -> bytes:
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body; status 0 if there are too many connections, or were a moment ago."""
+    """Status and body; status 0 if there are, or were a moment ago, too many connections."""
     answer = await say(address, f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
     if not answer:
         return 0, ""
@@ -69,7 +69,7 @@ async def scrape_all(cluster: ServerCluster) -> dict[str, dict[str, float]]:
 
 
 async def wait_for(address: str, status: int) -> str:
-    """Until `/readyz` says so: why."""
+    """Wait until `/readyz` answers with this status; returns the reason."""
     while True:
         answer = await get(address, "/readyz")
         if answer[0] == status:
@@ -95,7 +95,7 @@ async def test_the_values_move_under_load_and_every_member_tells_its_own(tmp_pat
             before = after = await scrape_all(cluster)
             nursery.start_soon(load_forever, client)
             while min(after[name][REVISION] - before[name][REVISION] for name in after) < 400:
-                after = await scrape_all(cluster)  # While it runs: a scrape is served beside the load.
+                after = await scrape_all(cluster)  # Scrapes are served beside the load.
             nursery.cancel_scope.cancel()
         (leader,) = [name for name, each in after.items() if each["highwatermark_is_leader"]]
         for name, samples in after.items():
@@ -169,7 +169,7 @@ async def test_a_follower_counts_whom_it_has_sent_to_the_leader(tmp_path: Path) 
                 frame(encode_client_hello()) + frame(encode_request(1, command_request(Put(b"k", b"v"))))
             )
             splitter, bodies = FrameSplitter(FRAME_BYTES_MAX_CLIENT), list[bytes]()
-            while len(bodies) < 2:  # Its hello, and the refusal.
+            while len(bodies) < 2:  # The member's hello, and the refusal.
                 bodies += splitter.feed(bytes(await stream.receive_some()))
 
         name = "highwatermark_refusals_total{not_leader}"

@@ -1,6 +1,6 @@
-"""Overload of real processes: bounds hold, the refusal says which, nobody else pays, and after it all is as before.
+"""Overload of real processes: bounds hold, refusals name them, others are not slowed, and then all is as before.
 
-Nothing here looks at how long anything took: each step waits for what must happen, and has an absolute end.
+No test measures how long anything took: each step waits for what must happen, up to an absolute limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def peak_bytes(server: Server) -> int:
 
 
 class RawClient:
-    """One connection that pipelines what it likes, and reads only when told to."""
+    """One connection that pipelines what it likes, and reads only when the test says so."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -70,7 +70,7 @@ class RawClient:
         return client
 
     async def flood_forever(self, data: bytes) -> None:
-        """Send it again and again; `sent_bytes` stands still while the member takes nothing more."""
+        """Send the data again and again; `sent_bytes` does not change while the member reads nothing more."""
         while True:
             rest = memoryview(data)
             while rest:
@@ -79,7 +79,7 @@ class RawClient:
                 rest = rest[count:]
 
     async def responses(self) -> list[Response]:
-        """Some: at least one."""
+        """The responses that have come, at least one."""
         return [decode_response(body) for body in await self._bodies()]
 
     async def _bodies(self) -> list[bytes]:
@@ -101,7 +101,7 @@ async def leader_of(client: Client) -> tuple[str, str, int]:
 
 
 async def puts_until_stalled(client: Client, greedy: RawClient) -> None:
-    """Single puts, each answered, until the greedy connection has got nothing in while ten of them were carried out."""
+    """Put one by one, each answered, until the greedy connection could send nothing during ten of these puts."""
     number, unmoved, last = 0, 0, -1
     while unmoved < 10:
         number += 1
@@ -111,7 +111,7 @@ async def puts_until_stalled(client: Client, greedy: RawClient) -> None:
 
 
 async def test_a_connection_that_floods_and_reads_nothing_stops_itself_and_nobody_else(tmp_path: Path) -> None:
-    """Its answers wait up to a bound, then its requests do, in its own socket; puts of others are carried out."""
+    """Its answers wait, up to a bound; then its requests wait in its own socket. Puts of others are carried out."""
     with trio.fail_after(SECONDS_MAX), running_cluster(tmp_path, 3, *PATIENT) as cluster:
         async with cluster.client() as client:
             await client.put(b"big", BIG)
@@ -139,7 +139,7 @@ async def test_a_connection_that_floods_and_reads_nothing_stops_itself_and_nobod
 async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members with a bound so small that what one read of a socket holds passes it; every put is answered."""
+    """The members' bound is so small that one read of a socket holds more requests; still every put is answered."""
     monkeypatch.setattr(servers, "hwm", hwm_with_a_small_bound)
     count = 4_000
     flood = [frame(encode_request(number, command_request(Put(b"k", b"v")))) for number in range(1, count + 1)]
@@ -170,7 +170,7 @@ async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so
 
 
 def hwm_with_a_small_bound(*arguments: str | Path) -> list[str]:
-    """The command line of `hwm`, but that OPEN_MAX proposals may be open: no option says that."""
+    """The command line of `hwm`, but with OPEN_MAX as the bound on open proposals, for which there is no option."""
     program = (
         "import functools, runpy, kvstore.cli.serve as serve;"
         f"serve.RaftConfig = functools.partial(serve.RaftConfig, proposals_pending_max={OPEN_MAX});"

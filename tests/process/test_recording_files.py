@@ -1,7 +1,6 @@
-"""The whole of production in one process, threads and sockets included, over disks that remember what they synced.
+"""All production code in one process, including threads and sockets, over disks that record what they synced.
 
-For every acknowledged write, at the moment when its answer has come: its bytes were in a sync that had completed, on a
-majority of the members.
+When the answer to a write has come, its bytes must already be in a completed sync on a majority of the members.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.timeout(60)]
 
 
 class RecordingFiles:
-    """Passes everything on, and keeps what was written and then synced, in the order of completion."""
+    """Passes every call on, and records what was written and then synced, in the order of completion."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -1,4 +1,4 @@
-"""`kill -9` on real processes: whatever was acknowledged is there, once, whoever dies and whenever."""
+"""`kill -9` on real processes: each acknowledged write is there once, whichever member dies, and whenever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITERS = 6
 
 
 class Ledger:
-    """What writers were told."""
+    """The outcomes that writers were told."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[bytes, bytes] = {}
@@ -80,7 +80,7 @@ async def under_load(cluster: ServerCluster, disturb: Callable[[Client, Ledger],
 
 
 async def until_applied(client: Client, node_id: str, revision: int) -> None:
-    """A follower learns the mark within a heartbeat."""
+    """Wait until a member has applied it: a follower learns the mark within a heartbeat."""
     while True:
         if (await client.status(node_id)).revision >= revision:
             return
@@ -125,7 +125,7 @@ async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) ->
             for _ in range(kills):
                 server = cluster.servers[chance.choice(sorted(cluster.servers))]
                 server.kill()
-                await trio.sleep(chance.random() * 0.3)  # The moment of the next one, not a synchronisation.
+                await trio.sleep(chance.random() * 0.3)  # A random moment for the next kill.
                 server.start()
                 await trio.to_thread.run_sync(server.wait_ready)
 
@@ -134,7 +134,7 @@ async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) ->
 
 @pytest.mark.parametrize("cuts", [2, pytest.param(4, marks=pytest.mark.slow)])
 async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_path: Path, cuts: int) -> None:
-    """A power cut, but for the page cache: every member comes back from its folder alone."""
+    """Like a power cut, except for the page cache: every member comes back from its folder alone."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -147,7 +147,7 @@ async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_p
 
 
 async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tmp_path: Path) -> None:
-    """Retention lets the log pass the mark; the one that was away catches up and has the same state.
+    """By the retention bound the log is cut beyond the mark; the absent member catches up and has the same state.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -176,7 +176,7 @@ async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tm
 
 
 async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path: Path) -> None:
-    """SIGSTOP: its connections stand and it answers nothing; clients leave it after the attempt time-out."""
+    """After SIGSTOP its connections stay open and it answers nothing; clients leave it after the attempt time-out."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -192,7 +192,7 @@ async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path
 
 
 async def test_a_leader_that_is_asked_to_stop_under_load_exits_cleanly_and_loses_nothing(tmp_path: Path) -> None:
-    """SIGTERM: what it refuses from then on certainly had no effect, and goes to the next leader."""
+    """Writes that it refuses after SIGTERM certainly had no effect, so clients send them to the next leader."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -208,7 +208,7 @@ async def test_a_leader_that_is_asked_to_stop_under_load_exits_cleanly_and_loses
 
 
 async def test_without_a_majority_a_write_ends_in_a_clear_error_within_its_deadline(tmp_path: Path) -> None:
-    """Never done, never hanging; local reads go on."""
+    """A write neither succeeds nor hangs; local reads go on."""
     with running_cluster(tmp_path, 3) as cluster, trio.fail_after(60):
         async with cluster.client() as client:
             await client.put("a", "1")

@@ -1,4 +1,4 @@
-"""Watches, leases, locks and ranges recorded over real servers while a leader is killed: the audit proves the run."""
+"""Watches, leases, locks and ranges are recorded over real servers while a leader is killed; the audit passes."""
 
 from __future__ import annotations
 

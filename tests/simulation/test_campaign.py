@@ -1,4 +1,4 @@
-"""Many seeds at once, the command, and a failure that can be sent from one process to another."""
+"""Campaigns of many seeds, the command, and failures that one process can send to another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_violation_travels_between_processes() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
-    """Seeds are independent: where they run makes no difference."""
+    """Seeds are independent, so it makes no difference in which process they run."""
     *_, totals = run_campaign(1, 4, jobs=2)
     alone = [run_seed(seed) for seed in range(1, 5)]
 
@@ -52,7 +52,7 @@ def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_campaign_that_ends_early_leaves_no_process_behind() -> None:
-    """Whoever takes no more totals closes it."""
+    """A caller that wants no more totals closes the generator."""
     steps = run_campaign(1, None, jobs=2)
 
     next(steps)
@@ -137,7 +137,7 @@ def test_json_is_all_that_is_on_stdout() -> None:
 
 
 def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
-    """Wrong flags are told, not guessed at."""
+    """A wrong flag is an error, and its meaning is not guessed."""
     done = CliRunner().invoke(simulate, ["--trace"])
 
     assert done.exit_code == 2
@@ -145,12 +145,12 @@ def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
 
 
 def hit(*, seeds: int, but: str | None = None) -> Totals:
-    """A campaign of so many seeds that has hit all wanted marks, or all but one."""
+    """The totals of a campaign of so many seeds that has hit all wanted marks, or all except one."""
     return Totals(seeds=seeds, covered=Counter({mark: seeds for mark in WANTED if mark != but}))
 
 
 def test_every_kind_of_fault_is_wanted_of_a_long_run() -> None:
-    """A kind that is added tomorrow is, too."""
+    """A new kind must be wanted, too."""
     assert set(KINDS) <= set(WANTED)
     assert {FIGURE_8, "truncated", "stepped_down"} <= set(WANTED)
 
@@ -167,7 +167,7 @@ def test_a_long_campaign_that_never_hit_any_one_of_the_wanted_marks_has_not_reac
 def test_a_long_campaign_that_never_hit_a_wanted_mark_fails_and_says_which(
     mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short one only tells."""
+    """A short campaign only reports missing marks."""
 
     def simulated(totals: Totals) -> Result:
         monkeypatch.setattr("harness.sim.cli.campaign", lambda *_: totals)
@@ -184,7 +184,7 @@ def test_a_long_campaign_that_never_hit_a_wanted_mark_fails_and_says_which(
 
 
 def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
-    """Rare is shown; never is what fails."""
+    """A rare mark is only shown; a mark that is never hit fails the campaign."""
     assert is_too_rare("truncated", 49, 1_000)
     assert not is_too_rare("truncated", 50, 1_000)
     assert not is_too_rare("nobody wants this", 0, 1_000)
@@ -192,7 +192,7 @@ def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
 
 @pytest.mark.parametrize(("terms_at_3", "is_figure_8"), [((2, 2, 4), True), ((2, 4, 4), False)])
 def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_figure_8: bool) -> None:
-    """Raft §5.4.2: an entry of an old term is cut while it is on a majority, and only then."""
+    """Raft §5.4.2: the mark is for an entry of an old term that is cut while it is on a majority."""
     logs = [SimpleNamespace(durable=SimpleNamespace(term_at={3: term}.get)) for term in terms_at_3]
     members = {f"n{number}": SimpleNamespace(node_id=f"n{number}", logs=copy) for number, copy in enumerate(logs)}
     covered: set[str] = set()
@@ -206,7 +206,7 @@ def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_
 
 
 def test_a_bad_plan_file_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
-    """As everywhere in the harness."""
+    """Bad input ends so everywhere in the harness."""
     path = tmp_path / "bad.toml"
     path.write_text("seed = 1\nuntil_ns = 'soon'", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""A net that never caught anything proves nothing: a handful of mutants, found within seconds by the rules they break.
+"""Rules that never caught anything prove nothing: they find a handful of mutants within seconds.
 
 `hwm-harness mutants` hunts all of them, for as long as it takes.
 """
@@ -30,7 +30,7 @@ QUICK = {
 
 @pytest.mark.timeout(150)
 def test_the_simulator_finds_what_was_broken_on_purpose(tmp_path: Path) -> None:
-    """The hunt sees that the same seeds pass on the code as it is."""
+    """The hunt also checks that the same seeds pass on the unchanged code."""
     wanted = [mutant for mutant in load_catalogue() if mutant.name in QUICK]
     hunt = Hunt(wanted, Copies(tmp_path), Workers(), first_seed=1, seeds_max=SEEDS_MAX, jobs=2)
 

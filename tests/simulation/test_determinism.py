@@ -1,4 +1,4 @@
-"""One seed is one run, bit for bit: that is what makes a failure a thing that can be studied."""
+"""One seed is one run, bit for bit, so every failure can be replayed and studied."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.sim.simulation import SeedResult, run_seed
 from raft import RaftCore, Ready
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = (3, 5, 24)  # Some with a service and clients, some on the node itself.
+SEEDS = (3, 5, 24)  # Some with a service and clients, some with programs that call the node.
 
 
 @cache
 def first_run(seed: int) -> SeedResult:
-    """What all tests of this file compare with: a run takes a second."""
+    """The run with which all tests of this file compare; it is made only once, because it takes a second."""
     return run_seed(seed)
 
 
@@ -34,13 +34,13 @@ def test_a_seed_run_twice_gives_the_same_trace() -> None:
 
 
 def test_another_seed_gives_another_trace() -> None:
-    """The hash is of the run, not of the program."""
+    """The hash depends on the run, not only on the program."""
     assert len({first_run(seed).trace_hash for seed in SEEDS}) == len(SEEDS)
 
 
 @pytest.mark.timeout(60)
 def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
-    """PYTHONHASHSEED reorders sets of strings; nothing that decides may depend on such an order."""
+    """PYTHONHASHSEED changes the order of sets of strings, so no decision may depend on such an order."""
     program = (
         "import sys; from harness.sim.simulation import run_seed\n"
         "print(*(run_seed(int(seed)).trace_hash for seed in sys.argv[1:]))"
@@ -56,12 +56,12 @@ def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
 
 
 def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the order of a set could decide it unseen: each link has delays of its own."""
+    """Otherwise a set's order could decide it, and nobody would notice, because each link has its own delays."""
     expected, take_ready = first_run(SEEDS[0]).trace_hash, RaftCore.take_ready
 
     def take_in_another_order(core: RaftCore) -> Ready:
         ready = take_ready(core)
-        ready.send.sort(key=lambda sent: sent[0], reverse=True)  # Stable: messages to one peer keep their order.
+        ready.send.sort(key=lambda sent: sent[0], reverse=True)  # Stable: a peer's messages keep their order.
         return ready
 
     monkeypatch.setattr(RaftCore, "take_ready", take_in_another_order)

@@ -1,4 +1,4 @@
-"""The picture of a run: one page, whole, that says what happened."""
+"""The diagram of a run: one complete page that shows what happened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.sim.simulation import Simulation
 from tests.simulation.support.deliberate_bugs import votes_go_to_logs_that_are_behind
 
 SVG = "{http://www.w3.org/2000/svg}"
-WHOLE_RUN = 20_000  # Events: what is among the last ones is a matter of the timing of the code.
+WHOLE_RUN = 20_000  # So many events; which ones are the last depends on the code's timing.
 A_KILL = Path(__file__).parent / "regressions" / "a-vote-for-a-log-that-is-behind.toml"
 
 
@@ -60,7 +60,7 @@ def titles(parent: ElementTree.Element) -> list[str]:
 
 
 def a_plan_that_shows_it(path: Path) -> Path:
-    """Several kills, and the first seed from 8 on by which one makes a bad leader, whatever the timing of the code."""
+    """A plan with several kills, and the first seed from 8 on with which one of them leads to a bad leader."""
     kill = read_plan(A_KILL).faults[0]
     kills = tuple(replace(kill, at_ns=at_ms * MILLISECOND_NS) for at_ms in range(150, 1_300, 150))
     plan = replace(read_plan(A_KILL), until_ns=1_500 * MILLISECOND_NS, faults=kills)
@@ -106,7 +106,7 @@ def test_as_many_events_are_drawn_as_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_run_that_is_recorded_is_the_same_run() -> None:
-    """Looking on changes nothing: the trace hash says so, with clients and without."""
+    """By the trace hash, recording changes nothing, with clients and without."""
     with_clients = next(plan for plan in map(draw_plan, range(1, 40)) if plan.load.with_service)
     for plan in (read_plan(A_KILL), with_clients):
         recorded = RecordedSimulation(plan, last=10)

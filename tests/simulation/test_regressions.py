@@ -1,4 +1,4 @@
-"""What the simulator once found: the seed that showed it, and the smallest scenario that shows it directly.
+"""Bugs that the simulator once found: the seed that showed each, and the smallest scenario that shows it directly.
 
 A seed stands for one run only as long as the plan's draws and the production code make the same choices, so the
 direct scenario is the test that lasts; the seeds stay because they failed once.
@@ -33,7 +33,7 @@ PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_small_plan_that_failed_once_passes(path: Path) -> None:
-    """These say what they do themselves: they mean the same when the draws of seeds have changed."""
+    """A plan file states every step, so it stays the same run when the draws of seeds change."""
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# Showed once "), "the first line is a comment that says what it showed"
 
@@ -41,7 +41,7 @@ def test_a_small_plan_that_failed_once_passes(path: Path) -> None:
 
 
 def test_there_are_small_plans() -> None:
-    """A folder that moved would be a test that cannot fail."""
+    """If the folder moved, the test above would find no plans and could not fail."""
     assert len(PLANS) >= 2
 
 
@@ -52,7 +52,7 @@ def test_a_seed_that_failed_once_passes(seed: int) -> None:
 
 
 def a_leader_that_compacted_all(*, commands: int) -> Bench:
-    """Its no_op and the commands are committed with s2, in a snapshot and forgotten; s3 has said nothing yet."""
+    """It has committed its no_op and the commands with s2, and compacted them; s3 has not answered yet."""
     leader = a_leader(term=1)
     for number in range(commands):
         leader.propose(f"command {number}")
@@ -65,10 +65,10 @@ def a_leader_that_compacted_all(*, commands: int) -> Bench:
 
 
 def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compacted() -> None:
-    """Raft §7. Found by a seed: next_index 1 looked sendable, because "before the log" has a term, which is 0."""
+    """Raft §7. A seed found that next_index 1 seemed valid, because the position before the log has a term: 0."""
     leader = a_leader_that_compacted_all(commands=1)
 
-    leader.core.peer_unreachable("s3")  # Nothing is confirmed: next_index is 1 again.
+    leader.core.peer_unreachable("s3")  # s3 has confirmed nothing, so next_index is 1 again.
     leader.heartbeat()
 
     assert "s3" in leader.snapshot_wanted

@@ -39,7 +39,7 @@ MARKS = {
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("profile", [profile.name for profile in PROFILES])
 def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> None:
-    """A plan that fails without a defect would find every defect; one that commits nothing would find none."""
+    """A plan that fails without a bug would seem to find every bug; one that commits nothing would find none."""
     result = result_of(profile)
 
     assert result.violation is None
@@ -77,7 +77,7 @@ def result_of(profile: str) -> SeedResult:
 
 @pytest.mark.timeout(120)
 def test_fresh_seeds_hold_every_rule() -> None:
-    """Each run of the suite sees worlds that nobody has seen before. The message names the seed that failed."""
+    """Each run of the suite tries new seeds. The message names the seed that failed."""
     first_seed = int.from_bytes(os.urandom(5), "big")
 
     for seed in range(first_seed, first_seed + FRESH_SEEDS):

@@ -58,7 +58,7 @@ class Watched:
     window: int
     is_given_window: bool = False
     checked: int = 0  # Messages.
-    next_revision: int = 0  # What the client knows.
+    next_revision: int = 0  # The next revision that the client expects.
 
     def wants(self, change: Change) -> bool:
         unwanted = WatchFlag.NO_DELETIONS if change.kind == "delete" else WatchFlag.NO_PUTS
@@ -81,7 +81,7 @@ class HubModel(RuleBasedStateMachine):
     # Writes.
 
     def _note(self, machine: KvMachine, written: list[bytes]) -> None:
-        """Add the changes of one command, in its order, as the records tell them."""
+        """Add the changes of one command, in the command's order, as the records show them."""
         for key in written:
             before = self.records.get(key)
             record = machine.get(key).record
@@ -221,7 +221,7 @@ class HubModel(RuleBasedStateMachine):
 
     @rule()
     def come_to_rest(self) -> None:
-        """Whoever has room and window was sent everything; the others were sent a prefix."""
+        """A watch with room and window was sent everything; the others were sent a prefix."""
         self.world.run()
         self.check_messages()
         for watched in self.watched:
@@ -237,7 +237,7 @@ class HubModel(RuleBasedStateMachine):
         return [Change(each.kind, each.key, each.record, None, each.revision) for each in found]
 
     def _check(self, watched: Watched) -> None:
-        """What was sent is a prefix of what is due, in whole revisions; and progress is true."""
+        """Assert that a prefix of the due changes was sent, in whole revisions, and that progress messages are true."""
         seen = watched.seen
         due = self._due(watched)
         assert seen.changes == due[: len(seen.changes)]
@@ -267,7 +267,7 @@ class HubModel(RuleBasedStateMachine):
             if len(watched.seen.messages) > watched.checked:
                 self._check(watched)
             end = watched.seen.cancelled
-            if end is not None:  # Something that it was not sent, or may not have been, is gone.
+            if end is not None:  # A change is gone that it was not sent, or may not have been sent.
                 assert end.reason == "compacted"
                 assert watched.next_revision < end.oldest_revision == self.world.machine.history.first_revision
                 self.watched.remove(watched)
@@ -293,5 +293,5 @@ def _record(fields: RecordModel | None) -> Record | None:
 
 @pytest.mark.parametrize("examples", [20, pytest.param(400, marks=pytest.mark.slow)])
 def test_the_hub_tells_what_the_model_tells(examples: int) -> None:
-    """Whatever the order of changes, reads, windows and lost connections."""
+    """This holds for any order of changes, reads, windows and lost connections."""
     run_state_machine_as_test(HubModel, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -1,4 +1,4 @@
-"""Watches at the service, byte by byte: what is judged, what is answered, and what counts as in use."""
+"""Watches at the service, byte by byte: which requests are refused, how they are answered, what counts as in use."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def put_body(request_id: int, key: bytes = b"a", value: bytes = b"v") -> bytes:
 
 
 def messages(client: RawClient, watch_id: int) -> list[WatchMessage]:
-    """Take what came about a watch; other responses stay."""
+    """Take the messages about a watch; other responses stay."""
     client.fetch()
     responses = [decode_response(body) for body in client.bodies]
     client.bodies = [body for body, each in zip(client.bodies, responses, strict=True) if each.request_id != watch_id]
@@ -91,7 +91,7 @@ def test_a_watch_is_answered_at_once_then_with_events_and_at_its_end_with_a_reas
 
 
 def test_a_watch_is_no_open_request_but_its_connection_is_in_use(cluster: Cluster) -> None:
-    """It takes no place among the unanswered requests; and a connection that watches gives its place to nobody."""
+    """It takes no place among the unanswered requests; and a connection with a watch is not closed for another one."""
     client = RawClient(cluster)
     assert client.service.is_idle(1)
 
@@ -105,7 +105,7 @@ def test_a_watch_is_no_open_request_but_its_connection_is_in_use(cluster: Cluste
 
 
 def test_requests_about_a_watch_that_has_ended_are_ignored(cluster: Cluster) -> None:
-    """The member may have cancelled it while they were on their way."""
+    """The member may have cancelled the watch while such requests were on their way."""
     client = RawClient(cluster)
     for body in (unwatch_body(7), window_body(7, 10), progress_body(7)):
         client.send(frame(body))
@@ -229,7 +229,7 @@ def test_a_connection_that_does_not_read_is_sent_a_bounded_amount_and_still_gets
 
 
 def test_a_follower_tells_of_what_it_has_applied(quick_folder: Path) -> None:
-    """It completes no request, and still its watches hear of each change at once."""
+    """A follower completes no request, but its watches get each change at once."""
     cluster = Cluster(quick_folder / "three", 3)
     client = cluster.client()
     client.do(RaiseFeatureLevel(2))
@@ -250,7 +250,7 @@ def test_a_follower_tells_of_what_it_has_applied(quick_folder: Path) -> None:
 
 
 def test_the_numbers_of_the_requests_and_messages_are_fixed() -> None:
-    """They are on the wire between builds."""
+    """Different builds exchange them."""
     kinds = (RequestKind.WATCH, RequestKind.UNWATCH, RequestKind.WATCH_WINDOW, RequestKind.WATCH_PROGRESS)
     assert [int(kind) for kind in kinds] == [13, 14, 15, 16]
     assert [int(kind) for kind in MessageKind] == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Real processes: a cluster grows, loses a machine and its first leader, by the guide's recipes and under writes."""
+"""Real processes under writes: by the guide's recipes a cluster grows, and loses a machine and its first leader."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Machines:
         self.servers: dict[str, Server] = {}
 
     def address(self, node_id: str) -> str:
-        """Where clients reach it."""
+        """The address at which clients reach a member."""
         return f"127.0.0.1{self._ports[f':710{node_id[1:]}']}"
 
     def carry_out(self, lines: str) -> str:
-        """All of them, in order; returns what they print."""
+        """Carry out all these lines in order; returns what they print."""
         printed = ""
         for line in lines.splitlines():
             words = shlex.split(re.sub(r":7[01]0\d", lambda found: self._ports[found[0]], line))
@@ -54,7 +54,7 @@ class Machines:
                 alive = ",".join(map(self.address, self.servers))
                 done = subprocess.run(
                     hwm(*words[1:], "--endpoints", alive), capture_output=True, text=True, timeout=75, check=False
-                )  # Longer than it waits itself, so that it says what it has waited for.
+                )  # Longer than the command itself waits, so that it can say what it waited for.
                 assert done.returncode == 0, (line, done.stderr)
                 printed = done.stdout
         return printed
@@ -64,7 +64,7 @@ class Machines:
 
 
 async def test_the_recipes_for_members_run_as_they_are_written_under_writes(tmp_path: Path) -> None:
-    """One, three, five; one leads, is killed and replaced; a leader is removed. What was written is there, once."""
+    """One member, three, five; a leader is killed and replaced, another is removed. Each write is there once."""
     one, three, five, replace, remove, transfer = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
     machines, ledger = Machines(tmp_path), Ledger()
     try:

@@ -1,4 +1,4 @@
-"""What is documented is run: the examples, the code of docs/reference/client.md, its options and exit codes."""
+"""The documentation is run: the examples, and the code, options and exit codes of docs/reference/client.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_replicated_example_does_each_job_once(tmp_path: Path) -> None:
 
 
 def test_no_connection_of_the_replicated_example_can_be_given_the_port_of_a_member() -> None:
-    """A member dials those that do not listen yet. Its own end of that connection must not be their port."""
+    """A member dials others that do not listen yet. Its own end of such a connection must not take their port."""
     find = runpy.run_path(str(ROOT / "examples" / "replicated_service.py"))["free_addresses"]
     ports = [int(address.rpartition(":")[2]) for address in find(200)]
 

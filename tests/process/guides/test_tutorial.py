@@ -26,14 +26,14 @@ SHOWN = re.compile(r"```(sh|text|python)\n(.*?)```", re.DOTALL)
 
 
 def with_free_ports(page: str) -> str:
-    """The same page, with another port for each that it names."""
+    """The same page, with a free port in place of each port that it names."""
     named = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", page)))
     ports = dict(zip(named, map(str, free_ports(len(named))), strict=True))
     return re.sub(r"127\.0\.0\.1:(\d+)", lambda found: f"127.0.0.1:{ports[found[1]]}", page)
 
 
 def make_commands(folder: Path) -> None:
-    """What an installation puts on the path, for the packages of this checkout and this interpreter."""
+    """Make the commands that an installation puts on the path, for this checkout and this interpreter."""
     folder.mkdir()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     python = shlex.quote(sys.executable)
@@ -67,7 +67,7 @@ def run_script(script: str, folder: Path, commands: Path) -> str:
 
 
 def missing_line(wanted: str, said: str) -> str | None:
-    """The first line of `wanted` that does not come in `said`, in order and whatever is between. Spaces are alike."""
+    """The first line of `wanted` that `said` lacks; `said` may have others in between. Any white space is equal."""
     lines = iter([line.split() for line in said.splitlines()])
     for line in wanted.splitlines():
         if line.split() not in lines:

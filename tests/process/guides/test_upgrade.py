@@ -1,4 +1,4 @@
-"""Two builds side by side: a cluster goes from one to the next member by member, under writes
+"""Two builds side by side: under writes, a cluster goes from one build to the next, member by member
 (docs/reference/versions.md).
 """
 
@@ -29,7 +29,7 @@ WRITERS = 2
 
 
 async def replaced(server: Server, build: Path | None) -> None:
-    """Its process is asked to end, and the other build starts on its folder."""
+    """Ask the server's process to end, and start the other build on its folder."""
     server.send_signal(signal.SIGTERM)
     assert await trio.to_thread.run_sync(server.wait) == 0, server.log.read_text()
     server.build = build
@@ -45,7 +45,7 @@ async def the_leader(client: Client) -> str:
 
 
 async def note(client: Client) -> Response:
-    """Ask the leader for what only the next build can, in the words of its own clients."""
+    """Send the leader the command that only the next build has, as that build's clients send it."""
     address = await the_leader(client)
     host, _, port = address.rpartition(":")
     splitter = FrameSplitter(1 << 20)
@@ -61,7 +61,7 @@ async def note(client: Client) -> Response:
 
 
 async def is_not_taken(client: Client) -> None:
-    """Whoever leads: what a member of the older build could not apply is refused before it is in any log."""
+    """Whichever member leads, a command that the older build could not apply is refused before it is in any log."""
     answer = await note(client)
     assert (answer.code, answer.fields[0]) == (ResultCode.INVALID_REQUEST, Reason.UNKNOWN_KIND)
     with pytest.raises(LevelRefused):
@@ -69,7 +69,7 @@ async def is_not_taken(client: Client) -> None:
 
 
 async def run(line: str, cluster: ServerCluster, build: Path) -> subprocess.CompletedProcess[bytes]:
-    """A line of a recipe, with the new build."""
+    """Run a line of a recipe with the new build."""
     program, *words = line.split()
     assert program == "hwm"
     options = in_build(build)
@@ -119,7 +119,7 @@ async def upgraded_under_writes(cluster: ServerCluster, build: Path, client: Cli
 
 
 async def is_refused_from_now_on(server: Server, build: Path, client: Client, ledger: Ledger) -> None:
-    """The older build stops at the entry that its log has, says why, and has harmed nothing."""
+    """The older build stops at the entry that its log has, says why, and does no harm."""
     server.send_signal(signal.SIGTERM)
     await trio.to_thread.run_sync(server.wait)
     said_before = len(server.log.read_text())
@@ -139,7 +139,7 @@ async def is_refused_from_now_on(server: Server, build: Path, client: Client, le
 
 
 def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> None:
-    """No acknowledged write is lost; nothing new is used before all can; then the older build is refused."""
+    """No write is lost; nothing new is used before every member knows it; then the older build is refused."""
     build = make_next_build(tmp_path / "next")
 
     async def main(cluster: ServerCluster) -> None:
@@ -163,7 +163,7 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_with_the_remedy_and_goes_on_as_that_build(
     tmp_path: Path,
 ) -> None:
-    """It took nothing of it, so nothing is in the way of the newer build; and it does not hang up for ever."""
+    """It stores nothing of the unknown form, so the newer build can start. It ends, instead of closing connections."""
     build = make_next_build(tmp_path / "next", NEWER_MEMBERS)
 
     async def main(cluster: ServerCluster) -> None:

@@ -1,4 +1,4 @@
-"""A program whose work under a lock cannot be interrupted. A test runs it as a process, and stops it.
+"""A program that shields its work under a lock from cancellation. A test runs it as a process, and stops it.
 
     lock_holder.py write LOCK KEY
     lock_holder.py replace LOCK KEY VALUE [unguarded] [paused]

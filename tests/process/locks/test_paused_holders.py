@@ -40,7 +40,7 @@ END = b"end"
 
 
 class Holder:
-    """A process of `lock_holder`, and what it has reported."""
+    """A process that runs `lock_holder`, and its reports."""
 
     def __init__(self, folder: Path, cluster: ServerCluster, name: str, *arguments: str) -> None:
         self.name = name
@@ -59,15 +59,15 @@ class Holder:
 
     @property
     def fence(self) -> int:
-        """The fence of its last lock under which it has written; 0 if there was none."""
+        """The fence of the last lock under which it has written; 0 if it has written under none."""
         return max((line["fence"] for line in self.reports("wrote")), default=0)
 
     def refusals(self, fence: int) -> list[str]:
-        """What the refused writes of this fence said."""
+        """The errors of the refused writes with this fence."""
         return [line["error"] for line in self.reports("refused") if line["fence"] == fence]
 
     async def writes_above(self, fence: int) -> int:
-        """Wait until it has written under a greater fence; returns this fence."""
+        """Wait until it has written under a greater fence; returns that fence."""
         with trio.fail_after(PATIENCE_SECONDS):
             while self.fence <= fence:
                 await self._runs_on()
@@ -116,7 +116,7 @@ class Holder:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerCluster]:
-    """Three members, for all tests."""
+    """Three members, which all tests of this file share."""
     with running_cluster(tmp_path_factory.mktemp("members"), 3) as members:
         yield members
 
@@ -167,8 +167,8 @@ async def _note_fences(changes: Watch, fences: list[int]) -> None:
 
 
 async def _is_refused_after_a_pause(client: Client, first: Holder, second: Holder) -> bool:
-    """One round. Returns False, and shows nothing, if the holder had lost the lock before it was stopped: on a machine
-    that has no time for it, its lease ends without a pause."""
+    """One round. Returns False if the holder had lost the lock before it was stopped, so that the round shows nothing:
+    on a busy machine its lease may end without a pause."""
     await first.pause()
     fence = first.fence
     if second.fence > fence or first.refusals(fence):

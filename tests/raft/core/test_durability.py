@@ -1,4 +1,4 @@
-"""The order of durability: nothing is said before it is true on disk.
+"""The order of durability: a member sends nothing that is not yet true on its disk.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -32,7 +32,7 @@ from tests.raft.support.core_fixture import (
 
 
 def test_a_vote_leaves_when_it_is_durable() -> None:
-    """A crash between the two could make it a second vote in the term.
+    """If the vote left first, a crash could let the member vote a second time in the term.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -73,7 +73,7 @@ def test_an_acknowledgement_leaves_when_the_entries_are_durable() -> None:
 
 
 def test_acknowledgements_of_one_write_leave_as_one() -> None:
-    """They are cumulative; the last read counter goes with them."""
+    """Acknowledgements are cumulative; the last read counter is sent with them."""
     follower = a_follower(term=1)
 
     follower.core.step("s2", append(1, (0, 0), [1], read_counter=1))
@@ -100,7 +100,7 @@ def test_each_acknowledgement_waits_for_its_own_write_only() -> None:
 
 
 def test_a_heartbeat_is_answered_without_a_disk() -> None:
-    """It proves only what is durable here already; so a slow disk does not look like a silent member."""
+    """The answer claims only what is durable here already. So a slow disk does not look like a silent member."""
     follower = a_follower(term=1, log_terms=[1])
     follower.step("s2", append(1, (1, 1), [1]))
 
@@ -110,7 +110,7 @@ def test_a_heartbeat_is_answered_without_a_disk() -> None:
 
 
 def test_a_repeated_append_is_not_acknowledged_before_its_first_copy_is_durable() -> None:
-    """It brings nothing new, yet it proves entries that are still on their way to the disk."""
+    """A repeat adds nothing, but an answer would claim entries that are still on their way to the disk."""
     follower = a_follower(term=1, log_terms=[1])
     for message in (append(1, (1, 1), [1]), append(1, (1, 1), [1]), heartbeat(1, (2, 1))):
         follower.step("s2", message)
@@ -132,7 +132,7 @@ def test_the_first_heartbeat_of_a_new_term_waits_for_that_term() -> None:
 
 
 def test_a_rejection_of_a_new_term_waits_for_that_term() -> None:
-    """For a rejection the term is all that has to be durable.
+    """A rejection needs only the term to be durable.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -154,7 +154,7 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
     candidate.take_sent()
     candidate.step("s2", VoteResponse(term=2, granted=True))
     assert candidate.sent == []
-    assert candidate.core.role is Role.CANDIDATE  # One of three: its own vote is not on disk yet.
+    assert candidate.core.role is Role.CANDIDATE  # One vote of three: its own is not on disk yet.
 
     candidate.persist()
 
@@ -163,7 +163,7 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
 
 
 def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
-    """Entries of an older term were under way when the campaign began; only the second write has the vote.
+    """A write of older entries was under way when the campaign began; only the second write contains the vote.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -192,7 +192,7 @@ def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
 
 
 def test_a_pre_vote_request_waits_for_the_log_tail_that_it_announces() -> None:
-    """A pre-vote waits only for the tail; its term was durable long ago.
+    """A pre-vote waits only for the log's tail, because its term was durable long ago.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -229,7 +229,7 @@ def test_only_append_requests_may_race_the_leaders_own_disk() -> None:
 
 
 def test_the_leaders_own_copy_counts_only_once_durable() -> None:
-    """With one follower: their two copies are needed, and both on disk.
+    """With one follower both copies are needed, and both must be on disk.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -259,7 +259,7 @@ def test_a_majority_without_the_leader_commits_but_the_leader_applies_when_it_is
 
 
 def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
-    """Although the leader says that it is committed (docs/reference/specification.md#32-copies-count-when-durable)."""
+    """Even if it is committed by the leader's word (docs/reference/specification.md#32-copies-count-when-durable)."""
     follower = a_follower(term=1)
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=1))
@@ -270,7 +270,7 @@ def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
 
 
 def test_term_and_vote_are_written_with_or_before_the_entries_of_that_term() -> None:
-    """They are in the same write here, hard state first.
+    """Here they are in the same write, with the hard state first.
 
     See docs/reference/specification.md#33-term-and-vote-come-first.
     """
@@ -297,7 +297,7 @@ def test_an_acknowledgement_whose_entries_were_cut_before_it_could_leave_never_l
 
 
 def test_what_waited_in_an_older_term_is_not_said_in_a_newer_one() -> None:
-    """A vote of term 2 waits for the disk; the member moves to term 3 before. Only the newer hard state is written."""
+    """A vote of term 2 waits for the disk when the member moves to term 3. Only the newer hard state is written."""
     voter = a_follower(term=1)
     voter.core.step("s2", vote_request(2))
     voter.core.step("s3", vote_request(3))
@@ -335,7 +335,7 @@ def test_a_slow_disk_makes_no_queue_without_an_end() -> None:
 
 
 def test_after_a_restart_what_the_log_holds_counts_as_durable() -> None:
-    """Recovery has proven it before the core starts (docs/reference/specification.md#35-recovery)."""
+    """Recovery has verified the log before the core starts (docs/reference/specification.md#35-recovery)."""
     member = Bench(term=3, log_terms=[1, 2, 3])
 
     assert member.core.durable_index == 3

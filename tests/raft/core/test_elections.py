@@ -35,7 +35,7 @@ from tests.raft.support.core_fixture import (
 
 
 def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() -> None:
-    """It has nobody to wait for; its vote and its entries still count only when durable."""
+    """It waits for nobody, but its vote and its entries still count only when durable."""
     alone = Bench(peers=())
     assert alone.core.next_deadline == 0
 
@@ -50,7 +50,7 @@ def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() ->
 
 
 def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
-    """Thesis §4.1: it joins with an empty log and the members' configuration, and is told of its own."""
+    """Thesis §4.1: it joins with an empty log and the others' configuration, and later gets one that contains it."""
     s9 = Bench("s9", configuration=configuration_of("s1", "s2"))
 
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_a_pre_vote_request_moves_no_term_on_either_side() -> None:
 
 
 def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
-    """Its term is its own, and says nothing about the wish that it grants."""
+    """The answer has the voter's own term, which need not be the one that was asked for."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -90,7 +90,7 @@ def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
 
 
 def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
-    """Else two of three could refuse each other for ever (docs/reference/specification.md#78-elections)."""
+    """Otherwise two of three could refuse each other for ever (docs/reference/specification.md#78-elections)."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -100,7 +100,7 @@ def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
 
 
 def test_two_of_three_that_could_refuse_each_other_for_ever_elect_a_leader() -> None:
-    """s2 has the higher term, s3 the longer log, s1 is gone: s3's refusal by s2 moves it, and then it wins."""
+    """s1 is gone, s2 has the higher term, s3 the longer log: s2's refusal raises s3's term, and then s3 wins."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1, 2]}, terms={"s1": 2, "s2": 7, "s3": 2})
     cluster.crash("s1")
 
@@ -120,7 +120,7 @@ def test_a_pre_vote_answer_to_an_older_wish_does_not_count() -> None:
 
 
 def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_returns() -> None:
-    """Thesis §9.6: what pre-vote is for."""
+    """Thesis §9.6: this is the purpose of pre-vote."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     term = cluster["s1"].core.term
@@ -138,7 +138,7 @@ def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_re
 
 
 def test_a_pre_candidate_that_a_majority_refuses_waits_as_a_follower() -> None:
-    """It cannot win now; a grant that comes later must not count any more."""
+    """It cannot win any more, and a grant that comes later must not count."""
     asker = a_follower(term=4, log_terms=[1])
     asker.time_out()
 
@@ -165,7 +165,7 @@ def test_a_pre_vote_for_a_log_that_is_behind_is_refused() -> None:
 def test_a_member_that_hears_a_leader_ignores_campaigns_term_included(
     campaign: VoteRequest | PreVoteRequest,
 ) -> None:
-    """Within the minimum election time-out of a leader's last message.
+    """Votes are refused within the minimum election time-out after a leader's last message.
 
     See docs/reference/specification.md#78-elections.
     """
@@ -183,7 +183,7 @@ def test_a_member_that_hears_a_leader_ignores_campaigns_term_included(
 
 
 def test_after_the_minimum_time_out_without_a_leader_a_member_votes_again() -> None:
-    """The other side of the boundary: one nanosecond earlier it would not."""
+    """One nanosecond earlier it would not."""
     for waited_ns, granted in ((CONFIG.election_timeout_min_ns - 1, False), (CONFIG.election_timeout_min_ns, True)):
         follower = a_follower(term=2)
         follower.step("s3", heartbeat(2))
@@ -195,7 +195,7 @@ def test_after_the_minimum_time_out_without_a_leader_a_member_votes_again() -> N
 
 
 def test_the_transfer_flag_lets_a_campaign_through() -> None:
-    """Unless the request's `transfer` flag is set (docs/reference/specification.md#78-elections)."""
+    """A request with the `transfer` flag is not ignored (docs/reference/specification.md#78-elections)."""
     follower, leader = a_follower(term=2), a_leader(term=2)
     follower.step("s3", heartbeat(2))
 
@@ -207,7 +207,7 @@ def test_the_transfer_flag_lets_a_campaign_through() -> None:
 
 
 def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
-    """Its campaigns are ignored, but its answer to the leader's append carries its term: the leader must step down."""
+    """Its campaigns are ignored, but its answer to the leader's append has its term, so the leader must step down."""
     member = a_follower("s2", peers=["s1", "s3"], term=7)
     leader = a_leader(term=2)
 
@@ -219,7 +219,7 @@ def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
 
 
 def test_answers_of_strangers_are_ignored() -> None:
-    """We asked nobody but members: what a stranger answers moves nothing, not even a term."""
+    """Only members were asked, so a stranger's answer changes nothing, not even a term."""
     follower = a_follower(term=2)
 
     for message in (VoteResponse(term=9, granted=True), VoteResponse(term=9, granted=False), accepted(9, 1)):
@@ -233,7 +233,7 @@ def test_answers_of_strangers_are_ignored() -> None:
 
 
 def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -> None:
-    """Thesis §6.2: within an election time-out; its term stays."""
+    """Thesis §6.2: it does so within an election time-out, and keeps its term."""
     leader = a_leader(term=2)
     elected_at = leader.now
 
@@ -249,7 +249,7 @@ def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -
 
 
 def test_a_leader_whose_own_disk_is_silent_hands_over_to_those_whose_disks_work() -> None:
-    """It can show nothing that it does not hold itself, and its heartbeats keep others quiet.
+    """It cannot apply what is not on its own disk, and its heartbeats keep others from campaigning.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -288,7 +288,7 @@ def test_a_leader_whose_disk_is_slow_or_has_nothing_to_do_stays() -> None:
 
 
 def test_one_answering_follower_of_two_keeps_a_leader_in_power() -> None:
-    """Two of three are a quorum, the leader being one of them."""
+    """The leader and one follower of three are a quorum."""
     leader = a_leader_with_commits(term=2)
 
     for _ in range(50):
@@ -300,7 +300,7 @@ def test_one_answering_follower_of_two_keeps_a_leader_in_power() -> None:
 
 
 def test_answers_of_older_terms_do_not_keep_a_leader_in_power() -> None:
-    """They were sent to another leadership."""
+    """They were sent to a leader of an earlier term."""
     leader = a_leader(term=5)
 
     for _ in range(50):
@@ -312,7 +312,7 @@ def test_answers_of_older_terms_do_not_keep_a_leader_in_power() -> None:
 
 
 def test_a_leader_that_stepped_down_votes_for_another() -> None:
-    """It hears no leader any more, itself included."""
+    """It no longer hears a leader, and no longer is one."""
     leader = a_leader(term=2)
     while leader.core.role is Role.LEADER:
         leader.time_out()
@@ -337,7 +337,7 @@ def test_a_candidate_that_a_majority_refuses_becomes_a_follower() -> None:
 
 
 def test_a_second_answer_of_the_same_voter_changes_nothing() -> None:
-    """A repeated or contradicting answer is not another vote."""
+    """A repeated or contradictory answer is not another vote."""
     candidate = a_candidate(term=3, peers=["s2", "s3", "s4", "s5"])
     candidate.persist()
 
@@ -348,7 +348,7 @@ def test_a_second_answer_of_the_same_voter_changes_nothing() -> None:
 
 
 def test_a_second_leader_of_one_term_is_refused_before_anything_is_changed() -> None:
-    """Election safety (Raft Figure 3): to go on would split the log."""
+    """It would break election safety (Raft Figure 3), and the logs would diverge."""
     leader, follower = a_leader(term=2), a_follower(term=2)
     follower.step("s2", heartbeat(2))
 

@@ -1,4 +1,4 @@
-"""Reads on members that do not lead: by a read index of the leader, or of a bounded age."""
+"""Reads on members that do not lead: by a read index of the leader, or with a bounded age."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def answer(member: Bench, number: int, read_index: int) -> None:
 
 
 def test_all_reads_of_a_follower_share_one_question_to_the_leader() -> None:
-    """The leader's load does not grow with the reads of others."""
+    """So the leader's load does not grow with the reads on followers."""
     follower = following()
 
     ask(follower, *range(100))
@@ -67,7 +67,7 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
 
 
 def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
-    """It never campaigns; but it does not wait for a leader that nobody hears, or name it, for ever."""
+    """A learner never campaigns, but it neither waits for a silent leader for ever nor names it for ever."""
     members = Configuration((Member("s2"), Member("s3")), (), (Member("s1"),))
     learner = Bench("s1", configuration=members, term=1)
     learner.step("s2", heartbeat(1))
@@ -81,7 +81,7 @@ def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
 
 
 def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
-    """The leader was asked before the restart, and answers after it: meanwhile more was told to clients."""
+    """The leader was asked before the restart and answers after it: meanwhile clients may have seen newer writes."""
     earlier = following()
     ask(earlier, 7)
     later = following(now=earlier.now + milliseconds(300))
@@ -95,7 +95,7 @@ def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
 
 
 def test_reads_that_come_while_a_question_is_under_way_share_the_next() -> None:
-    """The leader may have answered before they were asked."""
+    """The answer to the open question may be older than these reads."""
     follower = following()
     ask(follower, 1)
     ask(follower, 2, 3)
@@ -110,7 +110,7 @@ def test_reads_that_come_while_a_question_is_under_way_share_the_next() -> None:
 
 
 def test_a_question_that_was_lost_is_asked_again_when_the_leader_is_heard() -> None:
-    """It needs no timer of its own: a leader that is silent will not answer either."""
+    """The question needs no timer of its own, because a silent leader would not answer either."""
     follower = following()
     ask(follower, 1)
     follower.take_sent()
@@ -123,7 +123,7 @@ def test_a_question_that_was_lost_is_asked_again_when_the_leader_is_heard() -> N
 
 
 def test_without_a_leader_reads_end_without_an_answer() -> None:
-    """Certainly: nobody else will answer them."""
+    """They certainly fail, because nobody else will answer them."""
     follower = following()
     ask(follower, 1)
     ask(follower, 2, age_ms=10)
@@ -135,7 +135,7 @@ def test_without_a_leader_reads_end_without_an_answer() -> None:
 
 
 def test_a_leader_answers_members_when_a_round_says_that_it_leads() -> None:
-    """Not before: its followers' reads are no less linearizable than its own."""
+    """It does not answer before, because its followers' reads must be as linearizable as its own."""
     leader = a_leader_with_commits(commands=1)
 
     leader.ask_read_index("s3", 5)
@@ -147,7 +147,7 @@ def test_a_leader_answers_members_when_a_round_says_that_it_leads() -> None:
 
 
 def test_questions_and_own_reads_share_a_round() -> None:
-    """And a question that comes meanwhile has the next one, though nobody else reads."""
+    """A question that comes during a round gets the next round, even if nobody else reads."""
     leader = a_leader_with_commits()
     leader.core.request_read(1)
     leader.ask_read_index("s3", 1)
@@ -162,7 +162,7 @@ def test_questions_and_own_reads_share_a_round() -> None:
 
 
 def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> None:
-    """From when the question was asked, with what clocks may differ by: when the answer came proves nothing."""
+    """The age counts from when the question was asked, plus the clocks' possible difference, not from the answer."""
     follower = following()
     ask(follower, 1, age_ms=100)
     follower.core.tick(milliseconds(60))
@@ -178,12 +178,12 @@ def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> No
 
     follower.core.tick(milliseconds(99) + 1)
     ask(follower, 3, age_ms=100)
-    assert follower.reads_otherwise[-1] == (2, ReadMode.BOUNDED_STALENESS)  # 99 ms of a slow clock may be 100.
+    assert follower.reads_otherwise[-1] == (2, ReadMode.BOUNDED_STALENESS)  # 99 ms by a slow clock may be 100 ms.
     assert follower.sent_to("s2", ReadIndexRequest) == [ReadIndexRequest(term=1, number=2)]
 
 
 def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
-    """The state is older than what the leader spoke of."""
+    """Until then the state is older than the leader's answer says."""
     follower = following()
     ask(follower, 1)
     answer(follower, 1, 2)
@@ -192,7 +192,7 @@ def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
 
 
 def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
-    """By when they began."""
+    """The age counts from the begin of a round."""
     leader = a_leader_with_commits()
     ask(leader, 1, age_ms=1_000)
     began_at = leader.now

@@ -1,4 +1,4 @@
-"""Leadership transfer (thesis §3.10): a leader that wants to go does not make the others wait for a time-out."""
+"""Leadership transfer (thesis §3.10): when a leader wants to go, the others need not wait for a time-out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World
 
 
 def told(leader: Bench) -> list[str]:
-    """Who was asked to campaign, since this was asked last."""
+    """The members that were asked to campaign since the last call."""
     return [peer_id for peer_id in ("s2", "s3") for _ in leader.sent_to(peer_id, TimeoutNow)]
 
 
@@ -40,7 +40,7 @@ def test_a_successor_that_has_the_whole_log_is_asked_to_campaign_at_once() -> No
 
 
 def test_a_successor_is_asked_only_when_it_has_everything_durably() -> None:
-    """Otherwise it could not win, and the cluster would have lost a leader for nothing."""
+    """Otherwise it might not win, and the cluster would have lost its leader for nothing."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.core.transfer_leadership("s2")
@@ -54,7 +54,7 @@ def test_a_successor_is_asked_only_when_it_has_everything_durably() -> None:
 
 
 def test_nothing_is_proposed_while_the_successor_catches_up() -> None:
-    """Or it would have to catch up for ever."""
+    """Otherwise it would have to catch up for ever."""
     leader = a_leader_with_commits()
     leader.core.transfer_leadership("s2")
 
@@ -82,7 +82,7 @@ def test_a_lost_request_to_campaign_is_repeated_at_the_next_heartbeat() -> None:
 
 
 def test_a_transfer_that_does_not_work_is_given_up_after_an_election_time_out() -> None:
-    """The peer may be slow or dead: its leader leads on, and proposes again."""
+    """The peer may be slow or dead, so the leader goes on to lead, and proposes again."""
     leader = a_leader_with_commits()
     leader.core.transfer_leadership("s2")
     while leader.core.successor_id is not None:
@@ -127,7 +127,7 @@ def test_a_silent_voter_is_no_successor() -> None:
 
 
 def test_a_follower_that_its_leader_asks_campaigns_at_once_and_without_a_pre_vote() -> None:
-    """A pre-vote would be refused: the others hear their leader. The flag says that it is its own wish."""
+    """A pre-vote would be refused, because the others hear their leader. The flag says that the leader wants this."""
     follower = a_follower(term=3)
     follower.step("s2", heartbeat(3))
 
@@ -140,7 +140,7 @@ def test_a_follower_that_its_leader_asks_campaigns_at_once_and_without_a_pre_vot
 
 
 def test_voters_that_hear_the_old_leader_answer_the_successor() -> None:
-    """Thesis §4.2.3: the exception from stickiness."""
+    """Thesis §4.2.3: a transfer is the exception from leader stickiness."""
     voter = a_follower(term=3)
     voter.step("s2", heartbeat(3))
 
@@ -164,7 +164,7 @@ def test_nobody_but_the_leader_of_its_term_makes_a_follower_campaign(case: str) 
 
 
 def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_time_out() -> None:
-    """What was open ends as applied: the next leader commits it while this one is still there."""
+    """Open proposals end as applied: the next leader commits them while this one is still there."""
     world = World()
     leader = world.elect()
     leader.propose("last words", 1)
@@ -202,7 +202,7 @@ def test_a_single_voter_stops_at_once() -> None:
 
 
 def test_commands_wait_for_a_transfer_to_end_and_are_then_refused_for_certain() -> None:
-    """They were proposed nowhere: their clients may ask the new leader without a doubt."""
+    """They were proposed nowhere, so their clients may safely send them to the new leader."""
     world = World()
     leader = world.elect()
     world.carries = lambda _from, _to, message: not isinstance(message, VoteRequest)

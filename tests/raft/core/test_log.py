@@ -36,7 +36,7 @@ def test_terms_are_known_from_the_base_to_the_end() -> None:
 
 
 def test_with_entries_kept_behind_the_snapshot_the_term_before_them_is_unknown() -> None:
-    """Entries may be retained behind `snapshot_index`; nothing tells what came before.
+    """Entries before `snapshot_index` may be retained, but the term before the first of them is unknown.
 
     See docs/reference/specification.md#61-order-of-the-marks.
     """
@@ -51,13 +51,13 @@ def test_with_entries_kept_behind_the_snapshot_the_term_before_them_is_unknown()
     ("index", "term", "found"), [(9, 9, 6), (6, 4, 3), (6, 3, 3), (2, 4, 2), (6, 0, 0), (3, 0, 0), (0, 0, 0)]
 )
 def test_the_last_position_at_most_of_a_term_is_found_in_one_step(index: int, term: int, found: int) -> None:
-    """Raft §5.3: a hint passes a whole conflicting term at once. The log is 1 1 1 5 5 6."""
+    """Raft §5.3: a hint skips a whole conflicting term at once. The terms of the log are 1 1 1 5 5 6."""
     assert a_log([1, 1, 1, 5, 5, 6]).last_at_most(index, term) == found
 
 
 @pytest.mark.parametrize(("index", "term", "found"), [(12, 1, 10), (12, 0, 9), (7, 0, 7)])
 def test_below_the_base_the_log_cannot_say_more(index: int, term: int, found: int) -> None:
-    """What is compacted is passed over: the peer gets a snapshot."""
+    """The compacted part is skipped, and the peer gets a snapshot."""
     assert a_log([2, 2], base=LogPosition(10, 1)).last_at_most(index, term) == found
 
 
@@ -81,7 +81,7 @@ def test_a_cut_and_its_replacement_are_one_write() -> None:
 
 
 def test_what_was_never_given_to_the_store_is_cut_without_a_trace() -> None:
-    """Entries that no write carries yet are simply not written."""
+    """Entries that are in no write yet are simply not written."""
     writes = WriteStream(durable_index=1)
     log = RaftLog(MemoryLog(BEGINNING, entries_of([1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES)
 
@@ -94,7 +94,7 @@ def test_what_was_never_given_to_the_store_is_cut_without_a_trace() -> None:
 
 
 def test_a_write_under_way_proves_nothing_about_entries_that_were_cut_since() -> None:
-    """The claim of write 1 (up to 5) is clipped to before the cut; what replaced 4 is durable only with write 2."""
+    """Write 1, up to 5, proves only what lies before the cut; the new entry 4 becomes durable with write 2."""
     writes = WriteStream(durable_index=1)
     log = RaftLog(MemoryLog(BEGINNING, entries_of([1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES)
     log.append(entries_of([1, 1, 1, 1], after=1))
@@ -131,7 +131,7 @@ def test_a_reset_forgets_every_claim_and_everything_said_waits_for_it() -> None:
 
 
 def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store() -> None:
-    """`log_cache_bytes_max`; what is not durable is never evicted: the store may not have it yet."""
+    """`log_cache_bytes_max` is the bound. Entries that are not durable stay, as the store may not have them yet."""
     store = MemoryLog(BEGINNING, (), HardState(term=1))
     writes = WriteStream(durable_index=0)
     log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=2_000)
@@ -153,7 +153,7 @@ def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store(
 
 @pytest.mark.parametrize("end", ["compact", "reset"])
 def test_a_long_log_of_small_entries_leaves_the_memory_in_steps(end: str) -> None:
-    """A million entries of one put each would be a tenth of a second."""
+    """Freeing a million entries of one put each at once would take a tenth of a second."""
     count = 3 * EVICTED_AT_ONCE
     store, writes = MemoryLog(BEGINNING, (), HardState(term=1)), WriteStream(durable_index=0)
     log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=1 << 30)
@@ -179,7 +179,7 @@ def test_a_long_log_of_small_entries_leaves_the_memory_in_steps(end: str) -> Non
 
 
 def test_what_the_cache_counts_is_what_it_takes() -> None:
-    """Small entries were counted with 32 bytes besides their payload: the bound was passed by two thirds."""
+    """If small entries count 32 bytes besides their payload, the cache exceeds its bound by two thirds."""
     log = RaftLog(
         MemoryLog(BEGINNING, (), HardState(term=1)),
         snapshot=BEGINNING,
@@ -189,7 +189,7 @@ def test_what_the_cache_counts_is_what_it_takes() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        for index in range(1_001, 3_001):  # Numbers up to 256 take no room.
+        for index in range(1_001, 3_001):  # Python keeps numbers up to 256 only once.
             log._cache.append(Entry(index, 1, EntryKind.COMMANDS, os.urandom(100)))
         taken_bytes = tracemalloc.get_traced_memory()[0]
     finally:

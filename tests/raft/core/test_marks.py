@@ -30,7 +30,7 @@ from tests.raft.support.core_fixture import (
 
 
 def lead_again(bench: Bench) -> None:
-    """Whatever it was, it leads a new term by the vote of s3."""
+    """Make it the leader of a new term by the vote of s3, whatever it was before."""
     while bench.core.role != Role.CANDIDATE:
         bench.advance(CONFIG.election_timeout_max_ns)
         bench.step("s3", PreVoteResponse(term=bench.core.term, next_term=bench.core.term + 1, granted=True))
@@ -60,11 +60,11 @@ def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_
     assert leader.core.low_watermark == 4
 
     leader.step("s3", accepted(1, 6, last_applied=6))
-    assert leader.core.low_watermark == 5  # s2 has applied no more.
+    assert leader.core.low_watermark == 5  # s2 has applied only up to 5.
 
 
 def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
-    """A member that restarts reports less; what others may have forgotten stays forgotten."""
+    """A restarted member reports less, but others may already have forgotten entries up to the mark."""
     leader = a_leader_with_commits(commands=3)
     assert leader.core.low_watermark == 4
     follower = a_follower(term=1, log_terms=[1, 1, 1, 1])
@@ -77,7 +77,7 @@ def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
 
 
 def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reported() -> None:
-    """It knows nothing of its own about the members yet (docs/reference/specification.md#64-low-water-mark)."""
+    """At first it has no reports of its own from the members (docs/reference/specification.md#64-low-water-mark)."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("x")
@@ -101,7 +101,7 @@ def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reporte
 
 
 def test_a_proposal_certainly_did_not_happen_once_another_term_is_committed_at_its_index() -> None:
-    """Truncation alone proves nothing (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """That it was truncated here alone proves nothing (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -118,7 +118,7 @@ def test_a_proposal_certainly_did_not_happen_once_another_term_is_committed_at_i
 
 
 def test_a_proposal_that_a_later_leader_commits_is_applied_and_not_ended() -> None:
-    """It survived its leader: it happens."""
+    """It survived its leader, so it is carried out."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.persist()
@@ -131,7 +131,7 @@ def test_a_proposal_that_a_later_leader_commits_is_applied_and_not_ended() -> No
 
 
 def test_a_snapshot_past_a_proposal_means_unknown() -> None:
-    """It may be in the snapshot, which has no results in it (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The snapshot may contain it, but not its results (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -146,7 +146,7 @@ def test_a_snapshot_past_a_proposal_means_unknown() -> None:
 
 
 def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_unknown() -> None:
-    """Its place is certain; its results are not known here."""
+    """It certainly was carried out, but this member does not know its results."""
     leader = a_leader_with_commits(term=1)
     leader.apply_at_once = False
     leader.propose("committed")
@@ -162,7 +162,7 @@ def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_
 
 
 def test_a_leader_that_is_elected_again_tells_its_two_proposals_at_one_index_apart() -> None:
-    """(index, term) names a proposal; the first was cut, the second is applied."""
+    """(index, term) identifies a proposal; here the first was cut, and the second is applied."""
     leader = a_leader_with_commits(term=1)
     leader.propose("first")
     leader.step("s2", append(2, (1, 1), [2]))  # Cut, and never committed either.
@@ -192,14 +192,14 @@ def test_leader_time_goes_on_from_the_greatest_in_the_log_by_the_leaders_own_clo
 
 
 def test_leader_time_of_an_empty_log_is_that_of_the_snapshot() -> None:
-    """What the log has forgotten is in the state machine."""
+    """The state machine keeps the time of entries that the log no longer has."""
     leader = a_leader(term=2, snapshot=LogPosition(5, 1), leader_time=7_000)
 
     assert leader.core.leader_time_now() == 7_000
 
 
 def test_leader_time_does_not_go_back_when_the_log_is_compacted_or_replaced() -> None:
-    """A node that compacts, or installs a snapshot, and leads later goes on from there."""
+    """A node that has compacted its log or installed a snapshot, and later leads, goes on from the time reached."""
     compacted = a_leader_with_commits(term=1, commands=1)
     compacted.advance(40 * MILLISECOND_NS)
     compacted.propose()
@@ -236,14 +236,14 @@ def test_the_uncommitted_tail_is_bounded() -> None:
 
 
 def test_one_entry_above_the_bound_is_taken_when_nothing_else_is_on_its_way() -> None:
-    """A bound must not make a permitted entry impossible."""
+    """A bound must not exclude an entry of a permitted size."""
     leader = a_leader_with_commits(config=RaftConfig(uncommitted_bytes_max=1))
 
     assert leader.propose().index == 2
 
 
 def test_an_entry_above_the_protocols_size_is_refused() -> None:
-    """A constant of the protocol; it would not fit into a frame of another member.
+    """The size is a constant of the protocol: a larger entry would not fit into another member's frame.
 
     See docs/reference/specification.md#24-size-of-an-entry.
     """
@@ -269,14 +269,14 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
 
 
 def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
-    """For whoever asks how far behind this member is: it can prove less than it was told. It never falls."""
+    """It shows how far behind this member is, which can prove a lower mark than it was told. It never falls."""
     follower = a_follower(term=1)
     assert follower.core.leader_commit_index == 0
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=5))
     assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 5)
 
-    follower.step("s2", append(1, (6, 1), [1], commit_index=6))  # Rejected: what comes before it is missing.
+    follower.step("s2", append(1, (6, 1), [1], commit_index=6))  # Rejected, because the entries before it are missing.
     assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 6)
 
     chunk = InstallSnapshot(
@@ -291,7 +291,7 @@ def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
 
 
 def test_members_are_changed_by_a_change_only() -> None:
-    """Nobody brings an entry of this kind that the core did not make itself."""
+    """Only the core itself makes entries of this kind."""
     with pytest.raises(InvalidConfiguration, match="propose_change"):
         a_leader_with_commits().core.propose(EntryKind.CONFIGURATION, b"\x80")
 
@@ -315,7 +315,7 @@ def test_a_followers_unapplied_tail_is_bounded() -> None:
 
 
 def test_a_tail_that_waits_for_its_commit_never_refuses_the_entry_that_commits_it() -> None:
-    """A full tail of an old term: the new leader's no_op behind it must be taken, or nothing ever commits."""
+    """If a tail of an old term is full, the new leader's no_op must still be taken, or nothing would ever commit."""
     bound = 3 * entries_of([1])[0].size_bytes
     follower = a_follower(term=1, config=RaftConfig(unapplied_bytes_max=bound))
     follower.step("s2", append(1, (0, 0), [1] * 5))
@@ -326,7 +326,7 @@ def test_a_tail_that_waits_for_its_commit_never_refuses_the_entry_that_commits_i
 
 
 def test_a_peer_that_takes_nothing_is_asked_again_at_the_heartbeat_and_not_in_a_storm() -> None:
-    """Its tail is full; its answer says so by not moving."""
+    """Its tail is full; its answers show it by a match index that does not rise."""
     leader = a_leader_with_commits(term=1)
     leader.core.peer_unreachable("s2")
     leader.propose()
@@ -349,14 +349,14 @@ def test_what_is_handed_to_the_state_machine_at_once_is_bounded() -> None:
     follower.core.step("s2", append(1, (6, 1), (), commit_index=6))
 
     assert [entry.index for entry in follower.core.take_ready().apply] == [1, 2]
-    assert not follower.core.has_ready()  # The next slice waits for the answer.
+    assert not follower.core.has_ready()  # The next slice waits until this one is applied.
 
     follower.core.applied(2)
     assert [entry.index for entry in follower.core.take_ready().apply] == [3, 4]
 
 
 def test_marks_stay_in_order_or_the_node_stops() -> None:
-    """What the state machine was not given, it cannot have applied.
+    """The state machine cannot have applied an entry that it was not given.
 
     See docs/reference/specification.md#61-order-of-the-marks.
     """

@@ -1,4 +1,4 @@
-"""What no honest peer can say is refused before anything is changed: the connection goes, the member does not."""
+"""A message that no honest peer can send is refused before it changes anything: only its connection ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GREATEST = 2**63 - 1
 
 
 def state_of(core: RaftCore) -> list[Any]:
-    """All that a message could change and that somebody could see."""
+    """All visible state that a message could change."""
     return [
         core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.leader_commit_index,
         core.low_watermark, core.last_index, core.term_at(core.last_index), core.next_deadline, core.peers_status(),
@@ -128,7 +128,7 @@ def test_only_the_leader_of_a_term_says_what_leaders_say(message: Message) -> No
 
 
 def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
-    """Leader completeness (Raft §5.4), of the position before the entries and of each entry."""
+    """Leader completeness (Raft §5.4) is checked for the position before the entries and for each entry."""
     follower = a_follower(term=3, log_terms=[1, 2, 2], commit_index=2)
 
     refused(follower, heartbeat(3, (2, 1)), "is committed here")
@@ -139,9 +139,9 @@ def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
 
 @pytest.mark.parametrize("is_durable", [False, True])
 def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable: bool) -> None:
-    """A leader never changes its log (Raft §5.3). Entries that it has shown are acknowledged, or are about to be."""
+    """A leader never changes its log (Raft §5.3). The entries that it has sent are acknowledged, or soon will be."""
     follower = a_follower(term=3, log_terms=[1, 1])
-    follower.step("s2", append(3, (1, 1), [2, 3]))  # It cuts the second entry, and has another leader's in its place.
+    follower.step("s2", append(3, (1, 1), [2, 3]))  # It cuts entry 2 and puts another leader's in its place.
     if is_durable:
         follower.persist()
 
@@ -158,7 +158,7 @@ def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable:
 
 
 def test_entries_that_this_term_s_leader_has_not_shown_may_be_cut() -> None:
-    """The follower knows nothing of them but that an earlier leader had them."""
+    """All that the follower knows about them is that an earlier leader had them."""
     follower = a_follower(term=3, log_terms=[1, 1, 2])
     follower.step("s2", heartbeat(3, (1, 1)))
 
@@ -195,7 +195,7 @@ def test_a_snapshot_whose_term_fits_no_log_is_refused() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\xa0", b"\x80", b"\x81\x1b\x7f", b"\x82\x01"[:1], b"\x9f\x00"])
 def test_an_entry_whose_leader_time_cannot_be_read_is_refused(payload: bytes) -> None:
-    """Later leaders read it, and would stop there."""
+    """Later leaders read it, and would stop at it."""
     message = AppendEntries(
         term=1,
         prev_index=0,
@@ -210,7 +210,7 @@ def test_an_entry_whose_leader_time_cannot_be_read_is_refused(payload: bytes) ->
 
 
 def test_a_leader_time_that_leaps_is_refused() -> None:
-    """The replicated clock never goes back, and what expires by it would expire for all."""
+    """The replicated clock never goes back, so sessions and leases would expire at once on all members."""
     follower = a_follower(term=1, log_terms=[1])
     fitting, leaping = LEADER_TIME_AHEAD_NS_MAX, 2 * LEADER_TIME_AHEAD_NS_MAX + 1
 
@@ -222,7 +222,7 @@ def test_a_leader_time_that_leaps_is_refused() -> None:
 
 
 def test_a_member_that_lacks_the_entries_before_does_not_judge_the_leap_of_a_clock() -> None:
-    """It rejects the append, and is sent what it lacks; only the end of the numbers is judged at once."""
+    """It rejects the append, and gets the entries that it lacks; only a time above the largest is refused at once."""
     follower = a_follower(term=1)
 
     follower.step("s2", entry_at(9, LEADER_TIME_NS_MAX))

@@ -1,4 +1,4 @@
-"""A read that is alone is confirmed by as many members as it takes; whoever was quick is asked first."""
+"""A single read asks only as many members as a majority needs, and first those that were quick before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_NS = 5_000_000
 
 
 def a_leader_that_s2_answers(*, last: int = 1) -> Bench:
-    """All were asked, and s2 made the majority, in each of so many rounds."""
+    """A leader that has made `last` rounds: in each it asked all members, and s2's answer completed the majority."""
     leader = a_leader_with_commits(mark_delay_ns=PATIENCE_NS)
     for number in range(1, last + 1):
         ask(leader, number)
@@ -29,7 +29,7 @@ def ask(leader: Bench, *tickets: int) -> None:
 
 
 def asked(leader: Bench) -> list[str]:
-    """Who was sent a question since the last time."""
+    """The members that were asked since the last call."""
     return sorted(peer_id for peer_id, message in leader.take_sent() if isinstance(message, AppendEntries))
 
 
@@ -55,7 +55,7 @@ def test_when_it_is_silent_the_others_are_asked_and_the_quicker_of_them_from_the
     leader.advance(PATIENCE_NS - 1)
     assert asked(leader) == []
     leader.advance(1)
-    assert asked(leader) == ["s3"]  # The way to s2 may be long: it is not asked twice.
+    assert asked(leader) == ["s3"]  # s2 may only be slow, so it is not asked twice.
 
     leader.step("s3", accepted(1, 1, read_counter=2))
     assert leader.reads_ready == [1, 2]
@@ -64,7 +64,7 @@ def test_when_it_is_silent_the_others_are_asked_and_the_quicker_of_them_from_the
 
 
 def test_what_was_not_asked_for_in_this_round_confirms_nothing() -> None:
-    """An answer of s3 to an earlier question is no answer to this one, though s3 was not asked this one."""
+    """An answer of s3 to an earlier question must not count for this round, in which s3 was not asked."""
     leader = a_leader_that_s2_answers()
     ask(leader, 2)
 
@@ -83,7 +83,7 @@ def test_several_reads_ask_everybody() -> None:
 def test_heartbeats_go_to_everybody_also_when_a_read_is_alone(is_asked: bool) -> None:
     leader = a_leader_that_s2_answers()
     if is_asked:
-        leader.core.request_read(2)  # It waits for what the heartbeat brings.
+        leader.core.request_read(2)  # This read waits for the heartbeat's round.
     leader.advance(CONFIG.heartbeat_interval_ns)
     assert asked(leader) == ["s2", "s3"]
 

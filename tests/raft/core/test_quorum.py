@@ -22,14 +22,14 @@ def test_the_median_is_what_a_majority_holds(last_indexes: list[int], committed:
 
 
 def test_no_voters_agree_on_nothing() -> None:
-    """An empty cluster is a mistake of the caller, not a mark of 0."""
+    """No voters at all is the caller's mistake, and does not give a mark of 0."""
     with pytest.raises(ValueError, match="at least one voter"):
         majority_index([])
 
 
 @given(positions)
 def test_a_majority_has_reached_the_median_and_none_has_reached_more(last_indexes: list[int]) -> None:
-    """Both sides of the definition; the order of the voters does not matter."""
+    """The order of the voters does not matter."""
     agreed = majority_index(last_indexes)
     needed = len(last_indexes) // 2 + 1
 
@@ -39,7 +39,7 @@ def test_a_majority_has_reached_the_median_and_none_has_reached_more(last_indexe
 
 
 def test_only_voters_count() -> None:
-    """The vote of a removed member is not there."""
+    """A removed member's vote is not counted."""
     quorum = Quorum(("s1", "s2", "s3"))
 
     assert quorum.tally({"s1": True, "stranger": True}) is Tally.OPEN
@@ -47,7 +47,7 @@ def test_only_voters_count() -> None:
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=9))
 def test_a_vote_is_won_or_lost_as_soon_as_it_cannot_change(votes: list[bool | None]) -> None:
-    """Won with a majority; lost when those who are silent are too few to make one."""
+    """It is won with a majority, and lost when the silent voters are too few to complete one."""
     voters = tuple(f"s{n}" for n in range(len(votes)))
     answered = {voter: vote for voter, vote in zip(voters, votes, strict=True) if vote is not None}
 

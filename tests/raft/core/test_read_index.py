@@ -52,7 +52,7 @@ def test_all_reads_of_a_flush_share_one_round() -> None:
 
 
 def test_reads_that_come_during_a_round_share_the_next_one() -> None:
-    """The round under way began before them: its answers prove nothing for them."""
+    """The open round began before these reads, so its answers prove nothing for them."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     ask(leader, 2)
@@ -67,7 +67,7 @@ def test_reads_that_come_during_a_round_share_the_next_one() -> None:
 
 
 def test_an_answer_without_the_rounds_token_confirms_nothing() -> None:
-    """It may answer a message that was sent before the read was asked."""
+    """Such an answer may be to a message that was sent before the read was asked for."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     leader.step("s2", accepted(1, 1, read_counter=1))
@@ -80,7 +80,7 @@ def test_an_answer_without_the_rounds_token_confirms_nothing() -> None:
 
 
 def test_the_same_counter_of_an_older_term_confirms_nothing() -> None:
-    """The token is (term, counter)."""
+    """A round's token is (term, counter), so the counter alone does not identify it."""
     leader = a_leader_with_commits(term=5)
     ask(leader, 1)
 
@@ -91,7 +91,7 @@ def test_the_same_counter_of_an_older_term_confirms_nothing() -> None:
 
 
 def test_a_rejection_confirms_the_leadership_as_well() -> None:
-    """The follower's log differs, but it follows this leader in this term."""
+    """The follower's log differs, but the follower accepts this leader in this term."""
     leader = a_leader_with_commits(commands=1)
     ask(leader, 1)
 
@@ -101,7 +101,7 @@ def test_a_rejection_confirms_the_leadership_as_well() -> None:
 
 
 def test_reads_wait_for_a_commit_of_the_leaders_own_term() -> None:
-    """Before it the mark may be behind what an earlier leader has told."""
+    """Before that commit the mark may be lower than what an earlier leader has shown to clients."""
     leader = a_leader(term=2, log_terms=[1, 1])
     ask(leader, 1)
     leader.step("s2", accepted(2, 2))
@@ -142,7 +142,7 @@ def test_a_single_voter_agrees_with_itself() -> None:
 
 
 def test_open_reads_fail_when_the_leader_steps_down() -> None:
-    """Waiting, under way, or confirmed but not applied: all of them, with the way out."""
+    """Reads that wait, are in a round, or are confirmed but not applied all fail, with the leader's name if known."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     ask(leader, 2)
@@ -165,7 +165,7 @@ def test_only_a_leader_takes_reads() -> None:
 
 
 def test_a_lost_round_is_asked_again_by_the_heartbeat() -> None:
-    """The counter is in every append of the leader."""
+    """Every append of the leader contains the counter."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     leader.take_sent()
@@ -190,7 +190,7 @@ def test_the_number_of_open_reads_is_bounded() -> None:
 
 
 def test_a_deposed_leader_that_does_not_know_it_serves_no_read() -> None:
-    """The reason for all this: it may be behind what the new leader has told a client."""
+    """This is the purpose of read rounds: its state may be older than what the new leader has shown to a client."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.settle()

@@ -1,4 +1,4 @@
-"""Probe, replicate, snapshot: how a leader feeds its peers, and what loss, delay and repetition do to it."""
+"""Probe, replicate, snapshot: how a leader sends to its peers, under loss, delay and repetition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state_of(leader: Bench, peer_id: str) -> tuple[str, int, int]:
 
 
 def appended(leader: Bench, peer_id: str) -> list[int]:
-    """The indexes of all entries that left for a peer."""
+    """The indexes of all entries that were sent to a peer."""
     return [entry.index for message in leader.sent_to(peer_id, AppendEntries) for entry in message.entries]
 
 
@@ -51,7 +51,7 @@ def test_appends_are_pipelined_without_waiting_for_answers() -> None:
 
 
 def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
-    """So it is encoded once; one that lacks something else, or is told another mark, gets its own."""
+    """So it is encoded once. A peer that lacks other entries, or gets another mark, gets an append of its own."""
     leader = a_leader_with_commits()
     leader.propose()
     to_s2, to_s3 = (leader.sent_to(peer_id, AppendEntries)[-1] for peer_id in ("s2", "s3"))
@@ -81,7 +81,7 @@ def test_the_window_is_bounded_in_messages() -> None:
 
 
 def test_the_window_is_bounded_in_bytes() -> None:
-    """`window_bytes_max`: full once it is reached; one message may go beyond it."""
+    """The window is full once `window_bytes_max` is reached; one message may exceed it."""
     entry_bytes = Entry(2, 1, EntryKind.COMMANDS, payload("x", 1_000_000_000)).size_bytes
     leader = a_leader_with_commits(config=RaftConfig(window_bytes_max=entry_bytes + 1))
 
@@ -95,7 +95,7 @@ def test_the_window_is_bounded_in_bytes() -> None:
 
 
 def test_the_window_is_bounded_in_entries() -> None:
-    """`window_entries_max`: what a peer that is behind has to take, and to write, in one go."""
+    """`window_entries_max` bounds what a peer that is behind must take and write at once."""
     leader = a_leader_with_commits(config=RaftConfig(window_entries_max=3))
 
     for _ in range(8):
@@ -104,7 +104,7 @@ def test_the_window_is_bounded_in_entries() -> None:
 
     leader.take_sent()
     leader.step("s2", accepted(1, 2))
-    assert appended(leader, "s2") == [5, 6, 7, 8, 9]  # One message may go beyond it.
+    assert appended(leader, "s2") == [5, 6, 7, 8, 9]  # One message may exceed the bound.
 
 
 def test_who_is_far_behind_is_sent_requests_of_few_entries() -> None:
@@ -131,7 +131,7 @@ def test_many_proposals_of_one_flush_leave_as_one_append() -> None:
 
 
 def test_a_probe_sends_one_append_and_waits() -> None:
-    """A new leader does not know where its peers are: one append each, not a window of guesses."""
+    """A new leader does not know its peers' logs, so it sends one append to each, not a whole window of guesses."""
     leader = a_leader(term=2, log_terms=[1, 1])
 
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_a_lost_probe_is_tried_again_at_the_next_heartbeat() -> None:
 
 
 def test_a_lost_append_with_nothing_behind_it_is_found_by_a_heartbeat() -> None:
-    """Nothing later would be rejected, so the heartbeat asks for the position behind what was sent."""
+    """No later append would be rejected, so the heartbeat asks about the last position that was sent."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("lost once")
@@ -170,21 +170,21 @@ def test_a_lost_append_with_nothing_behind_it_is_found_by_a_heartbeat() -> None:
 
 
 def test_a_window_that_is_only_slow_is_not_sent_again() -> None:
-    """The answer to the heartbeat's question waits for the disk like the appends do: no data is repeated."""
+    """The heartbeat's question is answered only after the disk, like the appends, so no data is sent again."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.take_sent()
 
     for _ in range(3):
         leader.heartbeat()
-        leader.step("s2", accepted(1, 1))  # It hears us; its disk is slow.
+        leader.step("s2", accepted(1, 1))  # s2 hears the leader, but its disk is slow.
 
     assert appended(leader, "s2") == []
     assert state_of(leader, "s2") == ("replicate", 1, 3)
 
 
 def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
-    """All that was on its way is gone; the next heartbeat begins behind match_index."""
+    """All appends on their way are lost; the next heartbeat begins after match_index."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.propose()
@@ -198,7 +198,7 @@ def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
 
 
 def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connection() -> None:
-    """There is nothing to send, so an empty probe finds out; otherwise it would be probed until the next proposal."""
+    """There is nothing to send, so an empty probe asks; otherwise it would be probed until the next proposal."""
     leader = a_leader_with_commits()
     leader.core.peer_unreachable("s2")
 
@@ -212,7 +212,7 @@ def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connectio
 
 
 def test_a_new_leader_whose_first_probe_is_lost_sends_no_snapshot_to_a_peer_that_lacks_nothing() -> None:
-    """It knows nothing of the peer yet, and its log begins behind a snapshot, as nearly every log does."""
+    """The leader knows nothing of the peer yet, and its log begins after a snapshot, as nearly every log does."""
     leader = a_leader(term=2, snapshot=LogPosition(5, 1), log_terms=[1, 1])
 
     leader.core.peer_unreachable("s2")
@@ -224,7 +224,7 @@ def test_a_new_leader_whose_first_probe_is_lost_sends_no_snapshot_to_a_peer_that
 
 
 def test_a_rejection_frees_the_window() -> None:
-    """What was on its way behind the gap will be rejected too: it must not count against the window."""
+    """Appends behind the gap will be rejected, too, so they must not count against the window."""
     leader = a_leader_with_commits(config=RaftConfig(window_messages_max=2))
     leader.propose()
     leader.propose()
@@ -238,7 +238,7 @@ def test_a_rejection_frees_the_window() -> None:
 
 @pytest.mark.parametrize("rejected_index", [1, 2, 3])
 def test_a_late_rejection_of_what_has_been_confirmed_since_is_ignored(rejected_index: int) -> None:
-    """It was overtaken by the acknowledgement: next_index never falls to match_index or below."""
+    """The acknowledgement came first, so next_index must not fall to match_index or below."""
     leader = a_leader_with_commits(commands=2)
     assert state_of(leader, "s2") == ("replicate", 3, 4)
 
@@ -270,7 +270,7 @@ def test_repeated_and_reordered_acknowledgements_move_nothing_back() -> None:
 
 
 def test_answers_of_an_older_term_are_ignored() -> None:
-    """They speak of another leadership's log."""
+    """They are about the log of an earlier term's leader."""
     leader = a_leader(term=5, log_terms=[1, 2, 3])
 
     leader.step("s2", accepted(4, 3))
@@ -305,7 +305,7 @@ def test_backing_up_takes_one_round_per_term_not_per_entry(follower_log: list[in
     assert len(cluster.rejections) <= min(conflicting_terms + 1, 5)
 
 
-# What a follower takes
+# What a follower accepts
 
 
 def test_an_append_that_overlaps_adds_only_what_is_new() -> None:
@@ -318,7 +318,7 @@ def test_an_append_that_overlaps_adds_only_what_is_new() -> None:
 
 
 def test_an_append_from_before_the_compacted_part_is_taken_from_where_the_log_begins() -> None:
-    """At or below the high-water mark everything equals the leader's log: no term is needed to know it."""
+    """At or below the high-water mark the log equals the leader's, so the follower needs no term to know it."""
     follower = a_follower(term=1, log_terms=[1] * 5, commit_index=5)
     follower.core.snapshot_saved(LogPosition(4, 1))
     follower.core.compact(4)
@@ -331,7 +331,7 @@ def test_an_append_from_before_the_compacted_part_is_taken_from_where_the_log_be
 
 
 def test_an_old_append_behind_the_mark_is_answered_with_all_that_is_certain() -> None:
-    """It arrives late; what is committed and durable is confirmed at once, so the leader need not ask for it."""
+    """The answer confirms all that is committed and durable, so the leader need not ask about it."""
     follower = a_follower(term=1, log_terms=[1] * 5, commit_index=4)
 
     follower.step("s2", heartbeat(1, (1, 1)))
@@ -360,7 +360,7 @@ def test_an_old_append_behind_the_mark_is_answered_with_all_that_is_certain() ->
     ],
 )
 def test_an_append_that_contradicts_itself_is_a_mistake_of_the_peer_and_changes_nothing(message: Message) -> None:
-    """The connection is closed, the node goes on; a member takes no configuration entry that it would not honour."""
+    """Its connection is closed, and the node goes on. A configuration entry must be one that the member can use."""
     follower = a_follower(term=1, log_terms=[1])
 
     with pytest.raises(ProtocolError):

@@ -44,14 +44,14 @@ def chunk(term: int, position: tuple[int, int]) -> InstallSnapshot:
 
 
 def a_leader_behind_a_snapshot() -> Bench:
-    """The leader of term 3; its log begins behind a snapshot at (4, term 2): 5, 6, and its no_op 7."""
+    """The leader of term 3. Its log begins after a snapshot at (4, term 2) with entries 5, 6, and its no_op 7."""
     leader = a_leader(term=3, snapshot=LogPosition(4, 2), log_terms=[2, 2])
     assert (leader.core.first_index, leader.core.last_index) == (5, 7)
     return leader
 
 
 def a_leader_that_wants_a_snapshot_for_s2() -> Bench:
-    """s2 has nothing: no entry of this log can follow what it holds."""
+    """s2 has an empty log, so no entry of the leader's log can follow it."""
     leader = a_leader_behind_a_snapshot()
     leader.step("s2", rejected(3, 6, (0, 0)))
     assert leader.snapshot_wanted == ["s2"]
@@ -73,7 +73,7 @@ def install(follower: Bench, position: tuple[int, int]) -> None:
 
 
 def test_a_peer_behind_the_log_gets_a_snapshot_and_only_heartbeats_meanwhile() -> None:
-    """Raft §7; it is asked for once."""
+    """Raft §7; the core asks for the snapshot once."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
 
     leader.propose()
@@ -85,13 +85,13 @@ def test_a_peer_behind_the_log_gets_a_snapshot_and_only_heartbeats_meanwhile() -
 
 
 def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot() -> None:
-    """Its confirmed position has no known term any more: (0, 0) always matches."""
+    """The term of its confirmed position is no longer known, so the heartbeat claims (0, 0), which always matches."""
     leader = a_leader_with_commits(commands=5)
     leader.step("s2", accepted(1, 6, last_applied=6))
     leader.core.snapshot_saved(LogPosition(5, 1))
     leader.core.compact(5)
     behind = a_leader_that_wants_a_snapshot_for_s2()
-    behind.step("s2", accepted(3, 2))  # Its high-water mark, which is below the log's beginning.
+    behind.step("s2", accepted(3, 2))  # s2's high-water mark is below the log's beginning.
     behind.take_sent()
 
     behind.heartbeat()
@@ -101,7 +101,7 @@ def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot
 
 
 def test_a_peer_whose_position_the_log_forgot_is_not_told_the_mark_over_and_over() -> None:
-    """A heartbeat behind (0, 0) raises nobody's mark: only the timer sends it."""
+    """A heartbeat at (0, 0) can raise no mark, so only the timer sends it."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
     leader.step("s3", accepted(3, 7))
     leader.step("s2", accepted(3, 2))
@@ -152,7 +152,7 @@ def test_a_transfer_that_failed_is_asked_for_again_at_the_next_heartbeat() -> No
 
 
 def test_progress_of_a_transfer_counts_as_activity_and_is_passed_on() -> None:
-    """A member that takes a long snapshot is not silent."""
+    """A member that receives a long snapshot is not silent."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
     progress = InstallSnapshotProgress(term=3, transfer_id=1, next_offset=10, last_applied=0)
 
@@ -168,7 +168,7 @@ def test_progress_of_a_transfer_counts_as_activity_and_is_passed_on() -> None:
 
 
 def test_a_compacted_log_keeps_the_term_of_its_beginning() -> None:
-    """The first entry can still be sent behind (index, term) of the last forgotten one."""
+    """Its first entry can still be sent, with the (index, term) of the last compacted entry before it."""
     leader = a_leader_with_commits(commands=5)
     leader.core.snapshot_saved(LogPosition(4, 1))
 
@@ -179,7 +179,7 @@ def test_a_compacted_log_keeps_the_term_of_its_beginning() -> None:
 
 
 def test_nothing_above_the_own_durable_snapshot_is_compacted() -> None:
-    """compact_index ≤ the own durable snapshot, whatever the low-water mark says.
+    """compact_index ≤ the member's own durable snapshot, even if the low-water mark is higher.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -194,7 +194,7 @@ def test_nothing_above_the_own_durable_snapshot_is_compacted() -> None:
 
 
 def test_chunks_of_the_leaders_snapshot_are_passed_on_and_count_as_hearing_it() -> None:
-    """The term is checked here; the transfer is the node's."""
+    """The core checks the term; the node handles the transfer."""
     follower = a_follower(term=2, log_terms=[1])
 
     follower.step("s2", chunk(2, (9, 2)))
@@ -215,7 +215,7 @@ def test_a_chunk_of_an_older_term_is_refused_with_the_current_one() -> None:
 
 
 def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark() -> None:
-    """So that the leader learns that it is not needed (docs/reference/specification.md#56-installing-a-snapshot)."""
+    """So the leader learns that it need not send it (docs/reference/specification.md#56-installing-a-snapshot)."""
     follower = a_follower(term=2, log_terms=[1, 1, 2], commit_index=3)
 
     follower.step("s2", chunk(2, (3, 2)))
@@ -227,7 +227,7 @@ def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark()
 
 
 def test_the_log_is_kept_if_it_holds_the_snapshots_last_entry() -> None:
-    """With the same term there; what follows may be needed.
+    """The entry must have the same term. The entries after it may be needed.
 
     See docs/reference/specification.md#56-installing-a-snapshot.
     """
@@ -263,7 +263,7 @@ def test_otherwise_all_of_the_log_is_dropped_and_the_acknowledgement_waits_for_t
 
 
 def test_after_a_reset_no_change_of_the_members_is_under_way_that_went_with_the_log() -> None:
-    """The one before had begun it here; the one after has done the same, further in front."""
+    """The log that goes began the change at entry 8; the snapshot already contains it, at an earlier index."""
     members = Configuration((Member("s1"), Member("s2")), (), (Member("s3"),))
     entries = (*entries_of([1] * 7), Entry(8, 1, EntryKind.CONFIGURATION, members.encode()))
     log = MemoryLog(BEGINNING, entries, HardState(2, None, 0))
@@ -279,7 +279,7 @@ def test_after_a_reset_no_change_of_the_members_is_under_way_that_went_with_the_
 
 
 def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
-    """The first append behind it matches (snapshot_index, snapshot_term)."""
+    """The first append after it matches (snapshot_index, snapshot_term)."""
     follower = a_follower(term=3)
     install(follower, (5, 3))
 
@@ -291,7 +291,7 @@ def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
 
 
 def test_acknowledgements_that_wait_are_dropped_with_the_log() -> None:
-    """They spoke of entries that are no longer there."""
+    """They would acknowledge entries that are no longer in the log."""
     follower = a_follower(term=3)
     follower.step("s2", append(3, (0, 0), [1, 1]))
 
@@ -302,12 +302,12 @@ def test_acknowledgements_that_wait_are_dropped_with_the_log() -> None:
 
 
 def test_a_snapshot_of_a_higher_term_than_the_hard_state_raises_the_term_at_start() -> None:
-    """Its file may have become durable in a crash that the term did not survive."""
+    """The snapshot's file may have become durable before a crash, and the term not."""
     member = Bench(term=2, snapshot=LogPosition(5, 4))
 
     assert (member.core.term, member.core.voted_for) == (4, None)
     member.step("s2", heartbeat(4))
-    assert member.sent == []  # The term is written again before anything is said in it.
+    assert member.sent == []  # The term must be written before a message is sent in it.
     member.persist()
     assert member.sent_to("s2", AppendAccepted)[0].term == 4
 

@@ -1,4 +1,4 @@
-"""The CBOR profile: what may be in a frame (docs/reference/specification.md#72-cbor-profile)."""
+"""The CBOR profile of frames (docs/reference/specification.md#72-cbor-profile)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("hexadecimal", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) -> None:
-    """No floats, tags, indefinite lengths, duplicate keys, bignums; exactly one item.
+    """It has no floats, tags, indefinite lengths, duplicate keys or bignums, and exactly one item.
 
     See docs/reference/specification.md#72-cbor-profile.
     """
@@ -98,7 +98,7 @@ def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) ->
 @example(item=b"x" * 100_000)
 @example(item=["x" * 70_000, b"y" * 70_000, [1] * 20_000])
 def test_what_is_allowed_comes_back_equal_and_of_the_same_types(item: Any) -> None:
-    """Both the reused decoder (small bodies) and the one in place (large ones)."""
+    """This holds for the reused decoder (small bodies) and for the one that decodes in place (large ones)."""
     assert repr(decode_item(encode_item(item))) == repr(item)
 
 
@@ -110,7 +110,7 @@ def test_bytes_after_the_item_are_an_error(item: Any, tail: bytes) -> None:
 
 
 def test_bytes_after_a_large_item_are_an_error() -> None:
-    """The same beyond the size that is decoded in place."""
+    """They are an error also above the size from which bodies are decoded in place."""
     with pytest.raises(ProtocolError, match="1 bytes after"):
         decode_item(encode_item(b"x" * 100_000) + b"\x00")
 
@@ -133,7 +133,7 @@ def test_nesting_is_allowed_up_to_the_bound() -> None:
 
 
 def test_a_refused_item_leaves_nothing_behind_for_the_next() -> None:
-    """The decoder is reused, but not after an error."""
+    """The decoder object is reused, but not after an error."""
     for _ in range(10):
         with pytest.raises(ProtocolError):
             decode_item(bytes.fromhex("8201d81c01"))
@@ -159,6 +159,6 @@ def test_threads_may_decode_at_the_same_time() -> None:
 
 
 def test_the_library_alone_would_let_these_through() -> None:
-    """Why the checks are ours: a release of `cbor2` that changes this is noticed here."""
+    """This is why the checks are ours. The test notices a release of `cbor2` that changes this."""
     assert cbor2.loads(b"\x01\x02") == 1
     assert cbor2.loads(bytes.fromhex("d8236161")).pattern == "a"

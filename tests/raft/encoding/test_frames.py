@@ -58,7 +58,7 @@ def test_only_the_incomplete_frame_is_kept() -> None:
 
 
 def test_the_words_of_another_protocol_are_shown_as_such() -> None:
-    """A client that was given the port of a web server is told so, rather than of 1213486160 bytes alone."""
+    """A client with the port of a web server is told so, and not only that a frame has 1213486160 bytes."""
     with pytest.raises(ProtocolError, match="'HTTP': who speaks there is no member"):
         FrameSplitter(bytes_max=10).feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(ProtocolError, match=r"the bound is 1 to 10$"):

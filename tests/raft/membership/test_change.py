@@ -1,4 +1,4 @@
-"""What a change makes of a configuration, what no change may do, and how configurations are written (thesis §4)."""
+"""The configurations that a change leads to, forbidden changes, and how configurations are encoded (thesis §4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THREE = configuration(["s1", "s2", "s3"])
 
 
 def test_voters_change_through_a_joint_configuration_always() -> None:
-    """Raft §6: one voter or several, there is one way. What follows is without the second half."""
+    """Raft §6: there is one way, for one voter or several. The configuration after the joint one has no second half."""
     start = configuration(["s1", "s2", "s3"], learners=["s4", "s5"])
 
     joint = begin_change(start, MembershipChange(promote=("s4",), remove=("s1", "s2")))
@@ -40,7 +40,7 @@ def test_voters_change_through_a_joint_configuration_always() -> None:
 
 
 def test_learners_come_and_go_in_one_step() -> None:
-    """No majority changes by it."""
+    """Such a change alters no majority."""
     with_two = begin_change(THREE, adding("s5", "s4"))
     with_one = begin_change(with_two, removing("s4"))
 
@@ -50,14 +50,14 @@ def test_learners_come_and_go_in_one_step() -> None:
 
 
 def test_a_new_address_needs_no_majority_of_others() -> None:
-    """A store of one that grows is given the address at which the others find it."""
+    """A store of one that grows first gets the address at which the others find it."""
     found = begin_change(configuration(["s1"]), MembershipChange(update=(Member("s1", "a:1", "a:2", b"i" * 16),)))
 
     assert found == Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
 
 def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
-    """It is the authority for all members, also those who have never heard of this one."""
+    """The incarnation in the configuration is binding, also for members that have never met this member."""
     start = Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
     found = begin_change(start, MembershipChange(update=(Member("s1", "b:1", "b:2"),)))
@@ -67,7 +67,7 @@ def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
 
 @pytest.mark.parametrize("node_id", ["s2", "s3"])
 def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
-    """A voter has forgotten its votes, and a learner what it acknowledged to a leader that remembers it.
+    """A voter has forgotten its votes, and a learner its acknowledgements, on which its leader still counts.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -103,7 +103,7 @@ def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
 def test_a_change_that_no_cluster_may_make_is_refused_with_its_reason(
     change: MembershipChange, reason: ChangeRefusal
 ) -> None:
-    """Each is a word for programs, and a sentence for people that survives being pickled."""
+    """Each refusal has a word for programs and a sentence for people, which survives pickling."""
     start = Configuration(members("s1", "s2", "s3"), (), (Member("s4", "host:1"),), ("s0",))
 
     with pytest.raises(ChangeRefused) as caught:
@@ -121,7 +121,7 @@ def test_voters_may_go_and_others_take_their_place_at_once() -> None:
 
 
 def test_so_many_removed_ids_are_remembered_and_no_more() -> None:
-    """REMOVED_IDS_MAX, the latest ones."""
+    """The latest REMOVED_IDS_MAX ids are kept."""
     many = [f"old-{n}" for n in range(REMOVED_IDS_MAX)]
 
     found = begin_change(configuration(["s1"], learners=["s2"], removed=many), removing("s2"))
@@ -129,7 +129,7 @@ def test_so_many_removed_ids_are_remembered_and_no_more() -> None:
     assert (found.removed[0], found.removed[-1], len(found.removed)) == ("old-1", "s2", REMOVED_IDS_MAX)
 
 
-# How it is written
+# The encoding of a configuration
 
 
 def test_voters_alone_are_written_as_ever() -> None:
@@ -152,7 +152,7 @@ def test_voters_alone_are_written_as_ever() -> None:
     ],
 )
 def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None:
-    """Every part, in one canonical form."""
+    """Every part has one canonical form."""
     assert Configuration.decode(found.encode()) == found
 
 
@@ -164,7 +164,7 @@ def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None
         encode_item(7),
         encode_item([2]),
         encode_item([3, [["s1", "", "", b"", 1]], []]),
-        encode_item([2, [["s1", "", "", b"", 1]], []]),  # It has a shorter form.
+        encode_item([2, [["s1", "", "", b"", 1]], []]),  # Not canonical: a shorter form exists.
         encode_item([2, [["s1", "", "", b"", 5]], []]),
         encode_item([2, [["s1", "", "", b"", 4]], []]),
         encode_item([2, [["s1", "", "", b"", 1], ["s2", "", "", b"", 0]], []]),
@@ -178,6 +178,6 @@ def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None
     ],
 )
 def test_what_is_no_configuration_is_refused(data: bytes) -> None:
-    """Whole, in one go, whoever wrote it."""
+    """The whole configuration is refused, whatever wrote it."""
     with pytest.raises(InvalidConfiguration):
         Configuration.decode(data)

@@ -1,4 +1,4 @@
-"""Entries given to the state machine several at a time, against one by one."""
+"""Applying several entries at a time has the same effect as applying them one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.raft.support.memory_stores import ListMachine
 
 
 class Plain(ListMachine):
-    """It knows one way only, and refuses one entry."""
+    """A machine that can apply entries only one by one, and refuses one of them."""
 
     def __init__(self, refused_index: int = 0) -> None:
         super().__init__()

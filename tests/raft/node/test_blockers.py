@@ -1,4 +1,4 @@
-"""Who holds a mark back is told by name (docs/reference/specification.md#6-marks)."""
+"""The status names the members that hold a mark back (docs/reference/specification.md#6-marks)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_nothing_is_held_when_all_members_are_level() -> None:
 
 
 def test_the_member_that_is_away_holds_the_low_water_mark_and_the_log() -> None:
-    """The others do not; and the high-water mark needs it not."""
+    """The other members do not hold them, and the high-water mark does not need the absent one."""
     world = World(**SMALL_CHUNKS | {"retention_bytes_max": 1_000_000})
     leader = world.elect()
     away, other = world.followers()

@@ -1,4 +1,4 @@
-"""One node at its bounds: the answer says which one, and that nothing happened."""
+"""One node at its bounds: the refusal names the bound, and the request had no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.raft.support.node_cluster import a_single_leader
 
 
 def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
-    """batch_bytes_max; larger only if a single command is."""
+    """`batch_bytes_max` is exceeded only if a single command is larger."""
     s1 = a_single_leader(batch_bytes_max=100)
 
     for ticket, size_bytes in enumerate((40, 40, 40, 500, 10, 10)):
@@ -28,7 +28,7 @@ def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
 
 
 def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
-    """pending_bytes_max: not silence and not growth."""
+    """At `pending_bytes_max` the caller gets an answer, and memory does not grow."""
     s1 = a_single_leader(pending_bytes_max=1_000)
     s1.propose("under way", 0)
     s1.flush()
@@ -44,7 +44,7 @@ def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
 
 
 def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
-    """proposals_pending_max counts what waits and what is under way."""
+    """`proposals_pending_max` counts the waiting commands and the proposed ones."""
     s1 = a_single_leader(proposals_pending_max=2)
     s1.propose("one", 1)
     s1.flush()
@@ -57,7 +57,7 @@ def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
 
 
 def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
-    """uncommitted_bytes_max: they are proposed when the mark has moved, in order."""
+    """At `uncommitted_bytes_max` they wait, and are proposed in order when the mark has moved."""
     s1 = a_single_leader(uncommitted_bytes_max=150, batch_bytes_max=50)
     for ticket in range(6):
         s1.propose(b"x" * 40, ticket)

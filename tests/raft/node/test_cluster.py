@@ -66,7 +66,7 @@ def test_no_reply_leaves_before_a_majority_is_durable() -> None:
     leader.flush()
     requests = [(to, message) for to, message in leader.sent if isinstance(message, AppendEntries) and message.entries]
     leader.sent.clear()
-    assert len(requests) == 2  # They race the leader's own disk.
+    assert len(requests) == 2  # Sent before the leader's own sync.
 
     first.node.receive(leader.node_id, next(message for to, message in requests if to == first.node_id))
     first.flush()
@@ -77,7 +77,7 @@ def test_no_reply_leaves_before_a_majority_is_durable() -> None:
     accepted = [message for _, message in first.sent if isinstance(message, AppendAccepted)]
     leader.node.receive(first.node_id, accepted[-1])
     leader.flush()
-    assert leader.applied == []  # One durable copy of three.
+    assert leader.applied == []  # Only one of three copies is durable.
 
     leader.disk.complete_one()
     leader.flush()
@@ -107,7 +107,7 @@ def test_a_linearizable_read_needs_an_answer_of_a_majority() -> None:
 
 
 def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down() -> None:
-    """Refused before it was appended anywhere. What was proposed waits to become certain.
+    """Such commands were appended nowhere. Commands that were proposed wait until their outcome is certain.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -118,7 +118,7 @@ def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down(
     leader.flush()
     leader.propose("gathered", 2)
 
-    for _ in range(200):  # Its disk does not answer, so the second stays gathered.
+    for _ in range(200):  # Its disk does not answer, so the second command stays unproposed.
         leader.tick_to(leader.now + 10 * MS)
         leader.flush()
         if leader.node.core.role is not Role.LEADER:
@@ -130,7 +130,7 @@ def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down(
 
 
 def test_a_proposal_that_another_term_replaced_is_certainly_not_applied() -> None:
-    """Certain once another term is *committed* at its index; truncation alone proves nothing.
+    """This is certain once another term is *committed* at its index; a truncation alone proves nothing.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -162,7 +162,7 @@ def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
     world.cut_off = {old.node_id}
     world.carries = lambda *_: True
     new = world.elect()
-    assert new.node_id == others[0]  # The only one with the longer log.
+    assert new.node_id == others[0]  # Of the two, only it has the longer log.
 
     world.cut_off = set()
     world.run(lambda: bool(old.completions))
@@ -172,7 +172,7 @@ def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
 
 
 def test_a_proposal_that_stays_uncertain_is_unknown_after_the_wait() -> None:
-    """outcome_wait_ns after the step-down."""
+    """The wait is `outcome_wait_ns` after the step-down."""
     world = World()
     old = world.elect()
     world.cut_off = {old.node_id}
@@ -190,7 +190,7 @@ def test_a_proposal_that_stays_uncertain_is_unknown_after_the_wait() -> None:
 
 
 def test_a_leader_that_crashes_comes_back_with_everything_it_had_acknowledged() -> None:
-    """What a caller was told is on a majority of disks.
+    """An entry whose caller got an answer is on a majority of disks.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -251,7 +251,7 @@ def count_chunks(world: World) -> list[tuple[str, str, InstallSnapshot]]:
 
 
 def test_a_snapshot_that_loses_nothing_is_sent_once() -> None:
-    """Every byte leaves once, in chunks of the size that was asked for."""
+    """Every byte is sent once, in chunks of the configured size."""
     world = World(**SMALL_CHUNKS)
     _, _ = a_member_behind_the_log(world)
     seen = count_chunks(world)
@@ -336,7 +336,7 @@ def test_a_transfer_that_nobody_answers_is_given_up_and_begun_anew() -> None:
 
 
 def test_chunks_of_two_transfers_never_mix() -> None:
-    """A transfer has an id. A new one that begins takes the place of the old.
+    """A transfer has an id. A new transfer replaces the old one.
 
     See docs/reference/specification.md#57-transfer.
     """
@@ -349,7 +349,7 @@ def test_chunks_of_two_transfers_never_mix() -> None:
     assert answers(follower) == [(1, 30)]
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=2, offset=30, data=b"b" * 30))
     follower.settle()
-    assert answers(follower) == [(2, 0)]  # It fits the offset, not the transfer.
+    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but is of another transfer.
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=1, offset=60, data=b"a" * 10))
     follower.settle()
     assert answers(follower) == [(1, 30)]  # A gap.
@@ -363,7 +363,7 @@ def test_chunks_of_two_transfers_never_mix() -> None:
 
 
 def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
-    """The store verifies what arrived before it counts; the leader is told to start again."""
+    """The store verifies a received file before it is used; if it is damaged, the leader is told to start again."""
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -377,7 +377,7 @@ def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
 
 
 def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
-    """A disk that cannot be read any more: the node says so, and everything open has its end."""
+    """If its disk cannot be read any more, the node says so, and ends everything that is open."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     leader.propose("open", 99)
@@ -394,7 +394,7 @@ def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
 
 
 def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
-    """Its disk may be full: a window per election time-out, and all is well once there is room."""
+    """Its disk may be full. It gets one window per election time-out, and the whole snapshot once there is room."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     seen = count_chunks(world)
@@ -419,7 +419,7 @@ def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
 
 
 def test_chunks_in_memory_are_bounded() -> None:
-    """CHUNKS_WAITING_MAX: a flood is answered with how far the disk has come."""
+    """Beyond CHUNKS_WAITING_MAX the answer to a chunk is how far the disk has come."""
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -462,7 +462,7 @@ def test_a_snapshot_is_acknowledged_only_when_it_and_the_new_beginning_of_the_lo
         else:
             lagging.tick_to(lagging.now + 1)
         lagging.flush()
-    assert not any(isinstance(message, AppendAccepted) for _, message in lagging.sent)  # The reset is not on disk.
+    assert not any(isinstance(message, AppendAccepted) for _, message in lagging.sent)  # The reset is not durable.
     lagging.disk.complete_all()
     lagging.flush()
 
@@ -488,7 +488,7 @@ def test_a_transfer_ends_at_a_step_down_and_the_next_leader_begins_its_own() -> 
 
 
 def test_a_snapshot_that_the_log_has_left_behind_is_followed_by_a_newer_one_at_once() -> None:
-    """retention_bytes_max may cut the log behind the snapshot that is being sent: its end is no end of the catch-up."""
+    """`retention_bytes_max` may cut the log beyond the snapshot that is being sent, so a newer one must follow it."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     answers: list[Message] = []
@@ -533,7 +533,7 @@ def test_a_follower_builds_its_own_snapshots() -> None:
 
 
 def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
-    """More than append_bytes_max in one entry still fits into a frame."""
+    """One entry may exceed `append_bytes_max`, and still fits into a frame."""
     world = World(append_bytes_max=1_000, batch_bytes_max=5_000)
     leader = world.elect()
 
@@ -543,7 +543,7 @@ def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
 
 
 def test_a_put_soon_after_another_carries_the_mark_of_that_one_to_the_followers() -> None:
-    """One append per follower and put, and none for the mark alone; the last mark follows before the heartbeat."""
+    """Each put costs one append per follower, and none for the mark alone; the last mark comes before the heartbeat."""
     world = World()
     leader = world.elect()
     world.run_for(100)

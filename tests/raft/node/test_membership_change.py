@@ -1,4 +1,4 @@
-"""Changes of the members through whole nodes: tickets, status, whom to connect to, snapshots, incarnations."""
+"""Membership changes through whole nodes: tickets, status, which members to connect to, snapshots, incarnations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader,
 
 
 def join(world: World, node_id: str) -> OneNode:
-    """A machine with an empty log that knows who votes, and whom everybody greets as soon as they take it."""
+    """A machine with an empty log that knows the voters. The others say hello to it as soon as they accept it."""
     voters = tuple(world.members)
     member = world.members[node_id] = OneNode(node_id, voters, world.config)
     member.now = world.now
@@ -44,7 +44,7 @@ def greet(world: World, node_id: str) -> None:
 
 
 def grown_by_one(world: World) -> OneNode:
-    """s4 is a learner that has all of the log."""
+    """A world in which s4 is a learner that has the whole log; returns the leader."""
     leader = world.elect()
     join(world, "s4")
     leader.node.propose_change(adding("s4"), 900)
@@ -62,7 +62,7 @@ def grown_by_one(world: World) -> OneNode:
 
 
 def test_a_change_ends_when_all_of_it_is_committed() -> None:
-    """Not with its first configuration, which is joint: who goes is needed until the second one is committed."""
+    """The first, joint configuration does not end it: removed voters are needed until the second one is committed."""
     world = World()
     leader = grown_by_one(world)
     removed = world.followers()[0].node_id
@@ -77,7 +77,7 @@ def test_a_change_ends_when_all_of_it_is_committed() -> None:
 
 
 def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> None:
-    """It is not the leader any more when it applies that."""
+    """It no longer leads when it applies the end of the change."""
     world = World()
     leader = world.elect()
 
@@ -91,7 +91,7 @@ def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> 
 
 
 def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() -> None:
-    """It stops to lead with entries that nobody has confirmed: to wait for that would be for ever."""
+    """It stops leading while some of its entries are unconfirmed, because under load there always are some."""
     world = World()
     leader = world.elect()
     late: list[str] = []
@@ -114,7 +114,7 @@ def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() 
 
 
 def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen() -> None:
-    """Like a command (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The rule is that of commands (docs/reference/specification.md#96-end-of-a-proposal)."""
     world = World(outcome_wait_ns=10_000 * MS)
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -132,7 +132,7 @@ def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen()
 
 
 def test_a_change_whose_end_nobody_tells_is_unknown_after_a_while() -> None:
-    """`outcome_wait_ns` after the step-down."""
+    """The wait is `outcome_wait_ns` after the step-down."""
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -144,7 +144,7 @@ def test_a_change_whose_end_nobody_tells_is_unknown_after_a_while() -> None:
 
 
 def test_a_change_that_is_refused_says_why_at_once() -> None:
-    """It has no effect and no ticket."""
+    """A refused change has no effect, and no ticket stays open."""
     alone = a_single_leader()
     with pytest.raises(ChangeRefused) as caught:
         alone.node.propose_change(removing("s1"), 1)
@@ -176,7 +176,7 @@ def test_what_is_open_when_a_node_stops_is_unknown() -> None:
 
 
 def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
-    """For people: a change that does not end can be seen."""
+    """So operators can see a change that does not end."""
     alone = a_single_leader()
     alone.node.propose_change(adding("s2"), 1)
     status = alone.node.status()
@@ -189,7 +189,7 @@ def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
 
 
 def test_the_host_is_told_whom_to_connect_to() -> None:
-    """Before anything is sent there; with the address, and as long as a removed member is to be told of it."""
+    """It learns of a peer and its address before anything is sent, and keeps a removed peer until that is told so."""
     alone = a_single_leader()
     s2 = Member("s2", "host:7001", "host:8001")
     alone.flush()
@@ -213,7 +213,7 @@ def test_the_host_is_told_whom_to_connect_to() -> None:
 
 
 def test_a_snapshot_has_the_members_as_of_its_index() -> None:
-    """Not those of an entry behind it, which may be cut (docs/reference/specification.md#51-state-at-an-index)."""
+    """A later configuration does not count, as it may be cut (docs/reference/specification.md#51-state-at-an-index)."""
     world = World()
     leader = world.elect()
     fill(world, leader, 3)
@@ -229,7 +229,7 @@ def test_a_snapshot_has_the_members_as_of_its_index() -> None:
 
 
 def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone() -> None:
-    """It begins with an empty log, and the others in its configuration."""
+    """It begins with an empty log and a configuration of the others."""
     world = World(snapshot_log_bytes=200, retention_bytes_max=1)
     leader = world.elect()
     fill(world, leader, 30)
@@ -244,7 +244,7 @@ def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone
 
 
 def test_members_are_the_same_after_a_crash() -> None:
-    """From the snapshot and the log behind it."""
+    """They come from the snapshot and the log behind it."""
     alone = a_single_leader()
     alone.node.propose_change(adding("s2"), 1)
     alone.settle()
@@ -263,7 +263,7 @@ def test_members_are_the_same_after_a_crash() -> None:
 
 
 def test_a_removed_member_is_refused_by_name() -> None:
-    """Once that is committed; until it has been told, its leader goes on talking to it."""
+    """It is refused once its removal is committed, but its leader goes on sending to it until it knows."""
     world = World()
     leader = world.elect()
     removed, other = world.followers()
@@ -278,7 +278,7 @@ def test_a_removed_member_is_refused_by_name() -> None:
 
 
 def test_who_hears_no_leader_greets_strangers() -> None:
-    """One of them may be a leader, or a candidate, by a configuration that has not come here yet."""
+    """A stranger may be a leader or a candidate by a configuration that this member does not have yet."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
 
     s1.node.peer_hello("s9", incarnation_of("s9"))
@@ -288,7 +288,7 @@ def test_who_hears_no_leader_greets_strangers() -> None:
 
 
 def test_so_many_strangers_are_greeted_and_no_more() -> None:
-    """PINS_MAX: each costs room in a file for ever."""
+    """PINS_MAX is the bound, because each pin takes room in a file for ever."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     for number in range(PINS_MAX - 2):
         s1.node.peer_hello(f"x{number}", incarnation_of(f"x{number}"))
@@ -301,7 +301,7 @@ def test_so_many_strangers_are_greeted_and_no_more() -> None:
 
 
 def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
-    """Whoever said hello under that name before was not meant.
+    """The configuration does not mean another process that said hello under that name before.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -320,7 +320,7 @@ def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
 
 @pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "under way"])
 def test_a_pin_of_somebody_else_gives_way_to_the_configuration(is_durable: bool) -> None:
-    """A stranger had come first, while there was no leader."""
+    """The stranger came first, while there was no leader."""
     s1 = OneNode("s1", ("s1",), RaftConfig())
     s1.node.peer_hello("s2", incarnation_of("somebody else"))
     pins = [] if is_durable else s1.disk.waiting[:]

@@ -1,4 +1,4 @@
-"""What only a newer build knows, sent to a member: it says which form, and ends. To be sent it again helps nobody."""
+"""A form that only a newer build knows is sent to a member: the member names it and ends. A repeat would not help."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REMEDY = "a member list of form 4; this build knows up to 3. Start this member w
 
 
 def newer_members(leader: OneNode) -> AppendEntries:
-    """What a leader of a later build might send next."""
+    """A configuration of a newer form, as a leader of a later build might send it next."""
     core = leader.node.core
     last = leader.log.read(core.last_index, core.last_index, 1)[0]
     return AppendEntries(
@@ -40,14 +40,14 @@ def newer_members(leader: OneNode) -> AppendEntries:
 
 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> None:
-    """They are in force as soon as they are in the log, which may be before the level that has them is applied.
+    """A configuration is in force once it is in the log, which may be before the level that has its form is applied.
 
-    To hang up would be of no use: the leader would send them again and again.
+    To close the connection would not help, because the leader would send the entry again and again.
     """
     world = World()
     leader = world.elect()
     member = world.followers()[0]
-    world.cut_off = {leader.node_id}  # Its question is not answered.
+    world.cut_off = {leader.node_id}  # So the follower's read stays open.
     member.node.read_all((7,), ReadMode.FOLLOWER)
     before = (member.node.core.last_index, member.node.core.term)
 
@@ -61,16 +61,16 @@ def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> 
     assert (member.node.core.last_index, member.node.core.term) == before
     assert [refused.ticket for refused in member.refused] == [7]
 
-    member.node.receive(leader.node_id, newer_members(leader))  # Nothing is heard any more.
+    member.node.receive(leader.node_id, newer_members(leader))  # It reacts to nothing any more.
     assert member.flush().send == []
 
 
 class Newer(NewerBuildNeeded):
-    """What a store says of a file that only newer builds can read."""
+    """The error of a store about a file that only newer builds can read."""
 
 
 class NewerWriter:
-    """Finds in the first bytes, or in the last ones, that they are of a newer build."""
+    """A writer that finds, in the first or in the last bytes, that they are of a newer build."""
 
     def __init__(self, disk: Disk, *, at_once: bool) -> None:
         self._disk, self._at_once = disk, at_once

@@ -36,7 +36,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader
 
 
 def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
-    """Its own copy counts once durable, and here it is the majority.
+    """Its own copy counts once it is durable, and here this copy alone is the majority.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -54,7 +54,7 @@ def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> No
 
 
 def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
-    """Messages to others go first: their disks may work while this one does."""
+    """Messages to others are sent first, so that their disks work at the same time as this one."""
     s1 = a_single_leader()
 
     s1.propose("one", 7)
@@ -67,12 +67,12 @@ def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
 
 
 def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() -> None:
-    """Its leader waits for the acknowledgement, nobody for its own state."""
+    """Its leader waits for the acknowledgement, but nobody waits for this member's state."""
     world = World(3)
     leader = world.elect()
     follower = world.followers()[0]
     leader.propose("one", 1)
-    world.exchange()  # The mark of this one comes with the next append.
+    world.exchange()  # The next append carries the mark of "one".
     leader.propose("two", 2)
     leader.flush()
     for receiver, message in leader.sent:
@@ -89,7 +89,7 @@ def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() 
 
 
 def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
-    """Nobody waits for it: the put is committed, applied and answered, and the mark is told later."""
+    """The put is committed, applied and answered, so nobody waits for that answer, and the mark is sent later."""
     world = World(3)
     leader = world.elect()
     world.run_for(1_000)
@@ -112,7 +112,7 @@ def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
             assert [completion.ticket for completion in leader.applied] == [1]
 
     assert wanted == [True, False]
-    assert leader.node.core.low_watermark < leader.node.core.commit_index  # They apply it when they know the mark.
+    assert leader.node.core.low_watermark < leader.node.core.commit_index  # Followers apply it later.
 
 
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
@@ -137,7 +137,7 @@ def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -
 
 
 def test_no_vote_leaves_before_it_is_durable() -> None:
-    """A grant that a crash forgets could be given twice.
+    """If a crash lost the grant, the member could vote a second time.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -154,7 +154,7 @@ def test_no_vote_leaves_before_it_is_durable() -> None:
 
 
 def test_an_idle_node_proves_its_last_batch_once() -> None:
-    """An empty frame with the new `durable_batch` (docs/reference/specification.md#49-proof-of-the-last-frame)."""
+    """The proof is an empty frame (docs/reference/specification.md#49-proof-of-the-last-frame)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -189,7 +189,7 @@ def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests
 
 
 def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> None:
-    """Every proposal ends; outcome_wait_ns bounds how long a stop may take.
+    """Every proposal ends; `outcome_wait_ns` bounds the time of a stop.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -212,7 +212,7 @@ def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> 
 
 
 def test_a_closing_follower_that_its_leader_never_leaves_in_peace_stops_all_the_same() -> None:
-    """A write comes during every sync, so it is never quiet; after `outcome_wait_ns` it hears nothing more."""
+    """During every sync a new write comes, so it is never idle; after `outcome_wait_ns` it ignores messages."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.begin_stop()
     index = 0
@@ -223,7 +223,7 @@ def test_a_closing_follower_that_its_leader_never_leaves_in_peace_stops_all_the_
         if s1.disk.waiting:
             s1.disk.complete_one()
         s1.flush()
-        assert s1.node.is_stopped or s1.node.next_deadline > s1.now  # It waits for the disk without turning in circles.
+        assert s1.node.is_stopped or s1.node.next_deadline > s1.now  # It waits for the disk without a busy loop.
         index = s1.node.core.last_index
         assert s1.now < 2 * s1.config.outcome_wait_ns
 
@@ -244,7 +244,7 @@ def append(prev_index: int, *entries: Entry) -> AppendEntries:
 
 
 def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from_asking() -> None:
-    """Its time-out begins when its requests may leave: before that, a new campaign would only wait once more."""
+    """Its time-out begins when its requests may leave; a new campaign before that would only have to wait again."""
     alone, of_three = OneNode("s1", ("s1",), RaftConfig()), OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     for member in (alone, of_three):
         busy_until = 0
@@ -261,7 +261,7 @@ def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from
             if asked or member.node.core.role is Role.LEADER:
                 break
             if member.disk.waiting and now >= busy_until:
-                busy_until = now + 1_000 * MS  # So long does a sync take.
+                busy_until = now + 1_000 * MS  # The duration of a sync.
 
     assert (alone.node.core.role, alone.node.core.term) == (Role.LEADER, 1)
     assert (of_three.node.core.role, of_three.node.core.term) == (Role.CANDIDATE, 1)
@@ -269,7 +269,7 @@ def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from
 
 
 def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
-    """Open proposals are unknown, what was not proposed is certainly refused.
+    """Open proposals end as unknown; commands that were not proposed are certainly refused.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -311,7 +311,7 @@ def test_a_vote_whose_sync_failed_never_leaves() -> None:
 
 
 def test_a_follower_takes_no_requests() -> None:
-    """The caller is told who leads, if that is known."""
+    """The error names the leader, if it is known."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
 
     with pytest.raises(NotLeader):
@@ -321,7 +321,7 @@ def test_a_follower_takes_no_requests() -> None:
 
 
 def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> None:
-    """apply_bytes_max: work that is left asks for the next turn at once."""
+    """A slice ends at `apply_bytes_max`; the remaining work asks for the next turn at once."""
     s1 = a_single_leader(apply_bytes_max=200, batch_bytes_max=100)
     for ticket in range(20):
         s1.propose(b"x" * 90, ticket)
@@ -337,7 +337,7 @@ def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> No
 
 
 def test_a_slice_is_bounded_in_commands_for_bytes_say_little_of_the_time_they_take() -> None:
-    """apply_commands_max, whatever their size; an entry counts as `ENTRY_AS_COMMANDS` besides."""
+    """The bound is `apply_commands_max`, whatever their size; each entry counts as `ENTRY_AS_COMMANDS` more."""
     count = 5 * RUN_MAX
     s1 = a_single_leader(apply_commands_max=RUN_MAX * (ENTRY_AS_COMMANDS + 1), batch_bytes_max=1)
     for ticket in range(count):
@@ -355,7 +355,7 @@ def test_a_slice_is_bounded_in_commands_for_bytes_say_little_of_the_time_they_ta
 
 
 def test_a_read_waits_for_what_was_committed_before_it() -> None:
-    """Thesis §6.4: the read index, applied before the answer."""
+    """Thesis §6.4: the read index must be applied before the answer."""
     s1 = a_single_leader(apply_bytes_max=200, batch_bytes_max=100)
     for ticket in range(10):
         s1.propose(b"x" * 90, ticket)
@@ -404,7 +404,7 @@ def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it
 
 
 def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that starts applies what its log holds behind the snapshot: little, where the state is small."""
+    """A starting member applies the log behind its snapshot, which should be short if the state is small."""
     monkeypatch.setattr("raft.snapshots.manager.LOG_BYTES_MIN", 300)
     s1 = a_single_leader()
     s1.propose(b"x" * 40, 0)
@@ -425,7 +425,7 @@ def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pyt
 
 
 def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_configured() -> None:
-    """`snapshot_log_bytes` bounds how much log there is, however large the state."""
+    """`snapshot_log_bytes` bounds the log between snapshots, however large the state is."""
     s1 = a_single_leader(snapshot_log_bytes=500)
     indexes = set()
     for ticket in range(100):
@@ -438,7 +438,7 @@ def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_c
 
 
 def test_a_snapshot_is_written_chunk_by_chunk_while_other_work_goes_on() -> None:
-    """One submission at a time; what is applied meanwhile is not in it."""
+    """One submission is open at a time; entries that are applied meanwhile are not in the snapshot."""
     s1 = a_single_leader()
     for ticket in range(6):
         s1.propose(ticket, ticket)
@@ -483,7 +483,7 @@ def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
 
 
 def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None:
-    """Such as a full disk: nothing depends on it yet. A disk that *fails* stops the node.
+    """A full disk is harmless here, because nothing depends on the snapshot yet. A disk that *fails* stops the node.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -510,7 +510,7 @@ def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None
 
 
 def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> None:
-    """A new leader looks up the last `leader_time` once its own vote is durable: no error leaves, it stops."""
+    """A new leader reads the last `leader_time` once its own vote is durable: it stops, and raises no error."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -529,7 +529,7 @@ def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> N
 
 
 def test_the_status_shows_marks_and_buffers() -> None:
-    """For people and monitors."""
+    """Operators and monitors read them."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.flush()
@@ -543,7 +543,7 @@ def test_the_status_shows_marks_and_buffers() -> None:
 
 
 def test_every_open_proposal_has_exactly_one_end() -> None:
-    """Committed, certainly not applied, or unknown (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """It is committed, certainly not applied, or unknown (docs/reference/specification.md#96-end-of-a-proposal)."""
     s1 = a_single_leader()
     for ticket in range(50):
         s1.propose(ticket, ticket)

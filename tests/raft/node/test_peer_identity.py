@@ -1,4 +1,4 @@
-"""Whom a node talks to: members only, each pinned to the incarnation that it first was.
+"""A node talks only to members, each of which it pins to the incarnation that it met first.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -40,7 +40,7 @@ def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
 
 
 def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
-    """It has lost its disk and forgotten its votes (docs/reference/specification.md#13-incarnations-and-pins)."""
+    """It has lost its disk, and so its votes (docs/reference/specification.md#13-incarnations-and-pins)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 
@@ -52,18 +52,18 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
 
     assert caught.value.code == "wrong_incarnation"
     assert incarnation_of("s2")[:4].hex() in caught.value.reason
-    assert incarnation_of("s2").hex() not in caught.value.reason  # Whoever calls is told this.
+    assert incarnation_of("s2").hex() not in caught.value.reason  # The caller gets this text.
 
 
 def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
-    """Its folder was made anew, and somebody who never met the old one might count its vote.
+    """Its folder was made anew, and a member that never met the old folder might count its vote.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
     s2 = OneNode("s2", ("s1", "s2", "s3"), RaftConfig())
     s2.settle()
 
-    s2.node.peer_refused("s9", "wrong_incarnation")  # It is no member: what it knows does not matter.
+    s2.node.peer_refused("s9", "wrong_incarnation")  # s9 is no member, so its refusal does not matter.
     s2.node.peer_refused("s1", "not_a_member")
     assert s2.flush().failure is None
     s2.node.peer_refused("s1", "wrong_incarnation")
@@ -77,7 +77,7 @@ def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() 
 
 
 def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -> None:
-    """It is the peer that may be mistaken: this one was believed by those who gave it its log."""
+    """That peer may be wrong: other members accepted this folder when they sent it its log."""
     world = World()
     world.elect()
     follower, other = world.followers()
@@ -90,7 +90,7 @@ def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -
 
 @pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
 def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
-    """While there is a leader, who knows all members, and is known to them."""
+    """Strangers are refused while there is a leader, which knows all members and is known to them."""
     s1 = OneNode("s1", ("s1",), RaftConfig())
     s1.settle()
     assert s1.node.core.hears_a_leader
@@ -101,7 +101,7 @@ def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
 
 
 def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
-    """Who joins hears a leader of which its configuration knows nothing, and then dials it, to answer."""
+    """A joining member may hear a leader that is not in its configuration. It then dials that leader to answer."""
     s9 = OneNode("s9", ("s1",), RaftConfig(), pinned=False)
     s9.node.peer_hello("s2", incarnation_of("s2"))
     s9.settle()
@@ -116,7 +116,7 @@ def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
 
 
 def test_the_folder_that_came_before_its_machine_was_a_member_may_be_made_anew() -> None:
-    """It promised nothing that anybody counted. Once it has come as a member, it is pinned for good."""
+    """Nobody has counted any promise of the first folder. Once s9 is a member, its folder is pinned for good."""
     s1 = a_node_that_has_met_s9(FIRST, SECOND)
     assert s1.node.pinned_incarnation("s9") == SECOND
 
@@ -145,7 +145,7 @@ def a_node_that_has_met_s9(*incarnation_ids: bytes) -> OneNode:
 
 
 def test_the_folder_that_was_heard_since_its_machine_is_a_member_is_pinned_for_good() -> None:
-    """Its connection may have stood all the time, without another hello. It may have voted meanwhile."""
+    """Its connection may have been open all the time, without another hello, and it may have voted meanwhile."""
     s1 = a_node_that_has_met_s9(FIRST)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
     s1.settle()
@@ -177,7 +177,7 @@ def test_the_folder_that_the_configuration_names_is_not_made_anew_though_it_was_
 
 
 def test_another_folder_than_the_configuration_names_is_heard_no_more() -> None:
-    """Its connection stands, so no hello comes at which it could be refused."""
+    """Its connection is open, so there is no new hello at which it could be refused."""
     s1 = a_node_that_has_met_s9(SECOND)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1, incarnation_id=FIRST, is_voter=True),)))
     s1.settle()
@@ -220,7 +220,7 @@ def test_another_folder_than_the_configuration_names_is_not_heard_though_its_pin
 
 
 def test_a_folder_that_comes_again_after_another_waits_for_its_newest_pin() -> None:
-    """The file of pins is written three times; after the second time, it names the other folder."""
+    """The file of pins is written three times. After the second time it names the other folder."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     for incarnation_id in (FIRST, SECOND, FIRST):
         s1.node.peer_hello("s9", incarnation_id)
@@ -237,7 +237,7 @@ def test_a_folder_that_comes_again_after_another_waits_for_its_newest_pin() -> N
 
 
 def test_a_failed_pin_stops_the_node() -> None:
-    """It is a failed sync like any other (docs/reference/specification.md#37-failed-sync)."""
+    """It counts as any failed sync (docs/reference/specification.md#37-failed-sync)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 

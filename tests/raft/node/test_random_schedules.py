@@ -23,7 +23,7 @@ TINY = {
 
 
 class RoughWorld(World):
-    """A network with a mind of its own, and members that crash."""
+    """A network that loses, delays, doubles and reorders messages, and members that crash."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(count=Random(seed).choice((3, 3, 5)), **TINY)
@@ -55,7 +55,7 @@ class RoughWorld(World):
             member.settle()
 
     def disturb(self) -> None:
-        """One step of 10 ms in which anything may happen."""
+        """Inject a random fault into one step of 10 ms."""
         dice = self.random.random()
         if dice < 0.01:
             self.cut_off = set(self.random.sample(sorted(self.members), self.random.randint(0, 2)))
@@ -101,7 +101,7 @@ def test_whatever_the_network_does_every_proposal_has_one_end_and_all_members_ag
     world.run_for(2_000)
 
     items = leader.machine.items
-    assert len(items) == len(set(items))  # Nothing was applied twice.
+    assert len(items) == len(set(items))  # No command was applied twice.
     ends: dict[int, list[Completion]] = {}
     for member in world.members.values():
         for end in member.completions:

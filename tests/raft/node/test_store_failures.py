@@ -1,4 +1,4 @@
-"""A store that is damaged, or has failed, ends the promises of its node in order: whoever waits is told, and why."""
+"""A damaged or failed store stops its node in order: every waiting caller is told so, with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader
 
 
 class Damaged(StoreFailed):
-    """What a log says whose bytes have changed."""
+    """The error of a log whose bytes have changed."""
 
 
 def raises(*_: object, **__: object) -> Never:
@@ -41,7 +41,7 @@ def test_a_log_that_takes_nothing_more_stops_the_node(call: str) -> None:
 
 
 def test_an_entry_that_is_not_what_was_written_stops_the_node_that_was_to_send_it() -> None:
-    """A peer was away, and what it lacks has left the leader's memory: it is read back, verified."""
+    """The entries that an absent peer lacks are no longer in the leader's memory: it reads and verifies them."""
     world = World(log_cache_bytes_max=1)
     leader = world.elect()
     away = world.followers()[0]

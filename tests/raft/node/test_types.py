@@ -1,4 +1,4 @@
-"""The value that a log is made of is written out by hand: it is still what a frozen dataclass is."""
+"""The class of log entries is written by hand, but still behaves as a frozen dataclass."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_the_bytes_of_version_1_never_change() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_bytes_of_version_1_are_still_read(name: str) -> None:
-    """The other half of the promise."""
+    """The bytes must not only be written the same; they must also still be read."""
     assert decode_message(golden_frames()[name]) == (0, EXAMPLES[name])
 
 
@@ -195,7 +195,7 @@ GROWN = (AppendAccepted, TimeoutNow)
     more=st.lists(st.integers(0, 9), max_size=3),
 )
 def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) -> None:
-    """And behind them further ones are ignored again (docs/reference/specification.md#73-growth)."""
+    """Even later items behind them are still ignored (docs/reference/specification.md#73-growth)."""
     body = encode_item([*decode_item(encode_message(0, message)), *more])
 
     assert decode_message(body) == (0, message)
@@ -219,7 +219,7 @@ def test_further_items_are_ignored(message: Message, more: list[Any]) -> None:
 def test_a_message_with_one_item_missing_or_of_another_type_is_a_protocol_error(
     message: Message, data: st.DataObject
 ) -> None:
-    """Every field's type and range is checked, so that nothing behind the codec has to."""
+    """The codec checks the type and range of every field, so that no later code has to."""
     items = decode_item(encode_message(0, message))
     at = data.draw(st.integers(0, len(items) - 1))
 
@@ -231,7 +231,7 @@ def test_a_message_with_one_item_missing_or_of_another_type_is_a_protocol_error(
 
 @given(body=st.binary(max_size=80))
 def test_garbage_is_a_protocol_error(body: bytes) -> None:
-    """Garbage closes one connection; it never raises anything else."""
+    """Garbage raises only this error, which closes one connection."""
     for decode in (decode_message, decode_hello):
         try:
             decode(body)
@@ -241,7 +241,7 @@ def test_garbage_is_a_protocol_error(body: bytes) -> None:
 
 @given(items=st.lists(st.integers(-2, 10) | st.binary(max_size=3) | st.booleans() | st.lists(st.integers(0, 3))))
 def test_arrays_of_the_wrong_shape_are_a_protocol_error_or_a_message(items: list[Any]) -> None:
-    """Closer to the real thing than random bytes."""
+    """Such arrays are more like real messages than random bytes are."""
     try:
         group_id, message = decode_message(encode_item(items))
     except ProtocolError:
@@ -276,7 +276,7 @@ def test_arrays_of_the_wrong_shape_are_a_protocol_error_or_a_message(items: list
     ids=repr,
 )
 def test_values_that_cannot_be_are_a_protocol_error(items: list[Any]) -> None:
-    """Unknown kinds, negative marks, terms that fall along a log, chunks beyond their file."""
+    """These are unknown kinds, negative marks, terms that fall along a log, and chunks beyond their file."""
     with pytest.raises(ProtocolError):
         decode_message(encode_item(items))
 
@@ -310,7 +310,7 @@ def test_as_many_entries_as_a_leader_may_send_pass_and_one_more_is_refused(monke
         return encode_item([5, 0, 3, 0, 0, 0, 0, 0, [[1, 1, b""]] * count])
 
     assert APPEND_ENTRIES_MAX * ENTRY_OVERHEAD_BYTES == ENTRY_PAYLOAD_BYTES_MAX
-    monkeypatch.setattr("raft.protocol.codec.APPEND_ENTRIES_MAX", 100)  # The real one takes seconds on a busy machine.
+    monkeypatch.setattr("raft.protocol.codec.APPEND_ENTRIES_MAX", 100)  # The real bound takes seconds.
     assert isinstance(decode_message(request(100))[1], AppendEntries)
     with pytest.raises(ProtocolError, match="bound"):
         decode_message(request(101))
@@ -348,7 +348,7 @@ def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
 
 
 def test_a_hello_says_which_feature_levels_its_build_knows() -> None:
-    """One that says nothing knows the first only, and what a later build adds behind them is ignored.
+    """A hello without levels means level 1 only. Items that a later build adds behind them are ignored.
 
     See docs/reference/specification.md#74-hello.
     """
@@ -369,7 +369,7 @@ def test_a_hello_with_an_impossible_id_of_its_process_is_a_protocol_error(proces
 
 @pytest.mark.parametrize("levels", [[0, 1], [3, 2], ["1", 2], [1, -1], [True, 2]])
 def test_a_hello_with_impossible_feature_levels_is_a_protocol_error(levels: list[object]) -> None:
-    """They start at 1."""
+    """Feature levels start at 1."""
     with pytest.raises(ProtocolError):
         decode_hello(encode_item([*decode_item(HELLO.encode()), "", *levels]))
 

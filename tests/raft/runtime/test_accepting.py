@@ -1,4 +1,4 @@
-"""Connections that come when no file descriptor is left are refused at once, and the log says so once."""
+"""When no file descriptor is left, new connections are refused at once, and the log says so once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def echo(stream: trio.SocketStream) -> None:
 
 
 def unconnected(count: int) -> list[socket.socket]:
-    """Sockets made in time: later there is no descriptor for them."""
+    """Make the sockets now, because later there is no descriptor for them."""
     return [socket.socket() for _ in range(count)]
 
 
@@ -54,8 +54,8 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
             with no_descriptor_left() as limit:
                 for _ in range(6):
                     refused = await connected(raw.pop(), port)
-                    kept.append(refused)  # To close it would free a descriptor.
-                    with suppress(trio.BrokenResourceError):  # Or in order, if our byte came too late for a reset.
+                    kept.append(refused)  # A close would free a descriptor.
+                    with suppress(trio.BrokenResourceError):  # It ends without a reset if our byte came too late.
                         await refused.send_all(b"x")
                         assert await refused.receive_some(1) == b""
                     await before.send_all(b"2")
@@ -76,7 +76,7 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
 
 
 async def test_a_default_time_out_of_the_program_does_not_stop_the_loop() -> None:
-    """Who embeds a member may have set one for its own sockets; the last caller is refused, and nobody else comes."""
+    """An embedding program may have set one for its own sockets. The last caller is refused, and no other comes."""
     before = socket.getdefaulttimeout()
     with trio.fail_after(20):
         acceptor = Acceptor("clients")
@@ -106,7 +106,7 @@ async def test_a_shortage_that_comes_back_later_is_logged_again(
     del autojump_clock
 
     class Short(trio.abc.Listener[trio.SocketStream]):
-        """No descriptor at the given moments; between them nobody calls."""
+        """A listener without a descriptor at the given moments, and without a caller between them."""
 
         def __init__(self, socket: trio.socket.SocketType) -> None:
             self.socket = socket

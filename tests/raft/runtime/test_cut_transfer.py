@@ -18,7 +18,7 @@ CHUNK_BYTES = SMALL_SNAPSHOTS.snapshot_chunk_bytes
 
 
 async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
-    """(leader, who was away): that one's next life will be sent a snapshot, some hundred chunks a second."""
+    """(leader, absent member): when that member starts again, it gets a snapshot, some hundred chunks a second."""
     leader = await lives.leader()
     away = next(voter for voter in VOTERS if voter != leader.node.identity.node_id)
     await lives.kill(away)
@@ -26,7 +26,7 @@ async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
         leader.propose_many(first, 100)
         await leader.recorder.wait_for(lambda last=first + 100: len(leader.recorder.applied) == last)  # type: ignore[misc]
     await until(lambda: not leader.node._snapshots._builder.is_under_way)
-    leader.node.snapshot_now()  # So that it is of all there is, and no newer one comes.
+    leader.node.snapshot_now()  # So the snapshot has all entries, and no newer one is built.
     leader.driver.wake()
     await until(lambda: leader.node.core.first_index == leader.node.core.last_index + 1)
     leader.node._snapshots._sender._rate._bytes_per_second = 100 * CHUNK_BYTES
@@ -34,7 +34,7 @@ async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
 
 
 def offsets_of(life: Life) -> list[int]:
-    """Where each chunk that it is given begins."""
+    """The offsets of the chunks that the member receives."""
     offsets: list[int] = []
     receive = life.node.receive
 
@@ -48,7 +48,7 @@ def offsets_of(life: Life) -> list[int]:
 
 
 async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_path: Path) -> None:
-    """What has arrived is not sent again, but for the one chunk that asks how much that is."""
+    """Received bytes are not sent again, except for the one chunk that asks how many there are."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader, away = await a_slow_transfer(lives)
@@ -71,7 +71,7 @@ async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_
 
 
 async def test_a_receiver_that_is_killed_amid_a_transfer_has_lost_nothing(tmp_path: Path) -> None:
-    """It begins from what it had, and is sent the snapshot anew."""
+    """It starts with its old state, and gets the snapshot from the beginning."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader, away = await a_slow_transfer(lives)

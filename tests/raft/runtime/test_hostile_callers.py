@@ -1,4 +1,4 @@
-"""A running member and what comes to its peer port from whom it should not trust."""
+"""A running member, and input to its peer port from callers that it should not trust."""
 
 from __future__ import annotations
 

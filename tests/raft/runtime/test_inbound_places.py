@@ -1,4 +1,4 @@
-"""Strangers at the peer port, as many as there may be: members always get in, and nothing is kept for long."""
+"""Any number of strangers at the peer port: members always get in, and no stranger keeps a place for long."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_member_gets_in_at_once_though_strangers_have_all_places(caplog:
         strangers = [await stack.enter_async_context(await silent(s1.transport.port)) for _ in range(CONNECTIONS_MAX)]
         await until(lambda: s1.transport._places.evicted >= CONNECTIONS_MAX - UNIDENTIFIED_PER_ADDRESS_MAX)
         assert s1.transport._places.held_back <= HELD_BACK_MAX
-        assert await is_closed(strangers[-UNIDENTIFIED_PER_ADDRESS_MAX - 1])  # Behind those that are held back.
+        assert await is_closed(strangers[-UNIDENTIFIED_PER_ADDRESS_MAX - 1])  # It came after those that are held back.
 
         member = await stack.enter_async_context(await greeted(s1))
         await says(member, heartbeat(7))
@@ -96,7 +96,7 @@ async def silent(port: int) -> trio.SocketStream:
 async def test_a_frame_that_trickles_in_ends_its_connection(
     is_newer_of_two: bool, caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
 ) -> None:
-    """However often another byte comes: the limit is for the whole frame."""
+    """The time limit is for the whole frame, however often another byte comes."""
     caplog.set_level(logging.WARNING, "raft.transport")
     whole = frame(encode_message(0, heartbeat(7)))
     async with a_member(seconds_max=inf) as s1, await greeted(s1) as first, AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ async def test_a_frame_that_trickles_in_ends_its_connection(
 
 
 async def test_whole_frames_may_be_as_far_apart_as_they_like(mock_clock: trio.testing.MockClock) -> None:
-    """Between members that follow there is nothing to say. What began and ended leaves no limit behind."""
+    """Followers send each other nothing. A frame that began and ended leaves no time limit behind."""
     data = frame(encode_message(0, heartbeat(7)))
     async with a_member(seconds_max=inf) as s1, await greeted(s1) as stream:
         await stream.send_all(data[:9])
@@ -130,7 +130,7 @@ async def test_whole_frames_may_be_as_far_apart_as_they_like(mock_clock: trio.te
 
 
 def has_begun_a_frame(s1: Machine) -> bool:
-    """Some connection of s2 has a limit that only a whole frame lifts."""
+    """True if a connection of s2 has a time limit, which only a whole frame lifts."""
     return any(scope.deadline < inf for scope in s1.transport._inbound._scopes["s2"])
 
 
@@ -141,6 +141,6 @@ async def turns_until(condition: Callable[[], bool]) -> None:
 
 
 async def passes(seconds: float, clock: trio.testing.MockClock) -> None:
-    """So much time, and whatever ends by it."""
+    """Let so much time pass, and let everything happen that it causes."""
     clock.jump(seconds)
     await trio.testing.wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""A peer is found where it is, though a configuration, or its own word, is behind, or ahead of what is so."""
+"""A peer is found at its real address, even if a configuration or its own hello is outdated or too early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def a_dead_address() -> str:
 
 
 async def start(nursery: trio.Nursery, node_id: str, addresses: Mapping[str, str]) -> tuple[Machine, str]:
-    """A member whose configuration has `addresses`, but which is elsewhere, and says so if it is not in its own."""
+    """A member whose configuration is `addresses`, but which listens elsewhere; then its hello names that address."""
     listener, own = await a_listener()
     return await start_at(nursery, node_id, addresses, listener), own
 
@@ -46,7 +46,7 @@ async def change(leader: Machine, wanted: MembershipChange, ticket: int) -> None
 
 
 async def test_who_joins_with_an_old_snapshot_answers_a_leader_that_has_moved_since() -> None:
-    """Its configuration says where the leader was. The leader is here, and says where it is."""
+    """Its configuration has the leader's old address. The leader calls it, and its hello has the new address."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             old = await a_dead_address()
@@ -63,7 +63,7 @@ async def test_who_joins_with_an_old_snapshot_answers_a_leader_that_has_moved_si
 
 
 async def test_two_of_three_elect_a_leader_though_one_of_them_missed_the_move_of_the_other() -> None:
-    """The third is down, and a majority is up."""
+    """The third member is down, but two of three are a majority."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             old, down = await a_dead_address(), await a_dead_address()
@@ -82,7 +82,7 @@ async def test_two_of_three_elect_a_leader_though_one_of_them_missed_the_move_of
 async def test_a_leader_whose_new_address_is_told_before_it_moves_goes_on_leading(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The ways of the others to it work: nobody is at the new address yet."""
+    """The others' connections to it work, and nobody listens at the new address yet."""
     caplog.set_level(logging.INFO, "raft.driver")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -150,7 +150,7 @@ async def test_an_address_that_is_somebody_elses_now_is_left_for_the_next_one() 
 
 
 async def test_an_address_that_says_nothing_is_left_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CONNECT_SECONDS_MAX: a machine that is gone refuses nothing. Where there is no other address it has longer."""
+    """A lost machine refuses nothing, hence CONNECT_SECONDS_MAX. If there is no other address, it gets longer."""
     monkeypatch.setattr("raft.runtime.outbound.CONNECT_SECONDS_MAX", 0.05)
     monkeypatch.setattr("raft.runtime.outbound.HANDSHAKE_SECONDS_MAX", 1000.0)
     open_tcp_stream = trio.open_tcp_stream

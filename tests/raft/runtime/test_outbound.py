@@ -22,11 +22,11 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 class Peer:
-    """The other end: says hello, and reads only when it is told to."""
+    """The other end: it says hello, and reads only when the test says so."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
-        self.told: list[str] = []  # Where the caller said that it is to be dialled, at each call.
+        self.told: list[str] = []  # The address that the caller's hello named, at each call.
         self.stream: trio.SocketStream | None = None
         self.connections = 0
 
@@ -62,7 +62,7 @@ def outbound_to(address: str, lost: list[str], bytes_max: int = 1 << 20) -> Outb
 
 
 async def test_frames_arrive_in_order() -> None:
-    """Several leave in one send; none is split or lost."""
+    """Several frames leave in one send; none is split or lost."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound = Peer(listener), outbound_to(address, [])
@@ -106,7 +106,7 @@ async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
 
 
 async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SEND_SECONDS_MAX: all buffers are full, and the peer does not read."""
+    """All buffers are full and the peer does not read: the connection ends after SEND_SECONDS_MAX."""
     monkeypatch.setattr("raft.runtime.outbound.SEND_SECONDS_MAX", 0.1)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -125,7 +125,7 @@ async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.M
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 async def test_a_connection_ends_when_nobody_acknowledges_what_the_kernel_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """UNANSWERED_SECONDS_MAX: little is sent, so buffers would take it for minutes. Here each packet is lost."""
+    """Buffers would take the few bytes for minutes, hence UNANSWERED_SECONDS_MAX. Here every packet is lost."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         lost: list[str] = []
@@ -157,7 +157,7 @@ def drop_what_comes_to(stream: trio.SocketStream) -> None:
 async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """DIAL_NOW_SECONDS_MAX: its machine was gone when it was dialled, and is there again."""
+    """The peer's machine was gone when it was dialled, and now it is back: hence DIAL_NOW_SECONDS_MAX."""
     open_tcp_stream, tried = trio.open_tcp_stream, list[int]()
 
     async def open_slowly(host: str, port: int) -> trio.SocketStream:
@@ -184,7 +184,7 @@ async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
 
 
 async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two who call each other at the same moment would otherwise stop each other."""
+    """Otherwise two members that call each other at the same moment would end each other's attempts."""
     monkeypatch.setattr("raft.runtime.outbound.DIAL_NOW_SECONDS_MAX", 0.0)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -226,7 +226,7 @@ async def test_a_lost_connection_is_told_and_dialled_again() -> None:
 async def test_an_address_that_cannot_be_reached_is_tried_again(
     address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is logged once as a warning, not once per attempt, and it never ends the member."""
+    """The error is logged once as a warning, not once per attempt, and it never ends the member."""
     monkeypatch.setattr("raft.runtime.outbound.BACKOFF_SECONDS_MIN", 0.001)
     monkeypatch.setattr("raft.runtime.outbound.BACKOFF_SECONDS_MAX", 0.002)
     addresses: list[str] = []
@@ -253,7 +253,7 @@ async def test_an_address_that_cannot_be_reached_is_tried_again(
 
 
 async def test_a_connection_is_made_anew_to_say_another_address_than_on_the_last_one() -> None:
-    """The peer may know this member by its hello only. While the address stays the same so does the connection."""
+    """The peer may know the address only from the hello. The connection stays as long as the address does."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound, own = Peer(listener), outbound_to(address, []), ["old:1"]

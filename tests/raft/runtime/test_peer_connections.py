@@ -1,4 +1,4 @@
-"""Connections follow the members: who joins is dialled, who goes is hung up on, who is removed is told so."""
+"""Connections follow the membership: new members are dialled, removed ones are told so and then disconnected."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def members(**addresses: str) -> list[Member]:
     return [Member(node_id, address) for node_id, address in addresses.items()]
 
 
-# Whom there is a way to, without any socket
+# The ways (a way is the connection to one peer, with its addresses), without any socket
 
 
 def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
-    """Whatever was wanted before. A peer that stays keeps its connection."""
+    """It does not matter which peers were wanted before. A peer that stays keeps its connection."""
     ways = some_ways()
     assert ways.want(members(s2="a:1", s3="a:2")) == []
     s3 = ways.all.get("s3")
@@ -68,8 +68,8 @@ def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
 
 
 def test_a_way_is_not_given_up_because_a_configuration_says_another_address() -> None:
-    """The entry may be old, as for a member that catches up, or tell of a move that is still to come: a way that works
-    is proof of more. When the peer goes it breaks, and the next attempt is for the new address."""
+    """The entry may be old, as for a member that catches up, or announce a later move; a way that works is better
+    evidence. When the peer moves, the way breaks, and the next attempt is at the new address."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     way = ways.all.get("s2")
@@ -81,7 +81,7 @@ def test_a_way_is_not_given_up_because_a_configuration_says_another_address() ->
 
 
 def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None:
-    """Its new address can be told before it moves; and its connection may break meanwhile."""
+    """A configuration may have the new address before the peer moves, and the connection may break meanwhile."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     way = ways.all.get("s2")
@@ -94,7 +94,7 @@ def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None
 
 
 def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> None:
-    """Either may be behind: both are tried. Without its connection its word counts no more."""
+    """Either address may be old, so both are tried. When its connection ends, the peer's own word no longer counts."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")
@@ -109,13 +109,13 @@ def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> Non
 
 
 def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
-    """Who joins may not have heard of the leader yet: it has to answer it all the same."""
+    """A joining member may not know of the leader yet, but must be able to answer it."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
 
     ways.on_inbound("s9", "x:9")
     assert (sorted(ways.all), ways.addresses_of("s9")) == (["s2", "s9"], ("x:9",))
-    ways.on_inbound("s8", "")  # It does not say where it is.
+    ways.on_inbound("s8", "")  # s8 does not give its address.
     assert sorted(ways.all) == ["s2", "s9"]
     ways.on_disconnect("s9")
 
@@ -123,7 +123,7 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
 
 
 def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> None:
-    """And so it does if it comes back from elsewhere: a way that works is left alone."""
+    """It also keeps it if the peer calls from another address: a way that works is left alone."""
     ways = some_ways()
     ways.on_inbound("s9", "x:9")
     way = ways.all.get("s9")
@@ -138,7 +138,7 @@ def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> No
 
 
 def test_the_own_route_counts_more_than_any_other_word() -> None:
-    """`dial`: a proxy between members. Nothing else is dialled, whatever a peer says: it may not lead around it."""
+    """`dial` may name a proxy between members. Only that is dialled, because no peer's word may bypass the proxy."""
     ways = some_ways(s2="proxy:1")
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")
@@ -147,7 +147,7 @@ def test_the_own_route_counts_more_than_any_other_word() -> None:
 
 
 def test_strangers_that_are_answered_are_bounded() -> None:
-    """STRANGERS_MAX: each costs a connection, and anybody can call."""
+    """STRANGERS_MAX is the bound, because each costs a connection and anybody can call."""
     ways = some_ways()
     for number in range(STRANGERS_MAX + 5):
         ways.on_inbound(f"x{number}", f"x:{number}")
@@ -159,7 +159,7 @@ def test_strangers_that_are_answered_are_bounded() -> None:
 
 
 class Room:
-    """Members that run until the block ends; who joins knows only the founders."""
+    """Members that run until the block ends; a joining member knows only the founders."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -183,7 +183,7 @@ class Room:
         await leader.recorder.wait_for(lambda: any(each.ticket == ticket for each in leader.recorder.applied))
 
     def check(self) -> None:
-        """Connections are those that the nodes want."""
+        """Assert that the connections are those that the nodes want."""
         for machine in self.machines.values():
             if not machine.node.is_stopped:
                 assert machine.transport.peer_ids >= {peer.node_id for peer in machine.node.peers}
@@ -235,7 +235,7 @@ def _wanted(machine: Machine) -> set[str]:
 async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`removed` is final: it stops, and says why. Until then it thinks that it is a member."""
+    """`removed` is final: the member stops and says why. Until then it believes that it is a member."""
     caplog.set_level(logging.WARNING, "raft.driver")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -252,7 +252,7 @@ async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_ca
             await until(lambda: all(each.node.is_stopped for each in gone))
             assert not s3.node.failure
 
-            late = await room.start("s3", ["s1", "s3"])  # Set back: it knows nothing of its removal.
+            late = await room.start("s3", ["s1", "s3"])  # It has an old state, without its removal.
             await until(lambda: late.node.is_stopped)
 
             assert late.node.is_removed
@@ -262,7 +262,7 @@ async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_ca
 
 
 async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then() -> None:
-    """`not_a_member` is for now: it tries again, and as soon as it is a member it need not wait for its next try."""
+    """`not_a_member` is temporary: it tries again, and once it is a member, the leader dials it without a wait."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             room = Room(nursery)
@@ -281,7 +281,7 @@ async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then(
 
 
 async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went_through() -> None:
-    """It knows that stranger by then as its leader, and takes its hello."""
+    """By then it knows that stranger as its leader, so it accepts its hello."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             joining = await Room(nursery).start("s9", ["s1"])
@@ -302,7 +302,7 @@ async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went
                 async with answers:
                     await answers.send_all(peer_hello("s2"))
                     hello, answer, *_ = await _frames(answers, 2)
-                nursery.cancel_scope.cancel()  # Before the stream is closed, on which somebody may be sending.
+                nursery.cancel_scope.cancel()  # First end the tasks that may be sending on the stream.
 
         assert isinstance(decode_hello(hello), Hello)
         _, message = decode_message(answer)
@@ -311,7 +311,7 @@ async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went
 
 
 async def _frames(stream: trio.SocketStream, count: int) -> list[bytes]:
-    """At least so many, unless it ends before."""
+    """At least `count` frames, unless the stream ends before."""
     splitter, bodies = FrameSplitter(bytes_max=1 << 20), list[bytes]()
     while len(bodies) < count and (data := await stream.receive_some()):
         bodies += splitter.feed(data)

@@ -27,7 +27,7 @@ SMALL_SNAPSHOTS = RaftConfig(snapshot_log_bytes=4_000, snapshot_chunk_bytes=500,
 
 
 class CoarseMachine(ListMachine):
-    """Its snapshots have larger chunks: these tests are about whole files."""
+    """A machine whose snapshots have larger chunks, because these tests are about whole files."""
 
     CHUNK_ITEMS = 200
 

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def first_answer(port: int, data: bytes) -> Hello | Refusal | None:
-    """Connect, send, and return the first frame that comes back; None if the connection was just closed."""
+    """Connect, send, and return the first frame that comes back; None if the member only closed the connection."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         await stream.send_all(data)
@@ -62,7 +62,7 @@ async def first_answer(port: int, data: bytes) -> Hello | Refusal | None:
 
 
 async def test_three_members_elect_a_leader_and_replicate() -> None:
-    """Raft §5.2, §5.3, over TCP."""
+    """Raft §5.2 and §5.3 over TCP."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             leader = await the_leader(machines)
@@ -74,7 +74,7 @@ async def test_three_members_elect_a_leader_and_replicate() -> None:
 
             assert [completion.result for completion in leader.recorder.applied] == list(range(100))
             assert len({machine.machine.state_hash() for machine in machines}) == 1
-            assert len(leader.disk.names) == 0  # Nothing went around the thread.
+            assert len(leader.disk.names) == 0  # All work went through the disk's thread.
 
 
 async def test_a_linearizable_read_is_answered_over_the_network() -> None:
@@ -89,7 +89,7 @@ async def test_a_linearizable_read_is_answered_over_the_network() -> None:
 
 
 async def test_the_others_elect_a_new_leader_when_one_stops() -> None:
-    """The core handles silence; the runtime only notices that a connection is lost."""
+    """The core detects silence; the runtime only reports that a connection is lost."""
     with trio.fail_after(20):
         voters = ["s1", "s2", "s3"]
         listeners = {voter: await a_listener() for voter in voters}
@@ -138,7 +138,7 @@ async def test_garbage_on_the_peer_port_closes_only_that_connection() -> None:
 
 
 async def test_garbage_after_a_good_hello_closes_only_that_connection() -> None:
-    """Broken frames, oversized lengths, unknown kinds and messages for another group."""
+    """Garbage is broken frames, oversized lengths, unknown kinds and messages for another group."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             leader = await the_leader(machines)
@@ -204,7 +204,7 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
 
 
 async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_word_for_it() -> None:
-    """Both levels are named. Before the level was raised it was welcome, and a newer build still is.
+    """The refusal names both levels. Before the level was raised the build was accepted, and a newer one still is.
 
     See docs/reference/specification.md#75-refusals-of-a-hello.
     """
@@ -225,7 +225,7 @@ async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_w
 
 
 async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_port() -> None:
-    """A client does not wait for the answer to its hello: who it is matters more than what follows."""
+    """A client does not wait for the answer to its hello, so the member ignores what follows that hello."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             port = machines[0].transport.port
@@ -236,11 +236,11 @@ async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_por
             assert isinstance(client, Refusal)
             assert (client.code, "clients have another" in client.text) == ("wrong_port", True)
             assert isinstance(peer, Refusal)
-            assert peer.code == "not_a_hello"  # Of a member more is asked: it waits until it is answered.
+            assert peer.code == "not_a_hello"  # A peer must wait until its hello is answered.
 
 
 async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
-    """Hello each way (docs/reference/specification.md#74-hello)."""
+    """Each side sends a hello (docs/reference/specification.md#74-hello)."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             s1 = machines[0]
@@ -252,7 +252,7 @@ async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
 
 
 async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Both logs say why: a member of another cluster was given this one's address."""
+    """Both logs give the reason: a member of another cluster has this one's address."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         async with a_cluster(2, cluster_ids={"s2": b"another cluster."}):
@@ -288,7 +288,7 @@ async def test_a_member_that_lost_its_disk_is_refused_where_it_is_dialled(caplog
     with trio.fail_after(20):
         (first, _), (second, second_address) = await a_listener(), await a_listener()
         s1 = Machine("s1", ["s1", "s2"], first, {"s2": second_address}, pins={"s2": b"its former life."})
-        s2 = Machine("s2", ["s1", "s2"], second)  # It reaches nobody, and is told nothing.
+        s2 = Machine("s2", ["s1", "s2"], second)  # s2 reaches nobody, and nobody tells it anything.
         async with trio.open_nursery() as nursery:
             await nursery.start(s1.driver.run)
             await nursery.start(s2.driver.run)
@@ -313,7 +313,7 @@ async def test_an_address_where_another_member_answers_is_refused(caplog: pytest
 
 
 async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections beyond the bound are closed at once; those that say nothing are closed after a while."""
+    """Connections beyond the bound are closed at once, silent ones after a while."""
     monkeypatch.setattr("raft.runtime.transport.HANDSHAKE_SECONDS_MAX", 0.2)
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
@@ -333,7 +333,7 @@ async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.Mo
 
 
 async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
-    """HELLO_BYTES_MAX before it said who it is; WARNINGS_MAX different complaints remembered."""
+    """It keeps at most HELLO_BYTES_MAX before a caller's hello, and WARNINGS_MAX different warnings."""
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
             transport = machines[0].transport
@@ -349,7 +349,7 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:
-    """The node stops; whoever waits is told first (docs/reference/specification.md#37-failed-sync)."""
+    """The node stops, but first answers waiting callers (docs/reference/specification.md#37-failed-sync)."""
     with trio.fail_after(20):
         machine = Machine("s1", ["s1"])
 
@@ -396,7 +396,7 @@ async def test_a_member_alone_needs_no_transport() -> None:
 
 
 async def test_a_port_in_use_is_a_clear_error() -> None:
-    """Raised as itself, not inside a group of exceptions."""
+    """The error is raised as itself, not inside an exception group."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         machine = Machine("s1", ["s1", "s2"])
@@ -416,7 +416,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 
 
 def test_other_addresses_than_loopback_need_a_word() -> None:
-    """Until TLS is there, the peer port listens on loopback only.
+    """Because there is no TLS yet, the peer port listens only on loopback unless an option allows more.
 
     See docs/reference/specification.md#714-unencrypted-ports.
     """
@@ -439,6 +439,6 @@ def test_what_is_no_address_is_a_clear_error(address: str) -> None:
 
 
 def test_addresses_are_taken_apart() -> None:
-    """Names, IPv4 and IPv6."""
+    """Hosts are names, IPv4 or IPv6."""
     assert parse_address("localhost:7001") == ("localhost", 7001)
     assert parse_address("[::1]:0") == ("::1", 0)

@@ -1,4 +1,4 @@
-"""The short ways in and out of a socket: what they take, and what they leave to the long ones."""
+"""The fast paths for sockets: what they handle, and what they leave to trio's own calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def fill_and_follow(ours: trio.SocketStream, theirs: trio.SocketStream) ->
     data = bytes(range(256)) * 20_000
     count = send_at_once(ours, data)
     assert 0 < count < len(data)
-    assert send_at_once(ours, data) == 0  # It is full, and nobody waits.
+    assert send_at_once(ours, data) == 0  # The socket is full, and the call does not wait.
 
     received = b""
     with trio.fail_after(20):

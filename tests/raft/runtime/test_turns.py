@@ -1,4 +1,4 @@
-"""Who has to catch up does it in turns: none of them is long, and nothing is out of order."""
+"""A member that has to catch up does so in many turns: none of them is long, and all messages stay in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 def appends(first_index: int, sizes: Sequence[int], *, commit_index: int = 0) -> list[AppendEntries]:
-    """One after the other, each with so many small entries."""
+    """Appends that follow each other; `sizes` are their numbers of small entries."""
     found = []
     for size in sizes:
         entries = tuple(Entry(first_index + n, 1, EntryKind.COMMANDS, A_COMMAND) for n in range(size))
@@ -48,7 +48,7 @@ def appends(first_index: int, sizes: Sequence[int], *, commit_index: int = 0) ->
 
 
 class Turns(trio.abc.Instrument):
-    """Counts those of the loop."""
+    """Counts the turns of the loop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -81,7 +81,7 @@ class Taken:
 
 
 async def taken_of(messages: Sequence[Message]) -> Taken:
-    """What becomes of messages that one read brings."""
+    """How the transport hands over messages that come in one read."""
     taken = Taken()
     transport = Transport(
         identity=IDENTITY, configuration=Configuration.of([Member("s1"), Member("s2")]), random=Random(1)
@@ -116,13 +116,13 @@ async def test_a_few_messages_are_taken_at_once(sizes: list[int]) -> None:
 
 
 async def test_a_follower_that_is_behind_applies_one_slice_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several slices in a row, up to the bound on rounds, would be the long turn that slices are there to avoid."""
+    """Several slices in a row, up to the bound on rounds, would make the long turn that slices should avoid."""
     turns, in_turns = Turns(), []
     with trio.fail_after(20):
         config = RaftConfig(
             apply_commands_max=1,
             apply_bytes_max=10_000,
-            election_timeout_min_ns=60_000_000_000,  # However busy the machine is, it does not campaign meanwhile.
+            election_timeout_min_ns=60_000_000_000,  # It must not campaign, even on a busy machine.
             election_timeout_max_ns=120_000_000_000,
         )
         machine = Machine("s1", ["s1", "s2"], config=config)

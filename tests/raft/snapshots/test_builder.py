@@ -1,4 +1,4 @@
-"""A picture that is given up is closed: its machine stops saving for it what changes (raft.StateSnapshot)."""
+"""A picture that is given up is closed: its machine stops keeping old rows for it (raft.StateSnapshot)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Building:
         self.build.begin(SnapshotHeader(index=1, term=1, configuration=MEMBERS, machine={}), picture)
 
     def turn(self) -> int:
-        """A later moment, at which the rate allows the next chunk."""
+        """Move to a later moment, at which the rate allows the next chunk."""
         self.now += 1_000
         return self.now
 
@@ -63,7 +63,7 @@ def test_a_build_without_room_on_the_disk_closes_its_picture() -> None:
 
 
 def test_a_build_on_a_disk_that_fails_closes_its_picture_and_says_so() -> None:
-    """Each MiB is synced as it is written: what fails there fails as a sync at the end does."""
+    """Each MiB is synced after it is written, and a failure then counts as one of the sync at the end."""
     building = Building()
     building.build.advance(building.turn())
     failing = OSError(5, "Input/output error")
@@ -76,7 +76,7 @@ def test_a_build_on_a_disk_that_fails_closes_its_picture_and_says_so() -> None:
 
 
 def test_a_build_whose_file_is_being_finished_is_not_abandoned_any_more() -> None:
-    """Its picture was read to the end, and is over by itself."""
+    """Its picture was read to the end, so it has already ended."""
     building = Building()
     building.go_on(3)
     building.build.advance(building.turn())

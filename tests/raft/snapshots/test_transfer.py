@@ -1,4 +1,4 @@
-"""Snapshots on their way between members: what they may cost, what survives, and when the machine becomes one."""
+"""Snapshots on their way between members: what they cost, what survives a fault, and when they are installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG_LOG = TINY_CHUNKS | {"retention_bytes_max": 1_000_000}
 
 
 def cut_after(world: World, chunks: int) -> list[InstallSnapshot]:
-    """Let so many chunks through, and then none; returns those that follow when `world.carries` is set again."""
+    """Let so many chunks through and then drop the others; returns all that were sent, including the dropped ones."""
     seen = count_chunks(world)
     recording = world.carries
     world.carries = lambda *letter: recording(*letter) and len(seen) <= chunks
@@ -31,7 +31,7 @@ def names(member: OneNode) -> list[str]:
 
 
 def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
-    """As `a_member_behind_the_log`, where the log that is kept is long: it has lost its disk's log."""
+    """Like `a_member_behind_the_log`, but the leader keeps a long log, and the member has lost the log on its disk."""
     leader = world.elect()
     lagging = world.followers()[0]
     world.cut_off = {lagging.node_id}
@@ -44,20 +44,20 @@ def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
 
 
 def chunks_after(world: World) -> list[InstallSnapshot]:
-    """Let all members catch up; the chunks that were sent for it."""
+    """Let all members catch up; returns the chunks that were sent for it."""
     seen = count_chunks(world)
     world.run(lambda: caught_up(world))
     return [message for _, _, message in seen]
 
 
 def break_connection(leader: OneNode, peer: OneNode) -> None:
-    """As its transport tells when it was cut."""
+    """Tell both nodes that their connection was cut, as the transport does."""
     leader.node.peer_unreachable(peer.node_id)
     peer.node.peer_unreachable(leader.node_id)
 
 
 def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
-    """One chunk asks how much is there; nothing else that has arrived is sent again."""
+    """One chunk asks how much has arrived; no other received chunk is sent again."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     before = cut_after(world, 8)
@@ -71,7 +71,7 @@ def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
 
 
 def test_an_answer_that_was_overtaken_causes_no_chunk_to_be_sent_again() -> None:
-    """Or each duplicate of an answer would cause four chunks, each of them an answer, and so on."""
+    """Otherwise each duplicate of an answer would cause four chunks, each of these another answer, and so on."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     before = cut_after(world, 8)
@@ -89,7 +89,7 @@ def test_a_receiver_that_has_lost_a_part_gets_it_again_after_a_time_out() -> Non
     world = World(**TINY_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     cut_after(world, 8)
-    lagging.crash()  # The leader is not told that its connection was lost.
+    lagging.crash()  # The leader does not learn that the connection is lost.
 
     after = chunks_after(world)
 
@@ -97,7 +97,7 @@ def test_a_receiver_that_has_lost_a_part_gets_it_again_after_a_time_out() -> Non
 
 
 def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() -> None:
-    """The file is kept for whoever was getting it; the log still continues it."""
+    """The file is kept for the member that was getting it, and the log still follows on from it."""
     world = World(**LONG_LOG)
     leader, lagging = a_member_in_want(world)
     before = cut_after(world, 8)
@@ -118,7 +118,7 @@ def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() 
 
 
 def test_what_was_kept_for_a_lost_peer_is_dropped_when_it_stays_away() -> None:
-    """Disk use is bounded: twenty election time-outs, however often its connection is tried."""
+    """It is dropped after twenty election time-outs, however often a connection is tried, so disk use is bounded."""
     world = World(**LONG_LOG)
     leader, lagging = a_member_in_want(world)
     cut_after(world, 8)
@@ -139,7 +139,7 @@ def test_what_was_kept_for_a_lost_peer_is_dropped_when_it_stays_away() -> None:
 
 
 def test_of_older_files_only_the_one_that_is_being_sent_is_kept() -> None:
-    """However many are built while a slow transfer goes on: disk use is bounded."""
+    """However many files are built during a slow transfer, disk use is bounded."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshotProgress)
@@ -157,7 +157,7 @@ def test_of_older_files_only_the_one_that_is_being_sent_is_kept() -> None:
 
 
 def test_chunks_keep_to_their_rate() -> None:
-    """`snapshot_bytes_per_second`, whatever the windows would allow: 1,000 bytes take a second."""
+    """At `snapshot_bytes_per_second` of 1,000, 1,000 bytes take a second, whatever the windows would allow."""
     world = World(**TINY_CHUNKS | {"snapshot_bytes_per_second": 1_000, "snapshot_log_bytes": 2_000})
     leader = world.elect()
     lagging = world.followers()[0]
@@ -176,7 +176,7 @@ def test_chunks_keep_to_their_rate() -> None:
 
 
 def test_a_transfer_that_its_rate_holds_back_is_not_taken_for_a_silent_one() -> None:
-    """A chunk in 2 s: nothing is sent again, and nothing is given up."""
+    """A chunk takes 2 s, but nothing is sent again, and nothing is given up."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     leader.node._snapshots._sender._rate._bytes_per_second = 20
@@ -197,7 +197,7 @@ def chunks_after_long(world: World) -> list[InstallSnapshot]:
 
 
 def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
-    """All of the snapshot is there and durable; its first slices were read."""
+    """The lagging member has the whole snapshot, durable, and has read its first slices."""
     leader, lagging = a_member_behind_the_log(world)
     world.run(lambda: lagging.node._snapshots._installer.snapshot_index is not None)
     world.run_for(30)
@@ -207,7 +207,7 @@ def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
 
 
 def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
-    """Slices of a second or two: it elects nobody, answers heartbeats, and its state is the old one until the end."""
+    """During a second or two of slices it does not campaign, answers heartbeats, and keeps its old state to the end."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
     items, term = list(lagging.machine.items), leader.node.core.term
@@ -230,7 +230,7 @@ def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
 
 
 def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
-    """It must not begin anew, nor give up, however long the installing takes."""
+    """The leader must neither begin anew nor give up, however long the install takes."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     lagging.node._snapshots._installer._rate._bytes_per_second = 30
@@ -245,7 +245,7 @@ def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
 
 
 def test_a_crash_amid_the_installing_loses_nothing() -> None:
-    """The file is durable under its name: the next life begins from it."""
+    """The file is durable under its name, so the member's next start begins from it."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
     index = lagging.snapshots.latest().header.index
@@ -258,7 +258,7 @@ def test_a_crash_amid_the_installing_loses_nothing() -> None:
 
 
 def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_again() -> None:
-    """It would fail each time, and nobody would know why this member stays behind."""
+    """Otherwise it would fail each time, and nobody would know why this member stays behind."""
     world = World(**TINY_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     submit = lagging.disk.submit
@@ -291,7 +291,7 @@ def test_a_crash_amid_a_transfer_loses_nothing() -> None:
 
 
 def test_a_snapshot_that_the_log_overtakes_while_it_is_installed_is_given_up() -> None:
-    """What is applied by then is newer; the half that was read is dropped."""
+    """The applied state is newer by then, so the part of the snapshot that was read is dropped."""
     world = World(**SMALL_CHUNKS)
     leader = world.elect()
     follower = world.followers()[0]
@@ -312,7 +312,7 @@ def test_a_snapshot_that_the_log_overtakes_while_it_is_installed_is_given_up() -
 
 
 class _Received:
-    """An incoming transfer of which all is there."""
+    """An incoming transfer that has arrived completely."""
 
     snapshot_index = 8
     finishing = busy = True

@@ -1,4 +1,4 @@
-"""Cores that talk to each other at once: for what several members do together, without a clock of their own."""
+"""Cores that exchange messages without delay and have no clocks: for tests of several members together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def removing(*node_ids: str) -> MembershipChange:
 
 
 class Group:
-    """`voters` know each other; the others know them, and are known to nobody yet. `silent` ones are cut off."""
+    """`voters` know each other; `others` know the voters, but no one knows them yet. `silent` ones are cut off."""
 
     def __init__(self, voters: Sequence[str], others: Sequence[str] = ()) -> None:
         base = configuration(voters)
@@ -68,7 +68,7 @@ class Group:
         return max(leading, key=lambda bench: bench.core.term)
 
     def elect(self, node_id: str) -> None:
-        """No leader is heard any more, and this member is the first to notice."""
+        """Make this member the leader: no member hears a leader any more, and this one campaigns first."""
         for bench in self.benches.values():
             if bench.core.leader_id is not None and bench.core.role is not Role.LEADER:
                 bench.advance(CONFIG.election_timeout_min_ns)
@@ -81,7 +81,7 @@ class Group:
         self.leader.flush()
 
     def run(self) -> None:
-        """Until nothing is under way: every disk syncs, every message arrives, but for those of the silent."""
+        """Run until nothing is open: every disk syncs, and every message arrives except those of silent members."""
         is_moving = True
         while is_moving:
             is_moving = False

@@ -1,4 +1,4 @@
-"""One core on a bench: its effects are gathered, its disk answers when the test says so. And builders of messages."""
+"""A core on a test bench, which collects its effects and plays its disk; and builders of messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def configuration_of(*node_ids: str) -> Configuration:
 
 
 class Bench:
-    """A core and all that it asks for. `persist()` is the disk's answer; `apply_at_once` the state machine's."""
+    """A core with a bench that answers for its disk (`persist()`) and for its state machine (`apply_at_once`)."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Bench:
         return sent
 
     def sent_to(self, peer_id: str, kind: type[M]) -> list[M]:
-        """What left for one peer since the last `take_sent`."""
+        """The messages of a kind that were sent to one peer since the last `take_sent`."""
         return [message for to, message in self.sent if to == peer_id and isinstance(message, kind)]
 
     def event_names(self) -> list[str]:
@@ -213,7 +213,7 @@ def a_candidate(*, term: int, peers: Sequence[str] = ("s2", "s3"), **settings: A
 def a_leader(
     *, term: int = 1, peers: Sequence[str] = ("s2", "s3"), own_copy_durable: bool = True, **settings: Any
 ) -> Bench:
-    """The leader of `term`, elected by all; its no_op is the last entry. Nothing that it sent so far is kept."""
+    """The leader of `term`, elected by all; its no_op is the last entry. Its sent messages are cleared."""
     bench = a_candidate(term=term, peers=peers, **settings)
     bench.persist()
     for peer_id in peers:
@@ -226,7 +226,7 @@ def a_leader(
 
 
 def a_leader_with_commits(*, term: int = 1, commands: int = 0, **settings: Any) -> Bench:
-    """A leader whose no_op, and as many commands, are committed, applied and known to all."""
+    """A leader whose no_op, and `commands` commands, are committed, applied and known to all."""
     bench = a_leader(term=term, **settings)
     for n in range(commands):
         bench.propose(f"command {n}")
@@ -237,7 +237,7 @@ def a_leader_with_commits(*, term: int = 1, commands: int = 0, **settings: Any) 
 
 
 def everyone_accepts(bench: Bench) -> None:
-    """Every peer confirms, durably and applied, all that the leader has."""
+    """Every peer confirms that it has made durable and applied all that the leader has."""
     last_index = bench.core.last_index
     for _ in range(2):
         for peer in bench.core.peers_status():
@@ -295,7 +295,7 @@ def vote_request(term: int, last: tuple[int, int] = (0, 0), *, transfer: bool = 
 
 
 def pre_vote_request(term: int, last: tuple[int, int] = (0, 0), *, transfer: bool = False) -> PreVoteRequest:
-    """From a member in `term` that wishes to be a candidate in the next one."""
+    """A request of a member in `term` that wants to be a candidate in the next term."""
     return PreVoteRequest(term=term, next_term=term + 1, last_index=last[0], last_term=last[1], transfer=transfer)
 
 

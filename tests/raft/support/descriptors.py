@@ -1,4 +1,4 @@
-"""A process that has no file descriptor left, for tests of what it does then."""
+"""Leaves this process without a file descriptor, for tests of what it does then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def no_descriptor_left() -> Iterator[int]:
-    """While this lasts nothing can be opened in this process; yields the limit then in force."""
+    """In this block the process cannot open anything; yields the limit then in force."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY)]

@@ -1,4 +1,4 @@
-"""Members in one trio run: real sockets, stores in memory whose completions come from another thread."""
+"""Members in one trio run: real sockets, and stores in memory with completions from another thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ThreadDisk(Disk):
 
 
 class Recorder:
-    """An application that remembers how things ended."""
+    """An application that records completions and events."""
 
     def __init__(self) -> None:
         self.completions: list[Completion] = []
@@ -75,7 +75,7 @@ class Recorder:
 class Machine:
     """One member with its driver.
 
-    `addresses`: those of the voters in its first configuration, if there are any.
+    `addresses`: the voters' addresses in its first configuration, if they have any.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ async def a_listener() -> tuple[trio.SocketListener, str]:
 def a_cluster(
     count: int = 3, *, cluster_ids: Mapping[str, bytes] | None = None
 ) -> AbstractAsyncContextManager[list[Machine]]:
-    """`count` members, s1 and so on, that run until the block ends. `cluster_ids`: of members with a wrong one."""
+    """`count` members, s1 and so on, that run until the block ends. `cluster_ids`: the wrong ids of some members."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Machine]]:
@@ -162,7 +162,7 @@ def a_cluster(
 
 
 def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
-    """The frame with which a peer calls a member, or answers its call."""
+    """A hello frame, with which a peer calls a member or answers its call."""
     known: dict[str, object] = {
         "cluster_id": CLUSTER_ID,
         "group_id": 0,

@@ -1,4 +1,4 @@
-"""A small real `LogStore` in memory: what was appended, and what of it a crash would leave."""
+"""A small but real `LogStore` in memory: it knows the appended entries, and those that a crash would leave."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MemoryLog:
         self._durable = (self._dropped(index, base, entries), entries, hard_state)
 
     def synced(self, sequence: int) -> None:
-        """Everything up to this write survives a crash from now on."""
+        """From now on everything up to this write survives a crash."""
         self.synced_sequence = max(self.synced_sequence, sequence)
         while self._unsynced and self._unsynced[0].sequence <= sequence:
             base, entries, hard_state = self._durable

@@ -28,7 +28,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[str, Callable[[BaseException | None], None]]] = []
-        self.names: list[str] = []  # Everything that was ever submitted.
+        self.names: list[str] = []  # The names of all operations ever submitted.
 
     def submit(self, name: str, done: Callable[[BaseException | None], None]) -> None:
         self.waiting.append((name, done))
@@ -45,7 +45,7 @@ class Disk:
 
 
 class MemoryLog:
-    """A LogStore. `durable_*` is what a crash would leave."""
+    """A LogStore. `durable_*` fields hold the state that a crash would leave."""
 
     def __init__(self, disk: Disk, position: LogPosition = LogPosition(0, 0)) -> None:  # noqa: B008
         self._disk = disk
@@ -62,7 +62,7 @@ class MemoryLog:
         self.commit_hints: list[int] = []
         self.is_disk_full = False
         self.lacks_descriptors = ""
-        self.has_room = False  # What the next search finds.
+        self.has_room = False  # The result of the next search for room.
         self.searches = 0
 
     @property
@@ -142,7 +142,7 @@ class MemoryLog:
         self.dropped_before = max(self.dropped_before, index)
 
     def after_a_crash(self, disk: Disk) -> MemoryLog:
-        """The log as the next life finds it."""
+        """The log as the member finds it after a crash."""
         log = MemoryLog(disk, self.durable_base)
         log._entries = list(self.durable_entries)
         log.hard_state = log.durable_hard_state = self.durable_hard_state

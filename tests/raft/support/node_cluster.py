@@ -54,7 +54,7 @@ class OneNode:
         self.machine_type = machine_type
         self.levels = LevelRange()
         self.disk = Disk()
-        self.disk_hangs = False  # Then `settle` finishes nothing that it was asked for.
+        self.disk_hangs = False  # If true, `settle` finishes no disk operation.
         self.log = MemoryLog(self.disk)
         self.configuration = Configuration.of([Member(voter) for voter in voters])
         self.snapshots = MemorySnapshots(self.disk, self.configuration, ListMachine().header())
@@ -107,7 +107,7 @@ class OneNode:
         return effects
 
     def settle(self) -> None:
-        """Let the disk finish, and what follows from it, until nothing is left to do at this moment."""
+        """Let the disk finish and carry out what follows, until nothing is left to do at this moment."""
         self.flush()
         while self.node.failure is None and (self._can_finish or self.node.next_deadline <= self.now):
             if self._can_finish:
@@ -157,7 +157,7 @@ def a_single_leader(**config: Any) -> OneNode:
 
 
 class World:
-    """Members and a network that carries everything at once, through the real codec, unless `carries` says no."""
+    """Members and a network that delivers every message at once, through the real codec, unless `carries` says no."""
 
     machine_type: type[ListMachine] = ListMachine
 

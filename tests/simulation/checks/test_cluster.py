@@ -28,7 +28,7 @@ def rules_of(path: Path) -> set[str]:
 
 
 def test_every_rule_is_seen_to_fail() -> None:
-    """By its name in one of these tests: a rule that cannot fail checks nothing."""
+    """Each rule's name must occur in one of these tests, because a rule that cannot fail checks nothing."""
     tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
 
     rules = set().union(*map(rules_of, SIMULATOR.rglob("*.py")))
@@ -88,7 +88,7 @@ def test_the_ledger_sees_what_contradicts_it(what: str) -> None:
 
 
 def test_the_ledger_agrees_with_what_is_the_same() -> None:
-    """The same leader, vote, entry, result and state, and what comes next."""
+    """It accepts the same leader, vote, entry, result and state again, and those that come next."""
     safety = a_ledger()
 
     assert not safety.leads("s1", 1, 2)
@@ -140,7 +140,7 @@ def test_a_wrong_write_is_seen(what: str) -> None:
 
 @pytest.mark.parametrize("own_term", [3, 4])
 def test_who_has_not_come_to_the_term_of_a_commit_may_cut_its_own_copy(own_term: int) -> None:
-    """Raft §5.4.2: nobody counted it. A leader of term 3 overwrote entry 2; one of term 4 commits that of term 2."""
+    """Raft §5.4.2: the copy was not counted. Term 3's leader overwrites entry 2; term 4's commits that of term 2."""
     logs = ShadowLogs("s2", SafetyChecker())
     logs.append(LogWrite(sequence=1, hard_state=HardState(2, "s1", 0), entries=(an_entry(1, 2), an_entry(2, 2))))
     logs.synced(1)
@@ -165,7 +165,7 @@ RECOVERED = {
 
 @pytest.mark.parametrize("what", RECOVERED)
 def test_a_wrong_recovery_is_seen(what: str) -> None:
-    """What was promised, and nothing that was never written (docs/reference/specification.md#35-recovery)."""
+    """A log must have all promised entries and no unwritten ones (docs/reference/specification.md#35-recovery)."""
     count, state = RECOVERED[what]
     log = MemoryLog(LogPosition(0, 0), tuple(an_entry(index, 2) for index in range(1, count + 1)), state)
 

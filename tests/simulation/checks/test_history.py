@@ -1,4 +1,4 @@
-"""Each rule about what clients see can fail, and a cluster that does not get well is seen."""
+"""Each rule about what clients see can fail, and a cluster that does not recover is noticed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def said(kind: CommandKind, revision: int, consistency: Consistency = Consistenc
 
 
 class Client:
-    """One that writes down what it does, every 10 ns."""
+    """A client that records its operations, one every 10 ns."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -83,7 +83,7 @@ class Client:
         self.ends(self.call(Get(b"k")), said(CommandKind.GET, 1, consistency))
 
     def reads_within_a_bound(self, age_ms: int) -> None:
-        """Five ms after a write was told, a state without it."""
+        """Five ms after a write was answered, a read returns a state without it."""
         self.ends(self.call(PUT), said(CommandKind.PUT, 2))
         self.now += 5_000_000
         stale = said(CommandKind.GET, 1, Consistency.BOUNDED)
@@ -135,7 +135,7 @@ def test_a_client_that_sees_something_wrong_is_believed(rule: str, place: int) -
 
 
 def test_a_local_read_may_be_out_of_date_and_so_may_one_that_was_asked_before() -> None:
-    """`local` is what one member has applied. And who asks first may be answered last.
+    """`local` reads what one member has applied. A read that was asked first may be answered last.
 
     See docs/reference/specification.md#811-consistency-of-reads.
     """
@@ -161,7 +161,7 @@ def test_a_retry_that_finds_its_result_is_not_carried_out_again() -> None:
 
 
 class Program(Stage):
-    """It has called the leader: a write of v under ticket 901, a read under 902, when revision 999 had been told."""
+    """It has called the leader when clients knew revision 999: a write of v with ticket 901, a read with 902."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ def test_a_program_that_is_told_something_wrong_is_believed(rule: str, place: in
 
 
 def a_load(stage: Stage) -> ServiceLoad:
-    """Clients of the service, who have not begun."""
+    """Clients of the service that have not begun yet."""
     load = ServiceLoad(stage.world)
     stage.world.load = load
     return load
@@ -253,7 +253,7 @@ def leaves_members_in_two_states(stage: Stage) -> None:
 
 
 def never_stops(stage: Stage) -> None:
-    stage.world.processes.ends_when_stopped(stage.other, 0)  # But nobody has told its node.
+    stage.world.processes.ends_when_stopped(stage.other, 0)  # But its node has not been asked to stop.
     stage.world._end_stops()
 
 
@@ -271,7 +271,7 @@ def has_no_end(stage: Stage) -> None:
 def leaves_sessions_open(stage: Stage) -> None:
     assert stage.other.machine is not None
     stage.other.machine._sessions.register(SECOND_NS, 0)
-    a_load(stage)._see_sessions_expire()  # Nobody has a service that would look for it.
+    a_load(stage)._see_sessions_expire()  # No member has a service that would end it.
 
 
 def leaves_what_it_refused(stage: Stage) -> None:

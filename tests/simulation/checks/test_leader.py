@@ -1,4 +1,4 @@
-"""The rules about one leader can fail: each is shown a leader that breaks it, and one that just does not."""
+"""The rules about one leader can fail: each test shows a leader that breaks a rule, and one that just keeps it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROMISE_NS = 1_000
 
 
 def core(term: int = 1, role: Role = Role.LEADER, *, match_index: int = 0) -> RaftCore:
-    """What the watch looks at of a core. `match_index`: what it believes of each peer."""
+    """The parts of a core that the watch reads. `match_index`: the core's value for each peer."""
     peers = [SimpleNamespace(peer_id=f"s{number}", match_index=match_index) for number in range(2, 6)]
     return cast(RaftCore, SimpleNamespace(term=term, role=role, peers_status=lambda: peers))
 
@@ -67,7 +67,7 @@ def a_leader(*, peers: int, committed: int = 0) -> LeaderChecker:
 
 @pytest.mark.parametrize("peers", [1, 2, 3, 4])
 def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> None:
-    """Together with itself, half of its peers, rounded up, make a majority."""
+    """Half of its peers, rounded up, make a majority together with itself."""
     watch = a_leader(peers=peers)
     for number in range((peers + 1) // 2):
         watch.received(core(), f"s{number + 2}", accepted(), 50)
@@ -80,7 +80,7 @@ def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> 
 
 @pytest.mark.parametrize("peers", [2, 3, 4])
 def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
-    """One answer less than a majority needs is silence."""
+    """One answer too few for a majority counts as silence."""
     watch = a_leader(peers=peers)
     for number in range((peers + 1) // 2 - 1):
         watch.received(core(), f"s{number + 2}", accepted(), 50)
@@ -90,14 +90,14 @@ def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
 
 
 def test_a_lone_member_and_one_that_leads_no_more_may_be_alone() -> None:
-    """Neither has anybody to hear."""
+    """Neither needs to hear anybody."""
     a_leader(peers=0).ticked(core(), 10 * SILENCE_NS_MAX)
     a_leader(peers=2).ticked(core(role=Role.FOLLOWER), 10 * SILENCE_NS_MAX)
     a_leader(peers=2).ticked(core(term=2), 10 * SILENCE_NS_MAX)
 
 
 def test_answers_of_another_term_are_no_sign_of_life() -> None:
-    """They were meant for an earlier leadership."""
+    """They answer a leader of an earlier term."""
     watch = a_leader(peers=2)
     watch.received(core(), "s2", accepted(term=2), 50)
 
@@ -119,7 +119,7 @@ def test_a_member_that_takes_a_snapshot_is_heard_and_confirms_no_read() -> None:
 
 @pytest.mark.parametrize("answer", [accepted(read_counter=1), rejected(read_counter=1)], ids=["accepted", "rejected"])
 def test_a_read_is_let_through_by_a_majority_of_answers_to_its_round(answer: Message) -> None:
-    """Of four peers two have to answer; a rejection is an answer too."""
+    """Two of four peers must answer, and a rejection counts as an answer."""
     watch = a_leader(peers=4)
     watch.read_asked(1)
     watch.read_asked(2)
@@ -135,7 +135,7 @@ def test_a_read_is_let_through_by_a_majority_of_answers_to_its_round(answer: Mes
 
 
 def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
-    """Thesis §6.4: between the two, another may have been elected."""
+    """Thesis §6.4: between the round's begin and the read, another leader may have been elected."""
     watch = a_leader(peers=1)
     watch.round_began(1)
     watch.read_asked(1)
@@ -146,7 +146,7 @@ def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
 
 
 def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_before_the_read_is_let_through() -> None:
-    """It waits to be applied, and meanwhile the members change: its majority was there when the round began."""
+    """The read waits for the apply, and meanwhile members are added. The round had its majority when it began."""
     halves: list[tuple[str, ...]] = [("s1",)]
     watch = LeaderChecker("s1", ["s2"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
@@ -163,7 +163,7 @@ def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_befor
 
 
 def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
-    """Raft §5.3: what was acknowledged to an earlier one may have been cut since."""
+    """Raft §5.3: an entry that was acknowledged to an earlier leader may have been cut since."""
     a_leader(peers=2).received(core(match_index=1), "s2", accepted(), 5)
 
     with pytest.raises(Violation, match=COPIES):
@@ -173,7 +173,7 @@ def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
 
 
 def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
-    """With a new term all counters begin anew."""
+    """In a new term all counters begin anew."""
     watch = a_leader(peers=1)
     watch.round_began(1)
     watch.received(core(), "s2", accepted(read_counter=1), 5)
@@ -186,7 +186,7 @@ def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
 
 
 def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
-    """Thesis §6.4, step 3; what is committed later does not matter."""
+    """Thesis §6.4, step 3. Entries that are committed later do not matter."""
     watch = a_leader(peers=0, committed=7)
     for ticket in (1, 2):
         watch.read_asked(ticket)
@@ -198,7 +198,7 @@ def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
 
 
 def test_a_counter_that_is_used_twice_is_seen() -> None:
-    """An answer to the first round would be taken for one to the second."""
+    """Otherwise an answer to the first round would count for the second."""
     watch = a_leader(peers=2)
     watch.round_began(1)
 
@@ -207,13 +207,13 @@ def test_a_counter_that_is_used_twice_is_seen() -> None:
 
 
 def test_a_refused_read_is_forgotten() -> None:
-    """So its ticket is no read any more, and refusals of commands are none of this watch's business."""
+    """After that its ticket is no open read, and the watch ignores refusals of commands."""
     watch = a_leader(peers=0)
     watch.read_asked(1)
     watch.read_refused(1)
     watch.read_refused(2)
 
-    watch.read_ready(1, last_applied=0)  # Whether it is a read at all is for the book of reads to say.
+    watch.read_ready(1, last_applied=0)  # Another checker knows whether it is a read at all.
 
 
 # Leases
@@ -235,7 +235,7 @@ def asked_and_ready(watch: LeaderChecker, now: int, promise_ns: int = PROMISE_NS
 
 
 def test_a_lease_lasts_from_the_sending_of_its_round_less_what_clocks_may_differ_by() -> None:
-    """Thesis §6.4.1: when the answer comes, nobody here can know when the promise was made."""
+    """Thesis §6.4.1: the answer does not say when the promise was made, only that it was after the sending."""
     lease_ns = PROMISE_NS * 99 // 101
     assert lease_ns == CONFIG.lease_of(PROMISE_NS)
     watch = a_leased_leader(sent_at=5, answered_at=9)
@@ -260,7 +260,7 @@ def test_without_a_promise_or_the_answer_of_a_majority_there_is_no_lease() -> No
 
 
 def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
-    """The lease need not hold any more when the machine is far enough."""
+    """The lease may have ended when the state machine has applied enough."""
     watch = a_leased_leader(sent_at=5, answered_at=9)
     watch._silent_at = watch._silence_ns_max = 10 * PROMISE_NS
     watch.ticked(core(), 9)
@@ -268,11 +268,11 @@ def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
 
     watch.ticked(core(), 5 + PROMISE_NS)
     watch.lease_ready(9, PROMISE_NS)
-    watch.lease_ready(10, PROMISE_NS)  # Of a term that is over: it is not known any more.
+    watch.lease_ready(10, PROMISE_NS)  # A read of a term that is over, which the watch has forgotten.
 
 
 def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more() -> None:
-    """It may have been told late: only where its log has gone on since is that void."""
+    """The request may arrive late. It is void only if the member's log has gone on since."""
     watch = a_leased_leader(sent_at=5, answered_at=9)
     watch.ticked(core(), 10)
     watch.asked_to_campaign("s3", 7)
@@ -286,7 +286,7 @@ def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more
 
 
 def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() -> None:
-    """Whoever has not may forget it: it is in an entry of the log."""
+    """The promise is an entry of the log, so a member that has not acknowledged it may lose it."""
     watch = a_leader(peers=2)
     watch._safety.members.promised_at = 2
     watch.round_began(1)
@@ -299,7 +299,7 @@ def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() ->
 
 
 def test_a_lease_that_a_read_was_asked_under_counts_though_the_members_change_before_it_is_let_through() -> None:
-    """It waits to be applied; who comes in has answered nothing yet."""
+    """The read waits for the apply, and new members have answered nothing yet."""
     halves: list[tuple[str, ...]] = [("s1", "s2")]
     watch = LeaderChecker("s1", ["s2", "s3"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
@@ -317,7 +317,7 @@ def tells(watch: LeaderChecker, number: int, *, read_index: int = 0, promise_ns:
 
 
 def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> None:
-    """Thesis §6.4: its reads are as good as the leader's own."""
+    """Thesis §6.4: a follower's reads must be as linearizable as the leader's own."""
     watch = a_leader(peers=2)
     watch.round_began(1)
     watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 5)
@@ -327,13 +327,13 @@ def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> No
 
     watch.round_began(2)
     watch.received(core(), "s2", accepted(read_counter=2), 7)
-    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)  # Repeated: it has its round.
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)  # A repeated question, which has had its round.
     tells(watch, 4)
-    tells(watch, 3)  # Of an earlier leadership: who asked does not wait for it any more.
+    tells(watch, 3)  # A question to an earlier leader, for which nobody waits any more.
 
 
 def test_a_question_that_comes_late_and_again_is_the_one_that_came_first() -> None:
-    """The network repeats and overtakes; an answer to its first arrival is right."""
+    """The network repeats and reorders questions. An answer to the first arrival is right."""
     watch = a_leader(peers=2)
     for number in (5, 4):
         watch.received(core(), "s3", ReadIndexRequest(term=1, number=number), 5)
@@ -374,7 +374,7 @@ PATIENCE_NS = 180  # Two election time-outs.
 
 
 def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
-    """A leader of three that has one entry, and may be handing over."""
+    """The core of a leader of three that has one entry, and may be handing over."""
     seen = SimpleNamespace(term=1, role=Role.LEADER, successor_id=successor_id, last_index=last_index)
     seen.configuration = SimpleNamespace(voter_ids=("s1", "s2", "s3"))
     seen.peers_status = lambda: [SimpleNamespace(peer_id="s2", match_index=1)]

@@ -1,4 +1,4 @@
-"""What members owe to leaders that read by lease: the watch sees who votes although it has promised not to."""
+"""Promises to leaders that read by lease: the watch notices a member that votes although it promised not to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALONE = Configuration.of([Member("s1")])
 RULE = "a member that promised a lease votes for no other leader"
 ASKED_FOR = "a campaign that breaks promises is one that a leader asked for"
 STARTED, PROMISE_NS = 50, 1_000
-HEARD = STARTED + PROMISE_NS  # When the silence of its start is over.
+HEARD = STARTED + PROMISE_NS  # By then its silent time after the start is over.
 
 
 def core(
@@ -28,7 +28,7 @@ def core(
     lease_ns: int = PROMISE_NS,
     removed: tuple[str, ...] = (),
 ) -> RaftCore:
-    """What the watch looks at of s1."""
+    """The parts of s1's core that the watch reads."""
     members = replace(THREE, lease_ns=lease_ns, removed=removed)
     seen = SimpleNamespace(node_id="s1", term=term, voted_for=voted_for, leader_id=leader, configuration=members)
     seen.committed_configuration = members
@@ -53,7 +53,7 @@ def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> Le
 
 
 def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
-    """Whatever the term is by then, by the own clock, and not a moment longer."""
+    """It holds in any later term, by the member's own clock, and not a moment longer."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1, THREE)
 
@@ -61,19 +61,19 @@ def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
 
 
 def test_a_campaign_of_its_own_breaks_the_promise_like_any_other_vote() -> None:
-    """Nobody was asked, and it votes for itself."""
+    """No message asked it to campaign, and it votes for itself."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(2, "s1"), None, HEARD + 1, THREE)
 
 
 @pytest.mark.parametrize("message", [asks(2, transfer=True), TimeoutNow(term=1)], ids=["asked for", "asked to"])
 def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> None:
-    """Its lease is over when it asks."""
+    """A leader gives up its lease before it asks."""
     a_member_that_heard().check(core(2, "s3"), message, HEARD + 1, THREE)
 
 
 def test_whoever_has_promised_nothing_may_vote() -> None:
-    """Leaders do not read by lease; nobody was heard; the vote is an old one, or for whom it was promised."""
+    """Leaders do not read by lease, or none was heard, or the vote is an old one, or it is for the leader itself."""
     a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1, THREE)
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
     a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1, THREE)
@@ -82,7 +82,7 @@ def test_whoever_has_promised_nothing_may_vote() -> None:
 
 
 def test_who_has_just_started_is_silent_towards_everybody() -> None:
-    """It may have promised something to anybody, and forgotten it. Only its leader may have it campaign."""
+    """It may have forgotten a promise to any leader. Only its leader may ask it to campaign."""
     for transfer in (False, True):
         with pytest.raises(Violation, match=RULE):
             LeasePromiseChecker(core(1, None), STARTED).check(
@@ -93,7 +93,7 @@ def test_who_has_just_started_is_silent_towards_everybody() -> None:
 
 
 def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
-    """A stale one is refused, and a request for votes promises nothing."""
+    """A stale message is refused, and a request for votes promises nothing."""
     pledge = LeasePromiseChecker(core(1, None), STARTED)
     pledge.received(core(2, None, leader="s2"), "s3", heartbeat(2), HEARD)
     pledge.received(core(2, None, leader="s2"), "s2", heartbeat(1), HEARD)
@@ -103,7 +103,7 @@ def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
 
 
 def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None:
-    """Who may only think so (a leader that removes itself waits for its answer) has."""
+    """One that only believes so is not free: a leader that removes itself may still count on its promise."""
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, ALONE)
 
     joint = replace(ALONE, outgoing=THREE.voters)
@@ -113,7 +113,7 @@ def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None
 
 
 def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
-    """The member knows it, and does not hear it any more; what it heard before still counts."""
+    """The member knows of the removal and ignores the message. A promise from before still counts."""
     pledge = a_member_that_heard("s4")
     pledge.received(core(1, "s4", leader="s4", removed=("s4",)), "s4", heartbeat(1), HEARD + PROMISE_NS - 1)
 
@@ -123,7 +123,7 @@ def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
 
 
 def test_only_a_campaign_that_a_leader_asked_for_says_so() -> None:
-    """Or anybody could break the promises of all others by saying it."""
+    """Otherwise any member could use the flag to break the promises of all others."""
     pledge = a_member_that_heard()
     pledge.check(core(2, "s1"), TimeoutNow(term=1), HEARD + 1, THREE)
 

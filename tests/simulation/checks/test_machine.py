@@ -1,4 +1,4 @@
-"""Each rule about a process and its disk can fail: it stops when it must and only then, and knows what is damaged."""
+"""Each rule about a process and its disk can fail: it stops only when it must, and finds what is damaged."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ SNAPSHOT = "groups/0/snapshots/1-1.snap"
 
 
 def ends(member: SimMember, *, has_failed: bool, effects: Effects) -> None:
-    """A flush after a sync that may have failed."""
+    """Flush after a sync that may have failed."""
     assert member.files is not None
     member.files.has_failed = member.files.has_erred = has_failed
     member._check_failure(effects)
 
 
 def has_rotted(member: SimMember, path: str, *, is_lie_proven: bool = False) -> None:
-    """It is damaged there; no path: its disk has lied, and a later frame may prove that."""
+    """Damage the member's file at `path`. Without a path its disk has lied, which a later frame may prove."""
     rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
     member.is_damaged, member.proven = True, cast(ProvenBytes, rotten)
 
 
 def opened(member: SimMember, *, warned: str = "") -> OpenedStorage:
-    """What recovery makes of the member's disk, and another file that it warns of."""
+    """The result of recovery on the member's disk, with a warning about one more file."""
     found = recover_aside(member.world, member)
     assert isinstance(found, OpenedStorage)
     return replace(found, warnings=(CorruptSnapshot(warned, 0, "damaged"),) if warned else ())
@@ -123,7 +123,7 @@ def test_a_process_that_does_something_wrong_is_seen(rule: str) -> None:
 
 
 def test_a_member_dies_amid_an_install_as_often_as_the_plan_says() -> None:
-    """While there are faults; and it starts again."""
+    """It does so only while there are faults, and then starts again."""
     stage = Stage()
     world, member = stage.world, stage.follower
 

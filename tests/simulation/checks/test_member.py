@@ -1,4 +1,4 @@
-"""Each rule about one member and about the mark can fail: a member of a running world shows something wrong."""
+"""Each rule about one member and about the mark can fail: a member of a running world shows a wrong value."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_member_that_shows_something_wrong_is_seen(rule: str, place: int) -> N
 
 
 def test_a_quiet_world_breaks_no_rule() -> None:
-    """What is shown above is wrong only because of what was changed."""
+    """So the violations above come only from what each test changed."""
     stage = Stage()
 
     for member in stage.world.members.values():
@@ -79,7 +79,7 @@ def test_a_quiet_world_breaks_no_rule() -> None:
     stage.world.commitment._recover_aside(stage.other, stage.index, stage.term)
 
 
-# What a message says must be on the disk of who sends it.
+# What a message claims must be on its sender's disk.
 
 ACCEPTED = AppendAccepted(term=0, match_index=0, last_applied=0, read_counter=0)
 
@@ -116,7 +116,7 @@ def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: 
 
 
 def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
-    """It waited for its sync, and a snapshot came in: it says less than the disk holds now."""
+    """The message waited for its sync while a snapshot was installed, so it claims less than the disk now has."""
     stage = Stage()
     stage.follower.logs.durable.base = LogPosition(stage.index + 9, stage.term)
     stage.follower.logs.durable.terms = []
@@ -126,7 +126,7 @@ def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
 
 
 def test_a_second_vote_in_a_message_is_seen() -> None:
-    """Raft §5.2: across crashes, whatever the disk says."""
+    """Raft §5.2: the rule holds across crashes, whatever is on the disk."""
     stage = Stage()
     stage.world.safety._votes.clear()
     vote = VoteResponse(term=stage.term, granted=True)
@@ -139,7 +139,7 @@ def test_a_second_vote_in_a_message_is_seen() -> None:
 
 
 def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
-    """Whoever lost its disk, and its votes with it, must not be listened to.
+    """A member that has lost its disk, and its votes with it, must not be heard.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -151,7 +151,7 @@ def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
 
 
 def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
-    """Even if no answer follows, as after an acknowledgement."""
+    """It is noticed even if no answer follows, as after an acknowledgement."""
     stage = Stage()
     del stage.follower.image.durable_names["pins"]
 
@@ -160,7 +160,7 @@ def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
 
 
 def test_who_would_take_another_folder_for_a_member_that_it_has_heard_is_seen() -> None:
-    """No further hello of the member has come since it is one."""
+    """The new member has not sent another hello since it became a member."""
     stage = Stage()
     node = stage.node(stage.follower)
     stage.checker(stage.follower)._heard_members.clear()
@@ -190,7 +190,7 @@ def test_an_acknowledgement_to_who_does_not_lead_is_seen() -> None:
 
 @pytest.mark.parametrize("has_another", [True, False], ids=["another entry", "no entry"])
 def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_another: bool) -> None:
-    """Raft §5.3: however durable it is, it is no copy of what the leader counts."""
+    """Raft §5.3: even a durable entry is no copy if it differs from the leader's."""
     stage = Stage()
     stage.has(stage.follower, stage.index + 1, stage.term - 1, durable=True)
     if has_another:
@@ -202,7 +202,7 @@ def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_anot
 
 
 def test_what_belongs_to_a_term_that_is_over_promises_nothing() -> None:
-    """Nobody counts it any more."""
+    """No leader counts such a message any more."""
     stage = Stage()
     stage.world.safety.leads(stage.other.node_id, 1, stage.term - 1)
 

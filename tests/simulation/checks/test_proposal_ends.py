@@ -1,4 +1,4 @@
-"""Proposals that a step-down leaves behind have an end: the watch sees one that has none."""
+"""Proposals that are open at a step-down must end: the watch notices one that does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENDS = "a proposal of a leadership that is over has an end"
 
 
 def who_stepped_down() -> ProposalChecker:
-    """It led term 1, was asked for 1, 2 and 3, and does not lead any more since 50."""
+    """The watch of a member that led term 1, got proposals 1, 2 and 3, and has not led since time 50."""
     ends = ProposalChecker("s1", wait_ns=100)
     ends.step_is_over(1, 40)
     ends.opened([1, 2])

@@ -1,4 +1,4 @@
-"""What the simulator knows of snapshots and sessions: rules that can fail, and situations that seeds reach."""
+"""The simulator's rules about snapshots and sessions can fail, and seeds reach the situations that it looks for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def put(request_no: int, acknowledged_up_to: int = 0, session_id: int = SESSION)
 
 
 class Log:
-    """A book that was told of one session, registered at time 0."""
+    """A checker that knows of one session, registered at time 0."""
 
     def __init__(self) -> None:
         self.covered: list[str] = []
@@ -73,7 +73,7 @@ def test_what_a_session_may_go_through_is_no_violation() -> None:
     log.says(120, put(1), DONE)  # The kept result again.
     log.says(130, put(2), DONE)
     log.says(140, put(3), BUSY)
-    log.says(150, put(3, 1), DONE)  # The first is forgotten.
+    log.says(150, put(3, 1), DONE)  # Its acknowledgement makes the store forget the result of 1.
     log.says(160, put(1), CLOSED)
     log.says(170, (SESSION, 0, 2, CommandKind.KEEP_ALIVE), DONE)
     log.says(269, put(4, 2), DONE)
@@ -113,7 +113,7 @@ REFUSALS = {
 @pytest.mark.parametrize("rule", REFUSALS)
 @pytest.mark.parametrize("is_retry", [False, True])
 def test_a_client_that_closes_what_is_open_is_seen(rule: str, is_retry: bool) -> None:
-    """The member says so where the number itself is at or below what is acknowledged."""
+    """A member refuses a request as closed if its number is at or below the acknowledged one."""
     error = OutcomeUnknown(f"lost, then: {REFUSALS[rule]}") if is_retry else REFUSALS[rule]
     load = Simulation(a_plan_with_sessions()).load
     assert isinstance(load, ServiceLoad)
@@ -129,7 +129,7 @@ def a_plan_with_sessions() -> Plan:
 
 
 class ForgetfulMachine(StoreProbe):
-    """Its snapshots skip a session id."""
+    """A machine whose snapshots skip a session id."""
 
     def snapshot(self) -> StateSnapshot:
         picture = super().snapshot()

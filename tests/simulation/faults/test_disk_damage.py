@@ -1,4 +1,4 @@
-"""Disks that fail, lie and rot: what such a disk does, and that whole runs on such disks hold every rule."""
+"""Disks that fail, lie and rot: how such a disk behaves, and that whole runs on such disks hold every rule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_disk(*operations: Operation, seed: int = 1) -> tuple[DiskImage, SimFiles, 
 
 
 def outcomes(files: SimFiles, aside: Immediately, *submissions: list[Operation]) -> list[int | None]:
-    """The error number of each; None if it ended well."""
+    """The error number of each submission; None if it succeeded."""
     ends: list[BaseException | None] = []
     for operations in submissions:
         files.submit(operations, ends.append)
@@ -49,7 +49,7 @@ def outcomes(files: SimFiles, aside: Immediately, *submissions: list[Operation])
 
 
 def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_writes_the_others() -> None:
-    """Pages are written one by one, and taken for clean all together."""
+    """Pages are written one by one, but after an error all are marked clean."""
     new, durable = b"n" * 3 * SECTOR_BYTES, set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b""), seed=seed)
@@ -66,7 +66,7 @@ def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_write
 
 
 def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_next_sync_makes_them_so() -> None:
-    """They are in a journal: an error loses none that a later sync then promises."""
+    """Names are in a journal, so an error loses none of them for a later sync."""
     found = set()
     for seed in SEEDS:
         image, files, aside = a_disk(seed=seed)
@@ -94,7 +94,7 @@ def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_nex
 def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_it(
     operations: list[Operation], failing: SyncFile | SyncFolder, rests_on_it: bool
 ) -> None:
-    """A deletion promises nothing, and the ballast is there to be given back."""
+    """A deletion promises nothing, and the ballast exists only to be given back."""
     image, files, aside = a_disk(*a_file("log/1", b"abc"))
     image.fails_sync = failing
 
@@ -120,12 +120,12 @@ def a_lie(seed: int) -> tuple[DiskImage, str]:
     told: list[str] = []
     files.lies_about, files.on_lie = "log", told.append
     assert outcomes(files, aside, [Write("log/2", 10, (b"new",)), SyncFile("log/2")]) == [None]
-    assert files.is_synced("log")  # As far as the disk says.
+    assert files.is_synced("log")  # As the disk reports it.
     return image, told[0]
 
 
 def test_a_lost_or_misdirected_write_is_seen_by_nobody_until_power_is_lost() -> None:
-    """The page cache has it."""
+    """The page cache still has the right bytes."""
     for seed in SEEDS:
         image, _ = a_lie(seed)
 
@@ -141,7 +141,7 @@ def test_a_lost_or_misdirected_write_is_seen_by_nobody_until_power_is_lost() -> 
 
 
 def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_in_that_folder() -> None:
-    """The file may have grown, by zeroes; what is hit keeps its size."""
+    """The intended file may have grown by zeroes. The file that is hit keeps its size."""
     found: dict[str, set[tuple[bytes, bytes]]] = {}
     for seed in SEEDS:
         image, how = a_lie(seed)
@@ -151,14 +151,14 @@ def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_
     old, short = b"o" * 700, b"p" * 10
     assert found["a write was lost"] == {(old, short), (old, short + bytes(3))}
     assert {first for first, _ in found["a write was misdirected"]} == {
-        old,  # The other file was hit, or this one behind its end.
+        old,  # The write hit the other file, or this one beyond its end.
         b"o" * 10 + b"new" + b"o" * 687,
         b"o" * 522 + b"new" + b"o" * 175,
     }
 
 
 def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> None:
-    """Its last cut was never synced, and needs not be: what is seen of the file was, as far as the disk says."""
+    """Its last cut was never synced, but the disk has reported as synced all bytes that are visible in the file."""
     hit = set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
@@ -175,7 +175,7 @@ def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> No
 
 
 def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
-    """The lie covers what was written before it, and nothing since."""
+    """The false sync covers the writes before it, and none since."""
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
         files.lies_about = "log"
@@ -189,7 +189,7 @@ def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
 
 
 def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
-    """The first is the lie itself. A frame says up to which batch the log was known to be synced.
+    """The first is the false sync itself. A frame says up to which batch the log was known to be synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """
@@ -207,7 +207,7 @@ def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
 
 
 def test_zeroes_written_ahead_and_what_is_written_over_them_are_not_proven_by_the_size_of_the_file() -> None:
-    """The second frame lies within what the first sync covered, and no later frame speaks of it."""
+    """The second frame is within the bytes that the first sync covered, but no later frame proves it."""
     first, second, ahead = b"f" * 100, b"s" * 60, bytes(10_000)
     hit: set[int] = set()
     for seed in SEEDS:
@@ -255,7 +255,7 @@ def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its
 
 
 class FoundLog:
-    """As much of a `LogStore` as recovery's judge asks for."""
+    """The part of a `LogStore` that the check of a recovery reads."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
@@ -269,7 +269,7 @@ class FoundLog:
 
 
 def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
-    """What a checksum covers is what was written, or nothing."""
+    """An entry with a right checksum is the written one, so damage can only remove entries."""
     entries = [Entry(index, 1, EntryKind.COMMANDS, encode_batch(index, [])) for index in (1, 2, 3)]
     logs, state = ShadowLogs("n1", SafetyChecker()), HardState(term=1)
     logs.append(LogWrite(sequence=1, hard_state=state, entries=tuple(entries)))
@@ -302,12 +302,12 @@ def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int
 
 
 def dense(seed: int) -> Plan:
-    """The plan of a seed, in two seconds, with a dozen more faults of disks."""
+    """The plan of a seed, cut to two seconds, with a dozen more disk faults."""
     plan, random = replace(draw_plan(seed), until_ns=2 * SECOND_NS), Random(seed)
     more = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
-            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # Which spends the budget, once.
+            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # A loss would use up the budget.
             duration_ns=int(2e8 * random.random()),
             target=None if random.random() < 0.5 else random.random(),
             shape=random.random(),
@@ -335,7 +335,7 @@ RICH_SEEDS = (19, 93, 98, 139, 143, 144, 153, 203, 204, 234, 245, 248, 274, 309)
 
 @pytest.mark.timeout(300)
 def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage() -> None:
-    """Within the budget nothing is lost, nothing wrong is served, and who is damaged says so."""
+    """Within the budget nothing is lost, no wrong data is served, and a damaged member says so."""
     missing = MARKS.difference(run_all(map(dense, RICH_SEEDS)))
 
     run_until(missing, map(dense, range(1, 31)))
@@ -353,7 +353,7 @@ STOPPED_SEEDS = (1, 2, 3, 143, 144, 203)
 
 @pytest.mark.timeout(120)
 def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever notices damage refuses to start. So what goes is the quorum: liveness, and no rule but that."""
+    """A member that notices damage does not start. So the quorum may be lost: only the rule of liveness breaks."""
     monkeypatch.setattr(DamageBudget, "allows", lambda _, member: not (member.is_damaged or member.is_lost))
     ends = []
     for seed in (*STOPPED_SEEDS, 4, 5, 7, 9, 98, 248):
@@ -365,7 +365,7 @@ def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch
 
 
 def test_every_kind_of_sync_is_made_to_fail() -> None:
-    """Of bytes and of names, of the log, of snapshots, and of what is sealed at the top."""
+    """These are syncs of bytes and of names, for the log, the snapshots, and the sealed files in the main folder."""
     assert {(type(target), target.path) for target in FAILING_SYNCS} == {
         (kind, folder) for kind in (SyncFile, SyncFolder) for folder in (LOG_FOLDER, SNAPSHOT_FOLDER, "")
     }

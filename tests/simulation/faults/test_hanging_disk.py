@@ -26,7 +26,7 @@ def hangs_for(milliseconds: int, target: float | None) -> SeedResult:
 
 
 def test_a_leader_whose_disk_hangs_is_followed_by_another_in_order() -> None:
-    """No time-out ends its term: it hands over."""
+    """Its leadership ends by a hand-over, not by a time-out."""
     result = hangs_for(2_500, target=None)
 
     assert result.violation is None

@@ -1,4 +1,4 @@
-"""After the faults a quorum has to work without the rest, and the rest, when it comes back, disturbs nobody."""
+"""After the faults a quorum must work without the other members, which disturb nobody when they come back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 5])
 def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
-    """Those that are lost for other reasons count: here one, on a rotten log, where that leaves a quorum."""
+    """Members that are lost for other reasons count, too: here one with a rotten log, if that leaves a quorum."""
     world = Simulation(a_calm_plan(members=members, heal=HealPlan(dead=EVERYBODY)))
     minority = (members - 1) // 2
     for member in list(world.members.values())[: min(1, minority)]:
@@ -35,7 +35,7 @@ def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
 @pytest.mark.parametrize("returns", [False, True], ids=["for ever", "for a while"])
 @pytest.mark.parametrize("kind", DEAD_KINDS)
 def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
-    """Whoever is dead, how, and for how long."""
+    """This holds for any dead member, any kind of death, and any duration."""
     for target in (0.0, 0.4, None):
         world = Simulation(
             a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind=kind, target=target),), returns=returns))
@@ -51,7 +51,7 @@ def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behind: bool) -> None:
-    """A slow process goes on reading what came before the cut, and learns of terms in it."""
+    """A slow process still reads frames from before the cut, and learns of terms in them."""
     world = Simulation(a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind="cut off", target=0.9),))))
     for member in world.members.values():
         member.initialize()
@@ -70,7 +70,7 @@ def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behin
 
 
 def test_who_stays_dead_is_drawn_for_itself() -> None:
-    """The `heal` stream is the seed's own: a third of the seeds heal everybody, and half of the others for good."""
+    """The draw has its own stream, `heal`. A third of the seeds heal all; in half of the others the dead stay dead."""
     drawn = [draw_heal(seed) for seed in range(300)]
 
     assert [draw_heal(seed) for seed in range(300)] == drawn
@@ -79,15 +79,15 @@ def test_who_stays_dead_is_drawn_for_itself() -> None:
     assert draw_plan(7).heal == draw_heal(7)
 
 
-# The rules can fail.
+# These rules can fail.
 
 
 def rule_broken_with(dead: str) -> str:
-    """What a run finds in which the last member is dead for a while; the calm plan passes on the code as it is."""
+    """The rule that a run breaks if the last member is dead for a while. Unchanged code breaks none in this plan."""
     for seed in range(1, 6):
         heal = HealPlan(dead=(Dead(kind=dead, target=0.9),), returns=True)
         plan = a_calm_plan(members=3, heal=heal, seed=seed)
-        plan = replace(plan, raft=replace(plan.raft, lease_reads=False))  # Else who breaks a promise is found by that.
+        plan = replace(plan, raft=replace(plan.raft, lease_reads=False))  # Else a broken promise is found first.
         violation = Simulation(plan).run().violation
         if violation is not None:
             return violation.rule
@@ -95,7 +95,7 @@ def rule_broken_with(dead: str) -> str:
 
 
 def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
-    """Who would campaign comes to the next term at once, and asks afterwards whether anybody would vote for it."""
+    """Patch a member to go to the next term before it asks for pre-votes, not after."""
     ask = raft.core.elections.Elections.ask_for_pre_votes
 
     def moved(self: raft.core.elections.Elections) -> Tally:
@@ -106,7 +106,7 @@ def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_that_comes_to_new_terms_without_being_heard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thesis §9.6: its term would depose a leader that works, as soon as it is heard again."""
+    """Thesis §9.6: its term would depose a working leader as soon as others hear it again."""
     pre_votes_move_the_term(monkeypatch)
 
     assert rule_broken_with("cut off") == "a member that hears nobody keeps its term"
@@ -127,7 +127,7 @@ def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.
 
 
 def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Healing all members would hide it."""
+    """If all members were healed, nobody would notice it."""
 
     def all_of_them(self: Any, votes: dict[str, bool]) -> Tally:
         return Tally.WON if sum(votes.values()) == len(self.voters) else Tally.OPEN

@@ -1,4 +1,4 @@
-"""A log that rots while its member lives: who reads it says so and ends, and its bytes reach nobody."""
+"""A log rots while its member runs: a member that reads rotten bytes says so and ends, and sends them to nobody."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_who_reads_what_has_rotted_names_the_file() -> None:
 
 
 def test_what_is_in_memory_does_not_rot() -> None:
-    """It would not be read back, so nothing could be shown by it."""
+    """Entries in memory are not read back, so their rot on disk would show nothing."""
     stage = Stage()
 
     assert not rot_what_is_read_next(stage.world, stage.leader, Random(1))

@@ -1,4 +1,4 @@
-"""Refusals of changes are judged, and after the faults nothing may stand in the way of a change.
+"""Refusals of membership changes are checked, and after the faults nothing may prevent a change.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -64,7 +64,7 @@ def test_a_leader_that_refuses_every_promotion_is_seen(monkeypatch: pytest.Monke
             raise ChangeRefused(ChangeRefusal.BEHIND, "it lacks 0 entries", 0)
 
     monkeypatch.setattr(MembershipChanger, "_check_caught_up", refuse)
-    monkeypatch.setattr("harness.sim.simulation.BACKLOG_LIMITS_MAX", 3)  # What it tries again is no backlog.
+    monkeypatch.setattr("harness.sim.simulation.BACKLOG_LIMITS_MAX", 3)  # Repeated changes must not count as a backlog.
 
     result = Simulation(a_changing_plan(changes=(AN_ADDITION,))).run()
 

@@ -80,7 +80,7 @@ def a_plan(*, faults: tuple[Fault, ...] = (), seed: int = 1, **changes: object) 
 
 
 def struck(kinds: tuple[str, ...], every_ms: int = 400) -> tuple[Fault, ...]:
-    """Faults of these kinds in turn, half of them at the leader."""
+    """Faults of these kinds in turn, half of them on the leader."""
     return tuple(
         Fault(
             at_ns=at_ms * MILLISECOND_NS,
@@ -100,7 +100,7 @@ def drawn() -> list[Plan]:
 
 @pytest.mark.timeout(100)
 def test_a_calm_run_reaches_what_programs_do() -> None:
-    """Without a fault, everything that a program does by itself happens."""
+    """Without faults, a run reaches every mark that programs reach by themselves."""
     reached = run_all([a_plan(history_events_max=200)], commits_min=100)
 
     assert reached >= {
@@ -118,7 +118,7 @@ def test_a_calm_run_reaches_what_programs_do() -> None:
 
 @pytest.mark.timeout(200)
 def test_members_that_fail_serve_watches_that_miss_nothing() -> None:
-    """Members die, are cut off and catch up by snapshots, and leaders are struck as leases expire."""
+    """Members die, are cut off and catch up by snapshots, and faults hit leaders while leases expire."""
     plans = [
         a_plan(
             faults=struck(("kill", "cut off", "lose power", "pause")),
@@ -133,7 +133,7 @@ def test_members_that_fail_serve_watches_that_miss_nothing() -> None:
 
 @pytest.mark.timeout(300)
 def test_drawn_seeds_hold_every_rule_and_reach_the_rarer_marks() -> None:
-    """The marks are wanted of a campaign, too."""
+    """A campaign must reach these marks, too."""
     marks = {INSTALLED, "a renewal came after the end of its lease", "a large revision came in parts"}
     assert marks <= WANTED.keys()
 
@@ -142,7 +142,7 @@ def test_drawn_seeds_hold_every_rule_and_reach_the_rarer_marks() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_small_limit_on_keys_is_reached_by_deletions_and_by_leases() -> None:
-    """The replay judges what is refused, and what is not."""
+    """The replay checks which commands are refused and which are not."""
     reached = run_all([a_plan(delete_keys_max=2)], commits_min=100)
 
     assert reached >= {"a command was refused: too_many_keys", "a command was refused: lease_is_full"}
@@ -156,11 +156,11 @@ def test_a_run_is_the_same_each_time() -> None:
     assert first.trace_hash == second.trace_hash
 
 
-# Which seeds have it.
+# Which seeds have the load.
 
 
 def test_a_share_of_the_seeds_has_the_load_and_the_others_are_as_they_were() -> None:
-    """The draw is the last one, from a stream of its own."""
+    """It is drawn last, from a stream of its own, so the other draws do not change."""
     plans = [draw_plan(seed) for seed in range(1, 601)]
     with_load = [plan for plan in plans if plan.coordination.is_on]
 
@@ -171,7 +171,7 @@ def test_a_share_of_the_seeds_has_the_load_and_the_others_are_as_they_were() -> 
 
 
 def test_some_seeds_with_the_load_have_a_small_limit_on_keys_and_the_others_the_usual_one() -> None:
-    """The draw has a stream of its own."""
+    """The limit is drawn from a stream of its own."""
     plans = [plan.coordination for plan in drawn()]
     small = [plan.delete_keys_max for plan in plans if plan.bounds_keys]
 
@@ -222,7 +222,7 @@ def test_the_ordinary_load_lists_no_keys_of_the_load() -> None:
 
 
 def is_caught(rule: str, plans: list[Plan]) -> bool:
-    """True if one of the runs breaks this rule, and none breaks another one before."""
+    """True if one of the runs breaks this rule, and no earlier run breaks another one."""
     for plan in plans:
         violation = Simulation(plan).run().violation
         if violation is not None:
@@ -233,7 +233,7 @@ def is_caught(rule: str, plans: list[Plan]) -> bool:
 
 @pytest.mark.timeout(200)
 def test_progress_that_is_ahead_of_the_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that goes on there misses what it was not sent."""
+    """A client that goes on from that revision misses the events that it was not sent."""
 
     def is_told_too_early(hub: WatchHub, watcher: Watcher) -> bool:
         assert watcher.asked_revision is not None

@@ -1,4 +1,4 @@
-"""Each rule that the programs of the coordination load check themselves is seen to fail."""
+"""Each rule that the programs of the coordination load check themselves can fail."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_replay() -> StoreReplay:
 
 
 class _Idle(SequentialProgram):
-    """A program that begins nothing by itself."""
+    """A program that starts no operation by itself."""
 
     def act(self) -> None:
         """Nothing."""
@@ -92,7 +92,7 @@ def failure(error: OperationFailed) -> CallEnded:
 
 
 def test_right_answers_pass() -> None:
-    """At the present revision, at an old one, and at one that is not kept."""
+    """They are at the present revision, at an old one, and at one that is no longer kept."""
     for end, operation in (
         (answer(0, 4, (2, None, 4, True)), Get(b"a")),
         (answer(0, 4, (2, A)), Get(b"a", 3)),
@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_a_violation(rule: str) -> None:
 
 
 def test_an_older_answer_of_any_member_is_no_violation() -> None:
-    """A local read may show an older state, which is that of its revision."""
+    """A local read may show an older state, but it must be the state at the answer's revision."""
     program = Answered(answer(0, 3, (2, A)))
     program.read(Get(b"a"), Consistency.LOCAL)
 
@@ -178,7 +178,7 @@ def test_the_invariants_of_a_hub_are_a_rule() -> None:
 
 @pytest.mark.timeout(100)
 def test_leases_that_no_leader_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing expires between entries, so an idle leader has to propose one."""
+    """Leases expire only when an entry is applied, so an idle leader has to propose one."""
     monkeypatch.setattr(SessionReaper, "ns_to_expiry", lambda _: None)
     plan = a_plan(writers=0, watchers=1, contenders=0)
 

@@ -1,4 +1,4 @@
-"""What some seeds draw besides: other operations, programs that come and go, small bounds, faults that coincide."""
+"""Extras that some seeds draw: other operations, programs that come and go, small bounds, faults that coincide."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SEEDS = range(1, 400)
 
 
 def first(fits: str, count: int = 1) -> list[Plan]:
-    """The first plans whose profile ends so."""
+    """The first plans with a profile whose name ends with `fits`."""
     return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.profile.endswith(fits)), count))
 
 
 def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
-    """Any error means no effect at all. These write first, and fail at what comes behind that.
+    """Any error means no effect at all. These transactions write first, and fail at a later operation.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -63,7 +63,7 @@ def test_extras_come_between_the_usual_operations_by_their_shares() -> None:
 
 
 def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
-    """Each by itself, often the usual one; where everything is as production has it, they are, too."""
+    """Each bound is drawn by itself, and often is the usual one. In plans with production settings all are."""
     usual = RaftConfig()
     plans = [draw_plan(seed) for seed in SEEDS]
     for name in ("append_entries_max", "window_entries_max", "apply_commands_max"):
@@ -76,7 +76,7 @@ def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
 
 @pytest.mark.timeout(60)
 def test_programs_come_and_go_and_their_sessions_are_closed_or_expire() -> None:
-    """In order, or without a word; the next one's session is another."""
+    """They close their session or just vanish; the next program has another session."""
     plan = next(plan for plan in map(draw_plan, SEEDS) if plan.load.stay_ns and plan.load.with_service)
 
     result = Simulation(plan).run()
@@ -100,13 +100,13 @@ SHORT = {"hung disk during partition": (368,), "divergent log rewrite": (201,)}
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
-    """A disk answers when what it wrote has been cut; a full one has room again; what was written is replaced."""
+    """A disk answers after its write has been cut, a full disk gets room again, or a write is replaced."""
     run_until(MEANT[name], [*map(draw_plan, SHORT.get(name, ())), *first(name, 4)], commits_min=4)
 
 
 @pytest.mark.timeout(60)
 def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
-    """What it promised before it died is all that keeps it from leading while the other one does."""
+    """Only its promise from before it died keeps it from leading while the other one still does."""
     for plan in first(LAST_VOTER_REMOVAL, 2):
         result = Simulation(plan).run()
 
@@ -119,7 +119,7 @@ def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_l
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under load in production: what is alike has a way of its own through the whole store."""
+    """Under load, commands of the same form take a fast path through the whole store, as in production."""
     runs: list[bool] = []
 
     def noted(payload: bytes) -> object:
@@ -143,5 +143,5 @@ def test_an_observer_is_forgotten_by_whoever_rolls_builds_out_and_then_no_level_
     observed = [plan for plan in map(draw_plan, range(1, 300)) if plan.upgrades and len(plan.changes) == 1]
     assert len(observed) > 5
 
-    observed.sort(key=lambda plan: plan.until_ns)  # The short runs first.
+    observed.sort(key=lambda plan: plan.until_ns)  # Short runs come first.
     run_until({"a level was refused: old_member"}, observed[:8])

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_plan_that_a_seed_draws_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """A field that the file forgot would be another run."""
+    """If the file lacked a field, the run would be another one."""
     path = tmp_path / "plan.toml"
     for seed in range(1, 120):
         plan = draw_plan(seed)
@@ -30,7 +30,7 @@ def test_every_plan_that_a_seed_draws_is_read_back_as_it_was(tmp_path: Path) -> 
 
 
 def test_a_file_says_only_what_is_unusual_and_has_a_table_for_each_fault() -> None:
-    """A person reads it."""
+    """So a person can read it."""
     plan = draw_plan(1)
 
     text = plan_text(plan, "One line.\nAnother.")

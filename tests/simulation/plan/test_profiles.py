@@ -1,4 +1,4 @@
-"""Half of the seeds have a profile: they are bent towards a corner that independent draws seldom reach."""
+"""Half of the seeds have a profile, which leads them to situations that independent draws seldom reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:
 
 
 def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
-    """A single voter where that is the point, and never where a leader has to be struck."""
+    """The profile of a single voter has one voter, and no profile has one in which faults must hit a leader."""
     assert first_in("single voter").members == ("n1",)
     assert all(
         len(draw_plan(seed).members) > 2 for seed in range(200) if "frequent elections" in draw_profile(seed).name
@@ -39,7 +39,7 @@ def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
 
 
 def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
-    """Every election time-out or two, while frames still arrive."""
+    """A fault comes every election time-out or two, so frames still arrive in between."""
     plan = first_in("frequent elections")
 
     at_leader = [fault for fault in plan.faults if fault.target is None]
@@ -49,7 +49,7 @@ def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
 
 
 def test_the_profile_of_production_limits_leaves_production_defaults_untouched() -> None:
-    """A bound that nobody sets is what most users have."""
+    """Most users set no bounds, so the defaults must be tested."""
     plan = first_in("production limits")
 
     assert (plan.raft, plan.storage, plan.store) == (RaftConfig(), StorageLimits(), StoreLimits())
@@ -57,7 +57,7 @@ def test_the_profile_of_production_limits_leaves_production_defaults_untouched()
 
 
 def test_where_leaders_read_by_lease_the_settings_of_members_are_often_at_odds() -> None:
-    """One has more patience than the rest, and it never is one of those that do not read by lease themselves."""
+    """One member has longer time-outs than the rest, and it always reads by lease itself."""
     leased = [
         plan
         for plan in map(draw_plan, range(1, 200))
@@ -120,7 +120,7 @@ def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_
 
 @pytest.mark.timeout(60)
 def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> None:
-    """Otherwise nobody could see that it takes its own settings for what the others have promised."""
+    """Otherwise no run would show a leader that takes its own settings for the others' promises."""
     plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.profile == "lease faults" and plan.patience)
 
     marks = Simulation(plan).run().covered
@@ -130,7 +130,7 @@ def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> No
 
 @pytest.mark.timeout(60)
 def test_clients_with_short_sessions_are_given_up_too_early_and_come_too_late() -> None:
-    """Retries of what was carried out, late bytes of what was acknowledged, and sessions that are over."""
+    """The marks are retries of executed requests, late requests below the acknowledged number, and ended sessions."""
     seeds = [seed for seed in range(1, 400) if draw_profile(seed).name == "short sessions"][:5]
     marks = {
         "a client's bytes were late",

@@ -1,6 +1,6 @@
-"""Two small defects that a test puts into the production code of its own process, and a plan that shows them.
+"""Two small bugs that a test puts into the production code of its own process, and a plan that shows them.
 
-The catalogue of defects is `harness/mutants/catalogue`. Submodules are named on purpose: a defect is where the code is.
+All bugs are in the catalogue `harness/mutants/catalogue`. Here submodules are imported, to patch the code in its place.
 """
 
 from __future__ import annotations

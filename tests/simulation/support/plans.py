@@ -50,7 +50,7 @@ def first_in(profile: str) -> Plan:
 
 
 def run_until(marks: Set[str], plans: Iterable[Plan], *, commits_min: int = 0) -> None:
-    """Run the plans in turn until together they have reached all of `marks`.
+    """Run the plans in turn until they have reached all `marks` together.
 
     Every run must hold every rule and make `commits_min` commits. Fails with the missing marks if the plans end first.
     """

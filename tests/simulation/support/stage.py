@@ -1,4 +1,4 @@
-"""A small running cluster on which a rule, or a fault, is tried by hand."""
+"""A small running cluster on which a test tries a rule or a fault by hand."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Stage:
 
     @staticmethod
     def checker(member: SimMember) -> MemberChecker:
-        """The checker of the process that runs there."""
+        """The checker of the member's running process."""
         assert isinstance(member.checker, MemberChecker)
         return member.checker
 
     def show(self, member: SimMember, **changes: Any) -> None:
-        """The member is checked after an event, and shows its true marks but for `changes`."""
+        """Check the member as after an event, with its true marks except for `changes`."""
         names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
         core = self.node(member).core
         shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
@@ -74,11 +74,11 @@ class Stage:
             log.terms.append(term)
 
     def commit(self, member: SimMember) -> None:
-        """It says that the next entry is committed."""
+        """Let the member report the next entry as committed."""
         self.world.commitment.reached(member, self.index + 1)
 
     def leads_later(self, member: SimMember) -> None:
-        """It leads the next term."""
+        """Let the member lead the next term."""
         member.node = cast(Node, SimpleNamespace(core=SimpleNamespace(role=Role.LEADER, term=self.term + 1)))
 
     def leads_without_the_last(self) -> None:
@@ -108,7 +108,7 @@ class Stage:
         self.follower.checker.applying(Entry(index, term, EntryKind.NO_OP, b""))
 
     def loses_its_disk(self) -> None:
-        """What the books say is durable is not there."""
+        """Remove from the follower's disk what the checkers know to be durable, and recover."""
         self.follower.image.durable_names.clear()
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
@@ -118,7 +118,7 @@ class Stage:
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
     def say(self, receiver: SimMember, message: Message) -> None:
-        """The follower sends it."""
+        """Check the message as if the follower sent it."""
         check_promise(self.world, self.follower, self.node(self.follower), receiver.node_id, message)
 
     def drops(self, index: int) -> None:

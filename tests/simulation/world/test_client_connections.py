@@ -1,4 +1,4 @@
-"""Connections between simulated clients and members: whole, cut, mended, given up, and hanging without a word."""
+"""Connections between simulated clients and members: open, cut, mended, given up, and half-open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(40)
 
 
 class Server:
-    """As much of a member and its service as a connection needs: it answers each piece in capitals."""
+    """The part of a member and its service that a connection needs: it answers each piece in capitals."""
 
     def __init__(self, queue: EventQueue) -> None:
         self.node_id, self.life, self.is_up = "n1", 1, True
@@ -61,7 +61,7 @@ class Server:
 
 
 class Caller:
-    """As much of a client as a connection needs."""
+    """The part of a client that a connection needs."""
 
     name = "c0"
 
@@ -123,7 +123,7 @@ def test_bytes_arrive_in_order_and_are_answered() -> None:
 
 
 def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_connection_was_given_up() -> None:
-    """TCP sends again; how long, is up to the two systems."""
+    """TCP sends again; the two systems decide for how long."""
     ends = set()
     for seed in SEEDS:
         wire = a_wire(seed=seed)
@@ -145,7 +145,7 @@ def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_co
 
 
 def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> None:
-    """What the client asked for happens, and nobody tells it."""
+    """The client's request is carried out, but the client does not learn of it."""
     wire = a_wire()
     wire.connections.cut([TO_CLIENT])
 
@@ -170,14 +170,14 @@ def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
     wire.connections.heal()
     wire.run()
     assert wire.client.told == ["connected"]
-    wire.connections.mend([TO_MEMBER])  # Too late: it has been healed.
+    wire.connections.mend([TO_MEMBER])  # Too late, because all was healed before.
     wire.say(b"a")
     wire.run()
     assert wire.server.seen == [b"a"]
 
 
 def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> None:
-    """Until the cut is mended: that is how a half-open connection comes to be."""
+    """This lasts until the cut is mended, and is how a half-open connection arises."""
     wire = a_wire()
     wire.connections.cut([TO_MEMBER])
 
@@ -191,7 +191,7 @@ def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> 
 
 
 def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_next_one_works() -> None:
-    """A firewall that has forgotten a connection: nobody is ever told."""
+    """It is like a firewall that has forgotten a connection: neither end ever learns of it."""
     wire = a_wire()
     wire.connections.hang(cast(Any, wire.server), side=0)
 
@@ -228,7 +228,7 @@ def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_i
 
 
 def test_a_minority_has_fewer_than_half_of_the_members_and_a_client() -> None:
-    """A client that stays with the old leader is where stale reads would come from."""
+    """A client on the old leader's side would get stale reads, if there were any."""
     for count in (2, 3, 4, 5):
         members = [f"n{number}" for number in range(1, count + 1)]
         sizes = set()

@@ -61,7 +61,7 @@ def test_a_file_is_lost_with_the_folder_whose_name_was_not_synced() -> None:
 
 
 def test_un_synced_bytes_are_lost_kept_cut_or_mixed_but_synced_ones_beside_them_never_harmed() -> None:
-    """Sectors that are being written can be torn or garbage; bytes that are not being written cannot."""
+    """A crash can tear or spoil only the sectors that are being written, not other bytes."""
     old, new = b"o" * 700, b"n" * 3 * SECTOR_BYTES
     operations: list[Operation] = [*a_synced_file(old), Write("f", len(old), (new,))]
 
@@ -74,7 +74,7 @@ def test_un_synced_bytes_are_lost_kept_cut_or_mixed_but_synced_ones_beside_them_
 
 
 def test_a_rename_is_one_step_and_needs_its_own_folder_sync() -> None:
-    """The old name or the new one, never both and never none."""
+    """After a crash there is the old name or the new one, never both and never none."""
     operations = [*a_synced_file(b"abc"), Rename("f", "g")]
 
     survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}
@@ -83,7 +83,7 @@ def test_a_rename_is_one_step_and_needs_its_own_folder_sync() -> None:
 
 
 def test_a_deletion_may_be_forgotten_and_a_size_as_well() -> None:
-    """Names and sizes are durable like everything else: when they were synced."""
+    """Like everything else, names and sizes are durable once they are synced."""
     deleted = {tuple(after_power_loss([*a_synced_file(b"abc"), Delete("f")], seed).names) for seed in SEEDS}
     cut = {bytes(after_power_loss([*a_synced_file(b"abc"), SetSize("f", 1)], seed).file("f").current) for seed in SEEDS}
 
@@ -105,7 +105,7 @@ def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_
 
 
 def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -> None:
-    """A sync under way may or may not have happened."""
+    """An open sync may or may not have taken effect."""
     found, called = set(), list[BaseException | None]()
     for seed in SEEDS:
         image = DiskImage()
@@ -120,7 +120,7 @@ def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -
 
 
 def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -> None:
-    """storage/files/interface.py: the rest of a submission is not tried, the next submission is."""
+    """storage/files/interface.py: after an error the rest of a submission is skipped, but not the next submission."""
     image, aside = DiskImage(), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []
@@ -137,7 +137,7 @@ def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -
 
 
 def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None:
-    """What the rule "durable on a majority" rests on."""
+    """The rule "durable on a majority" depends on this."""
     image, aside = an_image(MakeFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     states = []
@@ -156,7 +156,7 @@ def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None
 
 
 def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothing() -> None:
-    """The system takes the pages for clean: programs see them until power is lost, whatever is synced later."""
+    """The system marks the pages clean: programs see them until power is lost, but no later sync writes them."""
     image, aside = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []
@@ -175,7 +175,7 @@ def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothin
 
 
 def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
-    """Damage must be seen where a later frame says that the bytes had been synced, and only there.
+    """Damage must be found only where a later frame proves that the bytes had been synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """
@@ -201,15 +201,15 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
 
 
 def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
-    """`writev` may write short. What is left of such a write is no part of what the log says, until written again: who
-    says before that it is there is not believed."""
+    """`writev` may write only a part. The rest is not in the log until it is written again, and a member that claims it
+    before is caught."""
     image = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder(""), *a_synced_file(b"old"))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     again: list[Operation] = [Write("log/1", 0, (b"abcd",)), SyncFile("log/1")]
     ends: list[BaseException | None] = []
     image.size_bytes_max = image.size_bytes + 2
-    files.submit([Write("f", 0, (b"new",))], ends.append)  # What replaces bytes takes no room.
+    files.submit([Write("f", 0, (b"new",))], ends.append)  # To replace bytes takes no room.
     files.submit(again, ends.append)
     aside.run()
     found, is_synced = bytes(image.file("log/1").current), files.is_synced("log")
@@ -233,7 +233,7 @@ def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
     ids=lambda operation: type(operation).__name__,
 )
 def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation) -> None:
-    """A folder grows with its names. What replaces a name, or makes a file smaller, needs no room."""
+    """A folder grows with its names. To replace a name, or to make a file smaller, needs no room."""
     image = an_image(*a_synced_file(b"abc"), CreateFile("other"))
     image.size_bytes_max = image.size_bytes
 
@@ -247,7 +247,7 @@ def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation
 
 
 def test_a_file_that_found_no_room_for_its_name_is_no_part_of_what_the_log_says() -> None:
-    """A segment is written aside; only its name makes it one, and it is owed until it has that."""
+    """A segment is written under a temporary name, and belongs to the log only when it has its own name."""
     image = an_image(MakeFolder("log"), CreateFile("log/1.tmp"), SyncFolder(""))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)

@@ -1,4 +1,4 @@
-"""The simulated network does what its plan says, and the same for the same seed."""
+"""The simulated network follows its plan, and does the same for the same seed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_one_way_cut_stops_one_direction_only() -> None:
 
 
 def test_taking_a_fault_away_does_not_reshuffle_the_rest() -> None:
-    """The same number of draws per frame: without loss, what was not lost arrives at the very same moment."""
+    """Each frame takes the same number of draws, so without loss the other frames arrive at the same moments."""
     lossy = set(arrivals(NetworkPlan(loss_rate=0.2, in_order=False)))
     whole = set(arrivals(NetworkPlan(loss_rate=0.0, in_order=False)))
 
@@ -83,12 +83,12 @@ def test_cuts_add_up_and_each_is_mended_alone() -> None:
     assert network.is_cut("n1", "n2")
     network.mend([("n1", "n2")])
     assert not network.is_cut("n1", "n2")
-    network.mend([("n1", "n2")])  # After a heal the mend of an old cut comes too late, and does nothing.
+    network.mend([("n1", "n2")])  # After a heal, mending an old cut does nothing.
     assert not network.is_cut("n1", "n2")
 
 
 def test_partitions_cut_what_their_names_say() -> None:
-    """cut off: both ways around one member; one way: half of that; in two: everything between the sides."""
+    """A member is cut off in both directions, or one way in one of them; "in two" cuts all links between two sides."""
     members = ["n1", "n2", "n3"]
 
     def links(kind: str) -> set[tuple[str, str]]:
@@ -120,7 +120,7 @@ def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
 
 
 def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
-    """Two neighbours each: with five members a majority, which differs for everybody."""
+    """Each of five members hears its two neighbours: together a majority, which is different for each."""
     members = ["n1", "n2", "n3", "n4", "n5"]
     for shape in (0.1, 0.5, 0.9):
         links = links_of("ring", members, shape)
@@ -133,7 +133,7 @@ def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
 
 
 def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
-    """The other direction is as it was, and the draws are the same without it."""
+    """The other direction is unchanged, and so are the draws."""
 
     def run(extra_ns: int) -> list[Arrival]:
         queue, seen = EventQueue(), list[Arrival]()
@@ -153,7 +153,7 @@ def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
 
 
 def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
-    """Each link of a seed has its own draw."""
+    """The seed draws each link's slowness separately."""
     queue = EventQueue()
     plan = NetworkPlan(slow_rate=0.5, slow_ns=100_000_000)
     network = SimNetwork(1, plan, queue, lambda *_: None)
@@ -176,7 +176,7 @@ def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
 
 
 def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one() -> None:
-    """A frame of before may not come after the hello of the next connection."""
+    """A frame of the old connection must not come after the hello of the next one."""
     queue, seen = EventQueue(), list[bytes]()
     network = SimNetwork(1, NetworkPlan(), queue, lambda _a, _b, frame: seen.append(frame))
     network.send("n1", "n2", b"old")
@@ -191,7 +191,7 @@ def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one()
 
 
 def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first() -> None:
-    """Until then neither end knows; the other direction works all the time."""
+    """Until then neither end knows of it, and the other direction works all the time."""
     world = Simulation(replace(draw_plan(1), members=("n1", "n2"), network=NetworkPlan(), faults=()))
     told, greeted = list[str](), list[str]()
     n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())

@@ -1,4 +1,4 @@
-"""The connections of a simulated member carry frames to the peers that its transport would reach, and to no others."""
+"""A simulated member's connections carry frames only to the peers that its production transport would reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raft import PeerRefused
 
 
 class World:
-    """Two machines; `refuses` says who does not take whose hello."""
+    """Two machines; `refuses` names the one that refuses a hello, and the one whose hello it refuses."""
 
     def __init__(self) -> None:
         self.queue = EventQueue()
@@ -110,7 +110,7 @@ def test_who_is_refused_calls_again_after_pauses_that_double() -> None:
 
 
 def test_who_is_called_by_whom_it_waits_for_waits_no_longer() -> None:
-    """The peer is there, and takes us now if it did not before."""
+    """If the peer calls, it is up, and accepts our hello now even if it did not before."""
     world = World()
     world.refuses = ("n1", "n2")
     assert not world.frame("n2", "n1")
@@ -124,7 +124,7 @@ def test_a_caller_that_refuses_was_there_all_the_same() -> None:
     world = World()
     world.refuses = ("n1", "n2")
     assert not world.frame("n2", "n1")
-    world.refuses = ("n1", "n2")  # n1 calls, is taken by n2, and does not take its hello.
+    world.refuses = ("n1", "n2")  # n2 accepts the call of n1, but n1 refuses the hello of n2.
     assert not world.frame("n1", "n2")
     world.refuses = None
 

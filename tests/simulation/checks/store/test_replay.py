@@ -136,7 +136,7 @@ def any_command(random: Random, machine: KvMachine) -> Command:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_replay_and_the_store_agree_on_any_log(seed: int) -> None:
-    """Results are compared at each command, and the states after each entry."""
+    """Their results are compared after each command, and their states after each entry."""
     random, both = Random(seed), followed_at_level_2()
 
     for _ in range(120):
@@ -154,7 +154,7 @@ def test_the_replay_and_the_store_agree_on_any_log(seed: int) -> None:
 
 
 def test_a_retry_that_finds_its_result_changes_nothing() -> None:
-    """The session has the result, and the store is as it was."""
+    """The session keeps the result, and the store does not change."""
     both = followed_at_level_2()
     both.apply(RegisterSession(SECOND_NS))
 
@@ -169,12 +169,12 @@ def test_a_retry_that_finds_its_result_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "results",
     [
-        [(0, 3, (1,))],  # A revision too many.
-        [(0, 2, (1, None))],  # An old record that was not asked for.
+        [(0, 3, (1,))],  # The revision is one too high.
+        [(0, 2, (1, None))],  # It contains an old record that was not asked for.
     ],
 )
 def test_a_result_that_is_not_the_replayed_one_is_noticed(results: Sequence[Any]) -> None:
-    """All members may agree on it."""
+    """It must be noticed even if all members agree on it."""
     both = followed_at_level_2()
 
     with pytest.raises(Violation, match="the store is the replay of its log"):
