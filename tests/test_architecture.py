@@ -1,4 +1,4 @@
-"""Who may import whom, and what the pure core must not touch. The table is the architecture."""
+"""Which packages may import which, and what the pure core must not use. The table below is the architecture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "harness": {"raft", "storage", "kvstore", "spark_audit"},
     "spark_audit": set(),
 }
-FACES = {"raft.runtime", "harness.sim"}  # Packages inside a package that have a public face of their own.
+FACES = {"raft.runtime", "harness.sim"}  # Inner packages with a public interface of their own.
 PACKAGES = set(MAY_IMPORT)
 
 IMPURE = {
@@ -66,7 +66,7 @@ def core_modules() -> list[Path]:
 
 @pytest.mark.parametrize("path", core_modules(), ids=lambda path: path.name)
 def test_the_core_has_no_clock_no_file_no_socket_and_no_global_randomness(path: Path) -> None:
-    """Rule of the house: the protocol is a pure function of its events."""
+    """A rule of this project: the protocol is a pure function of its events."""
     for line, module, name in imports_of(path):
         top, where = module.split(".")[0], f"{path.name}:{line}"
         assert top not in IMPURE, f"{where}: {module} in the pure core; move it to raft.runtime"
@@ -79,7 +79,7 @@ def test_the_core_has_no_clock_no_file_no_socket_and_no_global_randomness(path: 
 
 @pytest.mark.parametrize("path", core_modules(), ids=lambda path: path.name)
 def test_the_core_never_orders_anything_by_hash(path: Path) -> None:
-    """Iterating over a set of strings follows PYTHONHASHSEED: `sorted(...)` or a dict instead."""
+    """The order of a set of strings depends on PYTHONHASHSEED: use `sorted(...)` or a dict instead."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         names = {"open", "hash", "id", "print", "input"}

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md has the commands and options that there are."""
+"""docs/reference/cli.md lists exactly the existing commands and options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_page_is_what_the_commands_say() -> None:
 
 @pytest.mark.timeout(60)
 def test_terminal_folder_and_environment_change_nothing(tmp_path: Path) -> None:
-    """Also where the commands are loaded, which is when their defaults are made."""
+    """This includes the loading of the commands, when their defaults are made."""
     page = subprocess.run(
         [sys.executable, "-c", f"import runpy; print(runpy.run_path({str(SCRIPT)!r})['reference'](), end='')"],
         cwd=tmp_path,
@@ -48,7 +48,7 @@ def test_terminal_folder_and_environment_change_nothing(tmp_path: Path) -> None:
 
 
 def test_the_page_has_commands_within_commands_and_their_options() -> None:
-    """A changed generator must not make the tests above pass with an empty page."""
+    """If the generator changes, the tests above must not pass with an empty page."""
     page = generated()
 
     for heading in ("### hwm serve", "### hwm member replace", "### hwm-harness run", "### hwm-audit check"):

@@ -1,4 +1,4 @@
-"""What code and documents cite can be opened: every path to a page, every anchor, every link between pages."""
+"""Everything that code and documents cite can be opened: every path to a page, every anchor, every link."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def anchor_of(heading: str) -> str:
 
 
 def anchors_in(text: str) -> list[str]:
-    """The anchors of a page, in order. A heading that comes again gets a number."""
+    """The anchors of a page, in order. A repeated heading gets a number."""
     anchors: list[str] = []
     seen = Counter[str]()
     is_code = False
@@ -61,7 +61,7 @@ def anchors_of(page: Path) -> list[str]:
 
 
 def problem_with(page: Path, anchor: str) -> str | None:
-    """Why this place cannot be opened, with the nearest one that can; None if it can be."""
+    """The reason why this place cannot be opened, with the nearest one that can; None if it can be opened."""
     shown = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
     if not page.exists():
         near = difflib.get_close_matches(page.name, [each.name for each in (ROOT / "docs").rglob("*.md")], n=1)
@@ -91,14 +91,14 @@ def broken_references(path: Path, text: str) -> list[str]:
 
 
 def test_everything_that_is_cited_can_be_opened() -> None:
-    """A rule that moves takes its citations along."""
+    """If a rule moves, its citations must be changed with it."""
     broken = [problem for path in text_files() for problem in broken_references(path, path.read_text(encoding="utf-8"))]
 
     assert not broken, "\n".join(broken)
 
 
 def test_the_check_finds_citations() -> None:
-    """A changed layout must not make the check above pass by finding nothing."""
+    """If the layout changes, the check above must not pass because it finds nothing."""
     code, documents = 0, 0
     for path in text_files():
         count = sum(1 for _, page, anchor in references(path, path.read_text(encoding="utf-8")) if anchor)
@@ -109,7 +109,7 @@ def test_the_check_finds_citations() -> None:
 
 
 def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> None:
-    """Whoever renames a heading is told what to write instead."""
+    """After a heading is renamed, the message says what to write instead."""
     cited = "docs/reference/specification.md"
     text = f"one\n# See {cited}#35-recovry.\n# See docs/no-such-page{'.md'}\n"
 
@@ -140,7 +140,7 @@ def test_anchors_are_those_of_github() -> None:
 
 
 def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
-    """A reader can open what is cited: a section of a paper, a standard, or a page of this project."""
+    """A reader must be able to open every citation: a section of a paper, a standard, or a page of this project."""
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in text_files()
@@ -157,7 +157,7 @@ NEW_IN_A_GUIDE = frozenset({"kvstore/cli/count.py"})
 
 
 def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
-    """In backticks, with a slash, from the root of the project."""
+    """Such names are in backticks, have a slash, and start from the root of the project."""
     named = [
         (guide, path)
         for guide in GUIDES

@@ -26,7 +26,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def section(number: str) -> str:
-    """What stands below the heading with this number, up to the next one."""
+    """The text below the heading with this number, up to the next heading."""
     match = re.search(rf"^###? {re.escape(number)} .*?\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)
     assert match, number
     return match[1]
@@ -47,7 +47,7 @@ def rows(number: str) -> list[list[str]]:
 
 
 def numbered(number: str) -> dict[int, str]:
-    """Number → name, of a table that begins with these two."""
+    """Number → name, from a table whose first two columns are these."""
     return {int(row[0]): row[1].strip("`") for row in rows(number)}
 
 
@@ -137,7 +137,7 @@ def test_reasons_against_a_change_of_members() -> None:
 
 
 def test_rows_of_a_history() -> None:
-    """The audit shares no code with the store, so this page is where both meet."""
+    """The audit shares no code with the store, so both must agree with this page."""
     listed = {names(row[0])[0]: row for row in rows("10.3")}
 
     assert list(listed) == [name for name, _ in FIELDS] + ["age_ms"]

@@ -1,4 +1,4 @@
-"""The house: chapters whose arrows run down, files that somebody uses, and names that stand for one thing."""
+"""The structure: chapters that import only lower ones, no unused files, and names that stand for one thing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def source(path: Path) -> str:
 
 @cache
 def imported_names(path: Path) -> Set[str]:
-    """Every name that the file imports, with the module that it comes from: anywhere in it, and for types only too."""
+    """Every name that the file imports, with its module, including imports in functions and for types only."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source(path))):
         if isinstance(node, ast.Import):
@@ -47,7 +47,7 @@ def imported_names(path: Path) -> Set[str]:
 
 @cache
 def started_names(path: Path) -> Set[str]:
-    """Every dotted name behind a quotation mark or `-m`: modules that the file starts, or imports late."""
+    """Every dotted name after a quotation mark or `-m`: modules that the file starts or imports late."""
     return frozenset(re.findall(r"(?:\"|-m )([\w.]+)", source(path)))
 
 
@@ -59,7 +59,7 @@ def arrows_of(package: str) -> dict[str, set[str]]:
 
 
 def chapters_of(package: str) -> dict[str, set[str]]:
-    """Which chapters of a package each of them imports. A file beside chapters is one of its own."""
+    """The chapters of a package that each chapter imports. A file beside the chapters counts as a chapter."""
     known = modules_of(package)
     folders = {name for name, path in known.items() if path.name == "__init__.py"}
     with_folders = {folder.rpartition(".")[0] for folder in folders}
@@ -103,7 +103,7 @@ def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_circles_are_found() -> None:
-    """The checks below must be able to fail."""
+    """So the checks below can fail."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"f"}, "f": {"e"}}) == [
         ["a", "b", "c"],
         ["e", "f"],
@@ -113,13 +113,13 @@ def test_circles_are_found() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_imports_one_that_imports_it(package: str) -> None:
-    """Over any number of steps. A part that needs the whole names what it needs in a protocol, and is handed it."""
+    """This holds over any number of steps. A part that needs the whole defines a protocol for it, and is handed it."""
     assert circles(arrows_of(package)) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows_run_down_between_chapters(package: str) -> None:
-    """A part that needs something of a higher chapter names it in a protocol, and is handed it."""
+    """A part that needs something of a higher chapter defines a protocol for it, and is handed it."""
     assert circles(chapters_of(package)) == []
 
 
@@ -159,7 +159,7 @@ def test_no_two_public_classes_of_a_package_have_one_name(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_is_dead(package: str) -> None:
-    """Each is imported by another file of the project, started by a console script, or by `python -m`."""
+    """Each file is imported by another file of the project, or started by a console script or by `python -m`."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"].values()
     started = {script.partition(":")[0] for script in scripts}
     known = modules_of(package)

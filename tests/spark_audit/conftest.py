@@ -1,4 +1,4 @@
-"""One Spark for all tests that look at what it says: it takes ten seconds to start, and most of them ask for less.
+"""One Spark session for all tests of its results: it takes ten seconds to start, longer than most of the tests.
 
 How the command starts and stops a Spark of its own is tested in `test_cli.py`, in a process of its own.
 """

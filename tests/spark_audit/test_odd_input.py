@@ -1,4 +1,4 @@
-"""Odd numbers, texts and columns: every engine without Spark says the same, a verdict or a refusal in words."""
+"""Odd numbers, texts and columns: all engines without Spark give the same verdict, or the same refusal in words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _followed(paths: tuple[str, ...], state: Path) -> Verdict:
 
 
 def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
-    """What each engine that reads files says of these rows, as lines and as a table."""
+    """The outcome of each engine that reads files, for these rows as lines and as a table."""
     lines, table = folder / "lines" / "ops" / "a.jsonl", folder / "table" / "ops" / "a.parquet"
     write_lines(lines, rows)
     outcomes = {
@@ -44,7 +44,7 @@ def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
         "parts of lines": _outcome(lambda: _followed((str(lines),), folder / "state.json")),
     }
     if "\\ud800" in json.dumps([{**row, "request": None} for row in rows]):
-        return outcomes  # No table can hold such a text.
+        return outcomes  # No table can contain such a text.
     table.parent.mkdir(parents=True, exist_ok=True)
     whole = [{**dict.fromkeys(name for name, _ in FIELDS), **row} for row in rows]
     parquet.write_table(pa.Table.from_pylist(whole, schema=schema(names_coded=False)), table)
@@ -54,7 +54,7 @@ def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
 
 
 def outcome_of_all(rows: list[Row], folder: Path) -> str:
-    """What they all say, and rows in hand too."""
+    """The outcome of all engines, and of the rows in memory; it must be the same."""
     outcomes = {"rows": _outcome(lambda: check_rows(rows)), **outcomes_of_files(rows, folder)}
     assert len(set(outcomes.values())) == 1, outcomes
     return outcomes["rows"]
@@ -69,7 +69,7 @@ def _store() -> History:
 @pytest.mark.parametrize("consistency", ["linearizable", "local"])
 @pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version", "deleted_revision"])
 def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, consistency: str) -> None:
-    """Columns hold -1 where nothing was told: such an answer would be green."""
+    """In the columns -1 stands for a missing number, so such an answer would pass."""
     h = _store()
     h.get("A", 2, 3, 5, consistency=consistency)["output"][name] = -1
 
@@ -78,7 +78,7 @@ def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, 
 
 @pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version"])
 def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: Path, name: str) -> None:
-    """Each item and each result is a read of its key."""
+    """Each item and each result counts as a read of its key."""
     listing = _store()
     listing.range({"k": ("A", 5)}, 2, 3, 5)["output"]["items"][0][name] = -1
     get: Row = {"op": "get", "found": True, "value": "A", name: -1}
@@ -95,7 +95,7 @@ def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: 
 
 @pytest.mark.parametrize("revision", [-4, 2**63, 10**23])
 def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revision: int) -> None:
-    """Below 0 was taken for now by one engine and for a place in the order by another; above int64 crashed."""
+    """A regression test: engines read a number below 0 in different ways, and one above int64 crashed."""
     listing = _store()
     listing.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
     page: Row = {"op": "range", "items": [{"key": "k", "value": "A"}]}
@@ -108,7 +108,7 @@ def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revisio
 
 @pytest.mark.parametrize("revision", [None, 0])
 def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | None) -> None:
-    """As one without a revision."""
+    """It is read like a page without a revision."""
     h = _store()
     h.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
 
@@ -119,7 +119,7 @@ def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | N
 @pytest.mark.parametrize("seen", ["A", "B"])
 @pytest.mark.parametrize("far", [True, False], ids=["far", "near"])
 def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int, seen: str, far: bool) -> None:
-    """One below or above them is no 64-bit number any more; `far`: others of the key are at the middle."""
+    """A number below or above them is no 64-bit number; `far`: the key's other stamps are in the middle."""
     h = _store()
     h.get(seen, 2, 3, 5)
     for row in h.rows[:1] if far and first < 0 else h.rows[1:] if far else h.rows:
@@ -130,7 +130,7 @@ def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int
 
 
 def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
-    """`output` is among the columns; of a name that ends in `_` there is one more."""
+    """Write a table with these columns, such as `output`; a name that ends in `_` adds a second column of that name."""
     table = pa.Table.from_pylist([{**row, "output": None} for row in rows]).drop_columns(["output"])
     for name, column in columns.items():
         table = table.append_column(name.rstrip("_"), column)
@@ -139,7 +139,7 @@ def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
 
 
 def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Path) -> None:
-    """Puts say nothing in theirs; without listings, the columns of listings are not read."""
+    """A put's answer has no such fields; without listings, the columns of listings are not read."""
     h = _store()
     h.put("B", 2, 3, 6)
     listing = pa.struct([("items", pa.list_(pa.struct([("key", pa.string())])))])
@@ -150,7 +150,7 @@ def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Pa
 
 
 def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> None:
-    """Which one is meant, nobody can tell; of columns that are none of a row's, nobody asks."""
+    """Nobody can tell which one is meant. Columns that are no fields of a row do not matter."""
     rows, nothing, number = _store().rows, pa.nulls(1, pa.bool_()), pa.array([9])
     answer = pa.StructArray.from_arrays([nothing], names=["found"])
     of_two = pa.StructArray.from_arrays([nothing, nothing], names=["found", "found"])
@@ -170,7 +170,7 @@ def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["value", "key", "error"])
 def test_a_line_with_half_a_surrogate_pair_is_refused(tmp_path: Path, name: str) -> None:
-    """No file of UTF-8 holds it, the state of `follow` neither; in fields that are none of a row's, nobody asks."""
+    """No UTF-8 file can contain it, nor can the state of `follow`. In unknown fields of a row it does not matter."""
     h = _store()
     h.rows[0][name] = "\ud800"
 
@@ -202,7 +202,7 @@ _COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
     ids=["key", "value", "compared key", "compared value", "prefix"],
 )
 def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, bad_request: Row) -> None:
-    """Escaped in JSON inside of a text: the row's own text is sound."""
+    """It is escaped in the JSON inside a text, so the row's own text is sound."""
     h = _store()
     h.txn(bad_request, True, [{"op": "put"}], 2, 3, 6)
 
@@ -210,7 +210,7 @@ def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, bad_r
 
 
 def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
-    """Python's reader gives up at a thousand levels."""
+    """Python's JSON reader gives up at a thousand levels."""
     h = _store()
     h.range({}, 2, 3, 5)["request"] = "[" * 100_000
 
@@ -218,7 +218,7 @@ def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None
 
 
 def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
-    """One for each operation, each an object."""
+    """There must be one result for each operation, and each must be an object."""
     h = _store()
     h.txn({"success": [_PUT]}, True, [], 2, 3, 6)["output"]["results"] = [None]
 
@@ -227,7 +227,7 @@ def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\t", "\x0c", "\r"])
 def test_a_line_of_spaces_is_none_and_one_of_other_blanks_is_broken(tmp_path: Path, blank: str) -> None:
-    """The same to a history that is read at once and to one that is followed."""
+    """This is the same for a history that is read at once and for one that is followed."""
     path = tmp_path / "a.jsonl"
     row = json.dumps(_store().rows[0])
     path.write_bytes(f"{row}\n{blank}\n".encode())

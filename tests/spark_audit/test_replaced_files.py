@@ -1,4 +1,4 @@
-"""What the audit writes takes the place of a file, and of nothing else that has its name."""
+"""The audit's output replaces a regular file of its name, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_pipe_or_device_of_that_name_is_not_replaced(name: str, tmp_path: Path) -> None:
-    """Nor is a link to one; nor does a pipe that nobody writes to make the audit wait."""
+    """Nor is a link to one. The audit does not wait for a pipe to which nobody writes, either."""
     pipe, link = tmp_path / name, tmp_path / f"link-{name}"
     os.mkfifo(pipe)
     link.symlink_to(os.devnull)
@@ -48,7 +48,7 @@ def test_a_pipe_or_device_of_that_name_is_not_replaced(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "state that is read"])
 def test_a_link_is_followed_and_stays(name: str, tmp_path: Path) -> None:
-    """What it leads to is replaced."""
+    """The file to which the link leads is replaced."""
     (tmp_path / "there").mkdir()
     link = tmp_path / name
     link.symlink_to(Path("there") / name)

@@ -1,4 +1,4 @@
-"""What an audit says is a function of the set of rows: in whatever order they come, it is the same, word for word."""
+"""An audit's result depends only on the set of rows: in any order of the rows it is the same, word for word."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _every_fault() -> list[Row]:
         try:
             broken, _ = inject(generate(SHAPE, number), fault, number)
         except ValueError:
-            continue  # It has no place here.
+            continue  # This history has no place for the fault.
         rows += [{**row, "run_id": fault} for row in broken]
     return rows
 
 
 def _equal_stamps() -> list[Row]:
-    """Two writes and two reads of one call each, one revision twice: only numbers tell them apart."""
+    """A pair of writes and one of reads with equal calls, and a revision twice: only their numbers differ."""
     rows = generate(Shape(operations=80, keys=2, unknown_share=0.05, local_share=0.2), 6)
     writes = [row for row in rows if row["op"] == "put" and row["status"] == "ok"]
     for one, other in zip(writes[::4], writes[1::4], strict=False):

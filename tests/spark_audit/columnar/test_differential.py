@@ -37,7 +37,7 @@ _NOTHING: dict[str, Any] = dict.fromkeys(
 
 
 def wild(random: Random, ops: tuple[str, ...], unknown_share: float = 0.2) -> list[Row]:
-    """Operations that answer at random, at random times: most are impossible, in every way there is."""
+    """Operations with random answers at random times: most histories are impossible, in every possible way."""
     rows: list[Row] = []
     for number in range(random.choice((2, 3, 4, 5, 5, 6))):
         op, unknown = random.choice(ops), random.random() < unknown_share
@@ -68,12 +68,12 @@ def _answer(random: Random, op: str, seen: str | None) -> Row:
 
 
 def on_keys(histories: list[list[Row]]) -> list[Row]:
-    """All histories in one, each on a key of its own: the kernel decides them in one call."""
+    """Join all histories into one, each on a key of its own, so that the kernel decides them in one call."""
     return [{**row, "key": f"k{number:06d}"} for number, rows in enumerate(histories) for row in rows]
 
 
 def decided(histories: list[list[Row]], decide: Any) -> tuple[list[int], Any, Any]:
-    """Per history its status (OK where no operation takes part), and what the kernel gave."""
+    """The status of each history (OK if none of its operations takes part), and the kernel's results."""
     columns = encode_rows(on_keys(histories))
     result = decide(columns, MANY_KEYS)
     status = [OK] * len(histories)
@@ -90,7 +90,7 @@ DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
 @OF_EACH_SORT
 @pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
 def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories: int) -> None:
-    """Gibbons and Korach 1997; docs/internals/audit-proofs.md for chains: an answer always, and the right one."""
+    """Gibbons and Korach 1997, and docs/internals/audit-proofs.md for chains: each key gets an answer, a right one."""
     made = [wild(Random(seed), ops) for seed in range(3 * histories)]
     status, _, _ = decided(made, zones)
 
@@ -103,7 +103,7 @@ def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories
 @OF_EACH_SORT
 @pytest.mark.parametrize("source", ["wild", "revisions", "no-revisions", "repeated"])
 def test_zones_never_guess(source: str, histories: int) -> None:
-    """Deletions, versions and repeated values may leave a key to the search; what is said is so all the same."""
+    """Deletions, versions and repeated values may leave a key to the search, but every given answer is right."""
     made = [_history(source, seed) for seed in range(histories)]
     status, _, _ = decided(made, zones)
 
@@ -129,13 +129,13 @@ def test_the_witness_never_proves_what_is_not_so(values: int, histories: int) ->
 
     seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, made, strict=True))
     assert not seen[OK, False], seen
-    assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all that is.
+    assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all true histories.
 
 
 @OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool, histories: int) -> None:
-    """And what the witness proves of a key leaves nothing for `weak.misfits` to say of its reads."""
+    """If the witness proves a key, `weak.misfits` finds nothing wrong with the key's reads."""
     made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]
     columns = encode_rows(on_keys(made))
     result = triage(columns, MANY_KEYS)

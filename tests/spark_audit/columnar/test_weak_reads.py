@@ -1,4 +1,4 @@
-"""Weak reads against their own revision: the columns raise the doubts that `weak.misfits` confirms, and few others."""
+"""Weak reads against their revision: the columns report all suspects that `weak.misfits` confirms, and few others."""
 
 from __future__ import annotations
 

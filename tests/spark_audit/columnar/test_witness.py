@@ -44,7 +44,7 @@ def test_an_unknown_write_takes_part_only_if_it_was_observed_and_then_as_late_as
     h.get("u", 40, 50, 3)
     seen = _witness(h)
     assert seen.status.tolist() == [OK]
-    assert seen.guessed.tolist() == [True]  # Nobody told its revision.
+    assert seen.guessed.tolist() == [True]  # No response told its revision.
     h.get("a", 60, 70, 4)
     assert _status(h) == SUSPECT
 
@@ -58,9 +58,9 @@ def test_an_unknown_write_whose_revision_was_told_is_not_guessed() -> None:
 
 
 def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() -> None:
-    """Of the three writes only the last was acknowledged; its record's version and creation show the first."""
+    """Only the last of three writes was acknowledged; its record's version and create revision show the first."""
     h = History()
-    h.put("other", 0, None)  # It could be the creation too, but the chain has one.
+    h.put("other", 0, None)  # It could have created the key, too, but the chain shows which did.
     h.put("a", 0, None)
     h.cas("b", "a", True, 5, None)
     h.cas("c", "b", True, 20, 30, 4)
@@ -71,7 +71,7 @@ def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() ->
 
 
 def test_an_unknown_write_is_suspect_where_its_revision_was_seen_without_it() -> None:
-    """Absent, another record, or an acknowledged write: who saw the store at that revision saw all of it."""
+    """An absence, another record or an acknowledged write at that revision shows that the unknown write had another."""
     absent = History()
     absent.put("u", 0, None)
     absent.get(None, 1, 2, 2)
@@ -127,7 +127,7 @@ def test_versions_show_hidden_writes_and_each_needs_one_that_was_called_in_time(
     h.rows[-1]["output"]["version"] = 4
     assert _status(h) == SUSPECT
     h.put("w", 35, None)
-    assert _status(h) == SUSPECT  # Called after b had returned.
+    assert _status(h) == SUSPECT  # w was called after b had returned.
     h.rows[-1]["call_ns"] = 25_000
     assert _status(h) == OK
 

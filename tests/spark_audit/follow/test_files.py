@@ -1,4 +1,4 @@
-"""`hwm-audit follow`: files that grow, a state between two processes, and files that are no longer what they were."""
+"""`hwm-audit follow`: files that grow, a state that one process leaves to the next, and files that were changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _as_they_return(rows: list[Row]) -> list[Row]:
 def test_growing_files_of_several_clients_are_judged_at_the_end_as_check_judges_them(
     fault: str | None, tmp_path: Path
 ) -> None:
-    """Two runs, three files each, bytes cut anywhere: in the middle of a line, too."""
+    """There are two runs of three files each, whose bytes are cut anywhere, even in the middle of a line."""
     random = Random(5)
     everything: list[Row] = []
     texts: dict[Path, bytes] = {}
@@ -99,15 +99,15 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
         parquet.write_table(table, ops / f"{number}.parquet")
     second = (ops / "1.parquet").read_bytes()
     (ops / "1.parquet").write_bytes(second[: len(second) // 2])
-    assert _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0).exit_code in (0, 3)  # In doubt, it is
-    (ops / "1.parquet").write_bytes(second)  # read again as far as it was taken: not at all.
+    assert _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0).exit_code in (0, 3)  # A doubt lets it
+    (ops / "1.parquet").write_bytes(second)  # read again as far as the file was taken, which here is nothing.
     last = _follow(tmp_path / "state.json", tmp_path / "run", "--final", "--json")
     assert _comparable(last.stdout) == _comparable(check_rows(rows).to_json())
 
 
 @pytest.mark.parametrize("change", ["shorter", "other end", "gone", "other begin"])
 def test_a_file_that_is_no_longer_what_was_taken_is_refused(change: str, tmp_path: Path) -> None:
-    """Its end at once; anything else as soon as its rows are needed again, as by a stale read here."""
+    """A changed end is refused at once; other changes when the rows are needed again, here because of a stale read."""
     h = History()
     for number in range(60):
         h.put(f"v{number:02}", 20 * number, 20 * number + 10, number + 2)
@@ -217,7 +217,7 @@ def test_a_line_that_stays_torn_is_an_error_at_the_end_only(tmp_path: Path) -> N
     path = write_lines(tmp_path / "h.jsonl", h.rows)
     path.write_bytes(path.read_bytes()[:-20])
     state = tmp_path / "state.json"
-    assert _follow(state, path, "--settled", 0).exit_code == 4  # Of one operation nothing is settled.
+    assert _follow(state, path, "--settled", 0).exit_code == 4  # With one operation nothing is settled.
 
     result = _follow(state, path, "--final")
 

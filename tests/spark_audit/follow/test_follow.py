@@ -1,4 +1,4 @@
-"""A history audited in parts is judged as the whole of it: wherever it is cut, whatever is wrong, and wherever that is.
+"""A history audited in parts gets the verdict of the whole, wherever it is cut, and whatever is wrong wherever.
 
 `HWM_AUDIT_HISTORIES=N` tries N of each sort.
 """
@@ -33,7 +33,7 @@ CLOCKS = ({"clock_id": "boot", "error_bound_ns": 0},)
 
 
 class FollowState:
-    """Rows handed over in parts, and how much was read again."""
+    """A follower that gets rows in parts, and counts how much it reads again."""
 
     def __init__(self) -> None:
         self.read: list[Row] = []
@@ -63,7 +63,7 @@ def _comparable(verdict: Verdict) -> dict[str, Any]:
 
 
 def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, FollowState]:
-    """As they return, some much later; cut at random places, with too little patience at times."""
+    """Rows come as they return, some much later; they are cut at random places, and sometimes it waits too little."""
     end = max(row["call_ns"] for row in rows)
     slow = random.choice((0, 0, end // 50))
     arrival = [
@@ -107,7 +107,7 @@ def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS])
 def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
-    """Before a cut, behind it, or across: the places of both are random."""
+    """The fault may be before a cut, after it, or across it: both are at random places."""
     random = Random(seed)
     shape = Shape(
         operations=random.randint(40, 200), keys=random.randint(1, 5), unknown_share=random.choice((0.0, 0.05)),
@@ -118,7 +118,7 @@ def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
         try:
             rows, _ = inject(generate(shape, seed), fault, seed)
         except ValueError:
-            continue  # It has no place here.
+            continue  # This history has no place for the fault.
         _assert_same(rows, random)
         tried += 1
     assert tried >= 5
@@ -177,7 +177,7 @@ def test_a_read_behind_the_cut_of_what_was_overwritten_before_it_is_a_violation(
 
 
 def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_across_the_cut() -> None:
-    """The write is of unknown outcome, and was shown before the cut; the read comes late, but ranks behind the cut."""
+    """A read showed the unknown write before the cut. The late read's revision ranks it after the cut."""
     h = History()
     h.put("x", 100, None)
     h.get("x", 50, 150, 5, mod_revision=5)
@@ -192,7 +192,7 @@ def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_
 
 
 def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
-    """The last `behind` rows come behind a cut that closes all others, which are right: (in parts, whole)."""
+    """The verdicts (in parts, whole) if the last `behind` rows come after a cut. All rows before the cut are right."""
     followed = FollowState()
     assert followed.take([*before.rows[:-behind], _tick()]).exit_code == 0
     parts = followed.take(before.rows[-behind:], final=True)
@@ -200,7 +200,7 @@ def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
 
 
 def _tick() -> Row:
-    """A read of another key, at revision 1, long after all else: only so that all else is settled."""
+    """A read of another key at revision 1, long after all others, only to settle them."""
     h = History()
     h.get(None, 10_000, 10_010, 1, key="tick", client="tick", consistency="local")
     return {**h.rows[0], "op_id": 10_000}
@@ -208,18 +208,18 @@ def _tick() -> Row:
 
 @pytest.mark.parametrize("wrong", ["place", "absent", "version of the past", "version", "order"])
 def test_what_only_the_carry_can_tell_is_told(wrong: str) -> None:
-    """Each is right on either side of the cut, alone; each is why one thing is carried, or checked."""
+    """Each history is right on either side of the cut alone. Each shows why one value is carried or checked."""
     h = History()
-    if wrong == "place":  # An unknown write of a revision at which a read before the cut did not see it.
+    if wrong == "place":  # An unknown write has a revision at which a read before the cut did not see it.
         h.put("a", 0, 10, 2)
         h.put("x", 20, None)
         h.get("a", 100, 110, 7, mod_revision=2)
         h.get("x", 120, 130, 12, mod_revision=5)
-    elif wrong == "absent":  # Nothing found by a local read, at a revision of long ago at which something was there.
+    elif wrong == "absent":  # A local read finds nothing at an old revision at which there was a value.
         for number in range(10):
             h.put(f"v{number}", 20 * number, 20 * number + 10, number + 2)
         h.get(None, 300, 310, 3, consistency="local")
-    elif wrong == "version of the past":  # A hidden write would have to lie before what was decided already.
+    elif wrong == "version of the past":  # A hidden write would have to be before the part that is decided already.
         h.put("u", 0, None)
         h.put("a", 0, 10, 2)
         h.get("a", 20, 30, 2, mod_revision=2, version=1)
@@ -228,7 +228,7 @@ def test_what_only_the_carry_can_tell_is_told(wrong: str) -> None:
         h.put("a", 0, 10, 2)
         h.put("b", 20, 30, 3)
         h.get("b", 120, 130, 3, mod_revision=3, version=1)
-    else:  # A higher revision that had returned before a lower one was called, of another key.
+    else:  # A higher revision of another key had returned before the lower one was called.
         h.put("a", 100, 110, 5)
         h.put("b", 10, 20, 6, key="other")
     parts, whole = _across(h, behind=1)
@@ -249,7 +249,7 @@ def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
 
 
 def test_a_true_history_is_never_read_again_when_its_recorder_is_as_quick_as_expected() -> None:
-    """Else following would save nothing. Its last part carries what the whole does."""
+    """Otherwise following would save nothing. Its last part carries the same values as the whole."""
     rows = generate(Shape(operations=4_000, keys=20, unknown_share=0.0), 3)
     followed = FollowState()
     arrived = sorted(rows, key=lambda row: row["return_ns"])
@@ -269,7 +269,7 @@ def test_a_row_that_comes_later_than_expected_has_the_run_read_again_and_changes
     h.get("b", 60, 70, 3)
     followed = FollowState()
     h.put("c", 80, 90, 4, key="other")
-    assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # What it read is not there yet.
+    assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # The write that it read is not there yet.
     assert followed.take([h.rows[1]], final=True).exit_code == 0
     assert followed.again >= 1
 
@@ -312,7 +312,7 @@ def test_numbers_are_new_once_and_kept_as_ranges() -> None:
 
 
 def test_no_unknown_write_is_put_before_what_was_decided() -> None:
-    """It was open all the time, and would explain the version; but the record that is carried was decided without."""
+    """It was open all the time, and would explain the version, but the carried record was decided without it."""
     h = History()
     h.put("hidden", 0, None)
     h.put("a", 1, 10, 3)

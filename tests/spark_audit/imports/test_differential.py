@@ -1,4 +1,4 @@
-"""Imported registers against two judges that try every order: one of the lines themselves, one of the rows."""
+"""Imported registers against two checkers that try every order: one judges the lines themselves, one the rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _imported(name: str, path: Path, settings: Settings) -> list[dict[str, objec
 def test_imported_registers_are_decided_as_trying_every_order_decides_them(
     tmp_path: Path, name: str, saw_another: bool, histories: int
 ) -> None:
-    """Registers with compare-and-set, operations without an end, nil: the reader and the decision, together."""
+    """The reader and the decision together, on registers with compare-and-set, operations without an end, and nil."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         operations, lines = made_up(Random(seed))

@@ -43,7 +43,7 @@ def _read(text: str) -> list[tuple[int, Any]]:
     ],
 )
 def test_a_form_is_read_as_what_it_stands_for(text: str, form: Any) -> None:
-    """https://github.com/edn-format/edn, except that a tag is dropped and inexact numbers stay as they are written."""
+    """See https://github.com/edn-format/edn, but a tag is dropped, and inexact numbers stay as they are written."""
     assert form_of(text) == form
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_edn_is_refused_where_it_stands(text: str, line: int, expecte
 
 
 def test_where_the_file_is_cut_into_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token at the end of what has been read may go on in what has not."""
+    """A token at the end of a chunk may continue in the next chunk."""
     text = '; c\n[{:process 12 :value "a\\\\ \\" ; \n b" #_nil} #{1.5 \\a}\n\n(true #t/x {:k nil})\n"😀\\u0041\\\\"]\n'
     whole = _read(text)
 

@@ -37,7 +37,7 @@ def _import(folder: Path, name: str, lines: Sequence[str], *options: str, out: s
 
 
 def _rows(folder: Path, name: str, lines: Sequence[str], *options: str) -> list[dict[str, Any]]:
-    """In the order of their calls, with the puts of what registers held at first."""
+    """The imported rows in the order of their calls, with puts for the first values of registers."""
     result = _import(folder, name, lines, "--force", *options)
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
@@ -81,14 +81,14 @@ def test_each_line_of_jepsen_becomes_what_it_says(tmp_path: Path) -> None:
     ],
 )
 def test_printed_lines_of_any_age_say_the_same_as_maps(tmp_path: Path, prefix: str) -> None:
-    """Jepsen has printed them behind different prefixes; history.txt has none."""
+    """Jepsen's versions have printed different prefixes before them; history.txt has none."""
     printed = _rows(tmp_path, "jepsen-log", [prefix + line for line in _tabs()])
 
     assert printed == _rows(tmp_path, "jepsen-edn", _edn())
 
 
 def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Path) -> None:
-    """All three are found in Knossos's data, with comments between them, and as records."""
+    """Knossos's data has all three forms, with comments between them, and also records."""
     plain = _edn()
     vector = ["[" + plain[0], *plain[1:-1], plain[-1] + "]"]
     listed = ["(" + plain[0] + " ; the first", *("#jepsen.history.Op" + line for line in plain[1:]), ")"]
@@ -98,7 +98,7 @@ def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Pa
 
 
 def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    """A log ends with printed results, in maps whose lines look a little like operations."""
+    """A log ends with printed results: maps with lines that look a little like operations."""
     nemesis = "INFO  jepsen.util - :nemesis\t:info\t:start\tnil"
     results = ["{:type :ok,", " :type :ok,", " :f :read,", " 2 :read,", "jepsen.util - Run complete"]
     result = _import(tmp_path, "jepsen-log", [nemesis, "", *_tabs(), nemesis, *results])
@@ -109,7 +109,7 @@ def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path
 
 
 def test_a_failed_compare_and_set_says_nothing_or_that_it_saw_another_value(tmp_path: Path) -> None:
-    """Both readings are offered. Only the second refutes a store that refuses what it should have done."""
+    """Both readings are offered. Only the second finds a store wrong that refuses what it should have done."""
     lines = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]", "0 :fail :cas [1 2]"]
 
     for name, written in (("jepsen-edn", _edn(lines)), ("jepsen-log", _tabs(lines))):
@@ -118,7 +118,7 @@ def test_a_failed_compare_and_set_says_nothing_or_that_it_saw_another_value(tmp_
 
 
 def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(tmp_path: Path) -> None:
-    """Refused for another reason than the comparison, such as a node that was not there."""
+    """It was refused for another reason than the comparison, such as an unreachable node."""
     before = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]"]
     edn = [*_edn(before), "{:process 0, :type :fail, :f :cas, :value [1 2], :error [:refused nil]}"]
 
@@ -136,7 +136,7 @@ def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(
 
 
 def test_a_read_of_nil_says_that_the_register_held_nil_or_nothing(tmp_path: Path) -> None:
-    """Porcupine's reading, and Knossos's."""
+    """The first is Porcupine's reading, the second Knossos's."""
     lines = _edn(["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :read nil", "0 :ok :read nil"])
 
     assert _status(tmp_path, "jepsen-edn", lines) == "violation"
@@ -161,7 +161,7 @@ def test_a_register_holds_at_first_what_it_is_said_to(tmp_path: Path) -> None:
 
 
 def test_values_of_many_registers_carry_their_key(tmp_path: Path) -> None:
-    """`jepsen.independent`: found out from the first operation, unless told."""
+    """The form is that of `jepsen.independent`; the first operation shows it, unless an option says so."""
     keyed = ["0 :invoke :write [7 1]", "1 :invoke :read [:x nil]", "0 :ok :write [7 1]", "1 :ok :read [:x nil]",
              "0 :invoke :cas [7 [1 2]]", "0 :ok :cas [7 [1 2]]", "1 :invoke :read [7 nil]",
              "1 :ok :read [7 2]"]  # fmt: skip
@@ -176,7 +176,7 @@ def test_values_of_many_registers_carry_their_key(tmp_path: Path) -> None:
 
 
 def test_stamps_are_the_times_of_the_history_and_keep_the_order_of_its_lines(tmp_path: Path) -> None:
-    """The order is what Knossos goes by: lines of the same time are one after the other all the same."""
+    """Knossos uses the order of the lines, so even lines of the same time follow each other."""
     timed = [line.replace("}", f", :time {time}}}") for line, time in zip(_edn(), (10, 10, 9, *[500] * 8), strict=True)]
     rows = _rows(tmp_path, "jepsen-edn", timed)
 
@@ -184,7 +184,7 @@ def test_stamps_are_the_times_of_the_history_and_keep_the_order_of_its_lines(tmp
         (9, 9), (10, 12), (11, 500), (501, None), (502, 503), (505, 506), (507, None)
     ]  # fmt: skip
     numbered = _rows(tmp_path, "jepsen-edn", _edn())
-    assert [row["call_ns"] / 10**6 for row in numbered[1:]] == [1, 2, 5, 6, 9, 11]  # Without times: the lines.
+    assert [row["call_ns"] / 10**6 for row in numbered[1:]] == [1, 2, 5, 6, 9, 11]  # Without times, the line numbers.
 
 
 def test_two_operations_one_after_the_other_at_the_same_time_are_not_concurrent(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def _kv(*lines: str) -> list[str]:
 
 
 def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
-    """Its data: puts, gets and appends of keys that hold the empty text at first; quotes need no escape."""
+    """Porcupine's data has puts, gets and appends of keys that at first hold the empty text; quotes need no escape."""
     lines = _kv('0 invoke get "k" nil', '0 ok get "k" ""', '0 invoke append "k" "x " y"', '1 invoke append "k" "z"',
                 '1 ok append "k" "z"', '0 ok append "k" "x " y"', '0 invoke get "k" nil',
                 '0 ok get "k" "zx " y"')  # fmt: skip

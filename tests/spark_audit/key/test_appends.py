@@ -1,4 +1,4 @@
-"""Appends, which only imported histories have, against the checker that tries every order.
+"""Appends, which only imported histories have, are checked against a checker that tries every order.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
 """
@@ -24,7 +24,7 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(
     revisions: bool, values: int, histories: int
 ) -> None:
-    """Herlihy and Wing 1990, by definition; an append sets the key to what it held and its own text after it."""
+    """By the definition of Herlihy and Wing 1990; an append sets the key to its old value followed by its own text."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values, appends=True)
@@ -43,7 +43,7 @@ def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(
 
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_a_true_history_of_appends_is_green_and_a_stale_read_in_it_is_found(revisions: bool) -> None:
-    """The whole audit, on many keys, with unknown outcomes."""
+    """The whole audit runs on many keys, with unknown outcomes."""
     shape = Shape(operations=400, keys=40, append_share=0.2, unknown_share=0.02, revisions=revisions)
     for seed in range(5):
         rows = generate(shape, seed)
@@ -56,7 +56,7 @@ def test_a_true_history_of_appends_is_green_and_a_stale_read_in_it_is_found(revi
 
 
 def test_an_append_that_nobody_reads_is_still_part_of_what_the_next_one_makes() -> None:
-    """It behaves as a blind write that depends on what is there: two of them are read in one order or the other."""
+    """It is a blind write that depends on the old value, so a later read shows in which order two took effect."""
     h = History()
     h._add("append", 0, 100, None, value="a", output={"succeeded": True})
     h._add("append", 0, 100, None, value="b", output={"succeeded": True})
@@ -70,7 +70,7 @@ def test_an_append_that_nobody_reads_is_still_part_of_what_the_next_one_makes() 
 
 
 def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
-    """Seven open appends have 5,040 orders; the read that follows begins with only one, a put forgets them all."""
+    """Seven open appends have 5,040 orders, but the next read fits only one, and a put makes all of them equal."""
     h = History()
     for number in range(7):
         h._add("append", 0, 100, None, value=f"<{number}>", output={"succeeded": True})
@@ -87,7 +87,7 @@ def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
 
 
 def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -> None:
-    """Its parts were written, each by an append: what is wrong is their order."""
+    """Its parts were written, each by an append, and only their order is wrong."""
     h = History()
     for value in ("a", "b"):
         h._add("append", 0, 10, None, value=value, output={"succeeded": True})
@@ -100,7 +100,7 @@ def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -
 
 
 def test_the_words_name_the_append_that_a_read_has_lost() -> None:
-    """Only where nothing may have overwritten it: a put called before the append returned may have."""
+    """They name it only if nothing can have overwritten it, as a put can that was called before the append returned."""
     lost = History()
     lost.put("a", 0, 10)
     for number, value in enumerate(("b", "c")):
@@ -118,7 +118,7 @@ def test_the_words_name_the_append_that_a_read_has_lost() -> None:
 
 @pytest.mark.parametrize("seed", [6769, 13116])
 def test_a_counterexample_keeps_what_makes_it_impossible(seed: int) -> None:
-    """Kept: what a made-up compare-and-set expects may be told by nobody, and was forgotten in what was shown."""
+    """Regression: a compare-and-set may expect a value that no other row shows, and an excerpt once left that out."""
     rows = small_history(Random(seed), revisions=False, values=2, appends=True)
 
     decision = decide(operations_in(rows), ONE_CLOCK)

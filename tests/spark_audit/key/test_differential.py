@@ -24,7 +24,7 @@ OF_EACH_SORT = amounts(1_000, 4_000)
 def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(
     revisions: bool, values: int, histories: int
 ) -> None:
-    """Herlihy and Wing 1990, by definition: some permutation explains the history, or none does."""
+    """By the definition of Herlihy and Wing 1990: some permutation explains the history, or none does."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values)
@@ -41,7 +41,7 @@ def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(
 
 @pytest.mark.parametrize("seed", [4397, 5963, 8683, 16820, 19408])
 def test_no_two_writes_share_a_revision(seed: int) -> None:
-    """Kept: these have an order only if a revision may be told of two writes."""
+    """Regression tests: these histories have an order only if two writes may have one revision."""
     operations = operations_in(small_history(Random(seed), revisions=True, values=0))
 
     assert search(operations, configurations_max=100_000).linearizable is False
@@ -52,7 +52,7 @@ def test_no_two_writes_share_a_revision(seed: int) -> None:
 @OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool, histories: int) -> None:
-    """What is shown has to convince: it is searched again, alone."""
+    """The operations that are shown must be a proof, so they are searched again, alone."""
     for seed in range(histories):
         operations = operations_in(small_history(Random(seed), revisions=revisions, values=0))
         decision = decide(operations, ONE_CLOCK)

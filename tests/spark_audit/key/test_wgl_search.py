@@ -1,4 +1,4 @@
-"""Search, and the excerpts that are shown of what it refutes."""
+"""The search for an order, and the excerpts that are shown if there is none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, operations_in, 
 
 
 def test_the_cap_ends_the_search_without_a_verdict() -> None:
-    """Never a green unknown: beyond `configurations_max` the key is undecided."""
+    """Beyond `configurations_max` the key is undecided, and never green."""
     h = History()
     for number in range(12):
         h.put(f"v{number}", 0, 100)
@@ -29,7 +29,7 @@ def test_the_cap_ends_the_search_without_a_verdict() -> None:
 
 
 def test_a_key_beyond_the_cap_is_undecided() -> None:
-    """Twelve concurrent puts of one value or another, read in every order, and a read that depends on all of them."""
+    """Twelve concurrent puts of two values can take effect in any order, and the last read depends on all of them."""
     h = History()
     for number in range(14):
         h.put(f"v{number}", 0, 1_000)
@@ -43,7 +43,7 @@ def test_a_key_beyond_the_cap_is_undecided() -> None:
 
 
 def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write() -> None:
-    """Each change has a revision of its own. The put that nobody acknowledged cannot be revision 2, too.
+    """Each change has a revision of its own, so the unknown put cannot have revision 2, too.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -58,7 +58,7 @@ def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write
 
 
 def test_a_revision_is_told_of_one_unknown_write_only() -> None:
-    """Once the record of revision 3 was overwritten, nobody can find a record of revision 3 again."""
+    """Once the record of revision 3 is overwritten, no read can find a record of revision 3 again."""
     h = History()
     h.put("a", 0, None)
     h.put("a", 0, None)
@@ -73,7 +73,7 @@ def test_a_revision_is_told_of_one_unknown_write_only() -> None:
 
 
 def test_a_record_is_created_by_its_first_write_and_by_no_other() -> None:
-    """A put that nobody acknowledged came first, version 2 says; so the record was not created at revision 2."""
+    """Version 2 shows that the unknown put came first, so the record was not created at revision 2."""
     h = History()
     h.put("a", 0, None)
     h.put("b", 10, 20, 2)
@@ -97,12 +97,12 @@ def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> No
     assert search(operations_in(late.rows), configurations_max=1_000).linearizable
     assert search(operations_in(never.rows), configurations_max=1_000).linearizable
     late.get("b", 80, 90)
-    late.get("c", 100, 110)  # It took effect; it cannot be taken back.
+    late.get("c", 100, 110)  # The put of b took effect, and cannot be undone.
     assert search(operations_in(late.rows), configurations_max=1_000).linearizable is False
 
 
 def test_equal_unknown_operations_are_counted_not_told_apart() -> None:
-    """Twenty equal unknown puts would be a million subsets; as one sort they are twenty-one counts."""
+    """Twenty equal unknown puts have a million subsets, but as one kind only twenty-one counts."""
     h = History()
     for number in range(20):
         h.put("same", number, None)
@@ -135,7 +135,7 @@ def test_appends_are_an_operation_of_the_model() -> None:
 
 
 def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None:
-    """If any sound excerpt is impossible, the history is: tried on random subsets of true histories."""
+    """If a sound excerpt is impossible, so is the history. This is tested on random subsets of true histories."""
     tried = 0
     for seed in range(3_000):
         random = Random(seed)
@@ -148,7 +148,7 @@ def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None
 
 
 def test_a_long_history_without_revisions_is_decided() -> None:
-    """Memory is bounded by the concurrency: 2,000 operations on one key, ten clients, no revision anywhere."""
+    """The concurrency bounds the memory: here ten clients do 2,000 operations on one key, without revisions."""
     rows = generate(Shape(operations=2_000, keys=1, revisions=False, unknown_share=0.002), seed=3)
 
     decision = decide(operations_in(rows), ONE_CLOCK)

@@ -1,4 +1,4 @@
-"""The order that the revisions propose: what it proves, and where unknown writes go."""
+"""The order that the revisions propose: what it proves, and where it puts unknown writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 
 
 def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_order() -> None:
-    """Violation iff a prefix maximum of the calls exceeds a return."""
+    """In the proposed order, the greatest call so far must not exceed a return; otherwise the order is refuted."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("b", 20, 30, 3, mod_revision=3)
@@ -26,7 +26,7 @@ def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_ord
 
 
 def test_equal_stamps_are_concurrent() -> None:
-    """Equal stamps are concurrent, so the later revision may have been called when the other returned.
+    """So the later revision may have been called at the moment when the other one returned.
 
     See docs/reference/specification.md#107-clocks.
     """
@@ -38,7 +38,7 @@ def test_equal_stamps_are_concurrent() -> None:
 
 
 def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
-    """Its effect was observed, so it happened; its return is infinite, so it may be late."""
+    """A response shows its effect, so it happened; it has no return, so it may be late."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("lost", 5, None)
@@ -52,7 +52,7 @@ def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
 
 
 def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation() -> None:
-    """Real time binds the call of an unknown write, though not its return."""
+    """Real time limits an unknown write by its call, although it has no return."""
     h = History()
     h.get("lost", 0, 10, 2, mod_revision=2)
     h.put("lost", 20, None)
@@ -61,7 +61,7 @@ def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation()
 
 
 def test_chains_of_unknown_compare_and_sets_are_followed_backwards() -> None:
-    """a → b → c, both unknown; only c was seen, and without a revision."""
+    """a → b → c: both steps are unknown; only c was seen, and without a revision."""
     h = History()
     h.put("a", 0, 10, 2)
     h.cas("b", "a", True, 20, None)
@@ -75,7 +75,7 @@ def test_chains_of_unknown_compare_and_sets_are_followed_backwards() -> None:
 
 
 def test_a_hidden_unknown_write_that_only_a_version_shows_is_found() -> None:
-    """Version counts the writes. An unknown put, overwritten unseen, shows as a gap of one.
+    """The version counts writes. An unknown put that was overwritten before any read shows as a gap of one.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -89,7 +89,7 @@ def test_a_hidden_unknown_write_that_only_a_version_shows_is_found() -> None:
 
 
 def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_expects_it() -> None:
-    """The gap shows at the compare-and-set, yet must be filled before the put that it expects."""
+    """The gap shows at the compare-and-set, but must be filled before the put whose record this expects."""
     h = History()
     h.put("hidden", 0, None)
     h.put("a", 10, 20, 3)
@@ -100,7 +100,7 @@ def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_
 
 
 def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> None:
-    """Two writes are hidden between 2 and 5. The cas was called between them, and expects 5, which neither can be."""
+    """Two writes are hidden between 2 and 5. The cas, called between them, expects revision 5, which is of neither."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("hidden", 11, None)
@@ -116,7 +116,7 @@ def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> No
 
 
 def test_a_hidden_write_is_not_put_before_the_compare_and_set_that_names_the_revision_of_another() -> None:
-    """The version at the compare-and-set shows the gap, and the revision that it expects is that of the put before."""
+    """The compare-and-set's version shows the gap, and it expects the revision of the put before it."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("hidden", 11, None)
@@ -131,7 +131,7 @@ def test_a_hidden_write_is_not_put_before_the_compare_and_set_that_names_the_rev
 
 
 def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
-    """A put applied twice shows as a version too many."""
+    """If a put is applied twice, the version is one too high."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("a", 20, 30, 3, mod_revision=2, version=2)
@@ -140,7 +140,7 @@ def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
 
 
 def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_without() -> None:
-    """`a` precedes `b` only if a's return plus the bound is before b's call; with no bound, concurrent.
+    """`a` precedes `b` only if a's return plus the bound is before b's call; without a bound they are concurrent.
 
     See docs/reference/specification.md#107-clocks.
     """
@@ -156,7 +156,7 @@ def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_with
 
 
 def test_nearly_every_true_history_has_a_verified_witness() -> None:
-    """Where it fails the search decides, so this is about speed: with 3 % unknown operations, on hot keys."""
+    """If it fails, the search decides, so this is about speed, here with 3 % unknown operations on hot keys."""
     keys = verified = 0
     for seed in range(10):
         by_key: dict[str, list[dict[str, object]]] = {}
@@ -170,7 +170,7 @@ def test_nearly_every_true_history_has_a_verified_witness() -> None:
 
 
 def test_what_the_witness_returns_explains_the_history_by_itself() -> None:
-    """The order is checked again, from nothing, by the model alone."""
+    """The model alone checks the order again from the beginning."""
     verified = 0
     for seed in range(500):
         rows = small_history(Random(seed), revisions=True, values=0)

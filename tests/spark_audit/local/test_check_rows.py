@@ -24,7 +24,7 @@ def _violated(verdict: Verdict) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_true_history_is_linearizable_in_every_property(seed: int) -> None:
-    """With deletes, compare-and-sets, listings, transactions, local reads and a few unknown outcomes."""
+    """It has deletes, compare-and-sets, listings, transactions, local reads and a few unknown outcomes."""
     verdict = check_rows(generate(_SHAPE, seed))
 
     assert verdict.status == "linearizable", verdict.to_json()
@@ -55,7 +55,7 @@ def test_each_fault_is_found_in_ten_thousand_operations_and_shown_in_a_few(fault
 
 
 def test_a_counterexample_is_told_in_words() -> None:
-    """Which read, what it returned, which write it missed, by how much."""
+    """They name the read, the value that it returned, the write that it missed, and by how much."""
     h = History()
     h.put("v17", 0, 10, 40)
     h.put("v19", 20, 30, 44)
@@ -82,7 +82,7 @@ def test_a_value_of_a_failed_write_is_named_as_such() -> None:
 
 
 def test_a_lower_revision_than_one_already_returned_breaks_the_order_over_all_keys() -> None:
-    """Each key by itself is linearizable; the store went back all the same."""
+    """Each key by itself is linearizable, but the store went back."""
     h = History()
     h.put("a", 0, 10, 7, key="one")
     h.get(None, 20, 30, 5, key="other")
@@ -110,7 +110,7 @@ def test_two_acknowledged_writes_of_one_revision_are_a_violation_and_gaps_are_no
 
 
 def test_a_local_read_may_be_old_but_not_above_its_mark_nor_made_up() -> None:
-    """Local: any member, what it has applied, never above the mark it knows.
+    """A local read shows what one member has applied, never above the mark that the member knows.
 
     See docs/reference/specification.md#811-consistency-of-reads.
     """
@@ -172,7 +172,7 @@ def test_a_right_listing_agrees_with_the_store(keys: dict[str, tuple[str, int]],
     ids=["one missing", "out of order", "wrong count", "no more", "above the limit", "made up", "newer than its page"],
 )
 def test_a_wrong_listing_is_a_violation(keys: dict[str, tuple[str, int]], request_fields: Row) -> None:
-    """What the replay of the store at that revision does not show."""
+    """The replay of the store at that revision does not give this listing."""
     h = _store()
     h.range(keys, 60, 70, 4, **request_fields)
 
@@ -180,7 +180,7 @@ def test_a_wrong_listing_is_a_violation(keys: dict[str, tuple[str, int]], reques
 
 
 def test_without_revisions_listings_are_undecided_not_green() -> None:
-    """No order is proposed in which the store could be replayed."""
+    """Without revisions there is no order in which the store could be replayed."""
     h = _store()
     h.range(_ALL, 60, 70, 4)
     for row in h.rows:
@@ -193,7 +193,7 @@ def test_without_revisions_listings_are_undecided_not_green() -> None:
 
 
 def test_a_listing_that_misses_a_key_which_an_unknown_delete_may_have_removed_is_no_violation() -> None:
-    """The unknown delete is put in where the listing shows it; and then it has happened."""
+    """The unknown delete is placed where the listing shows its effect, and from then on it has happened."""
     h = _store()
     h.delete(True, 55, None, key="b")
     without_b = {"a": _ALL["a"], "c": _ALL["c"]}
@@ -244,7 +244,7 @@ def test_a_transaction_of_unknown_outcome_that_is_seen_by_half_is_a_violation() 
 
 
 def test_a_transaction_on_one_key_needs_no_revisions() -> None:
-    """It is one operation of that key."""
+    """It counts as one operation on that key."""
 
     def history(version: int) -> History:
         h = History()
@@ -327,7 +327,7 @@ def test_a_malformed_row_is_named_with_its_place_and_reason(name: str) -> None:
 
 
 def test_rows_that_contradict_each_other_are_malformed() -> None:
-    """One op_id is one operation; a client has one open operation; none after an unknown one."""
+    """One op_id is one operation. A client has one open operation at a time, and none after an unknown one."""
     twice, overlapping, after_unknown = History(), History(), History()
     for h in (twice, overlapping, after_unknown):
         h.put("a", 0, 10, client="c")
@@ -343,7 +343,7 @@ def test_rows_that_contradict_each_other_are_malformed() -> None:
 
 
 def test_an_empty_history_is_not_green() -> None:
-    """Nothing checked is nothing proven: no rows, or none that completed."""
+    """If there are no rows, or no completed ones, nothing was checked and nothing is proven."""
     h = History()
     h.put("a", 0, None)
 
@@ -364,7 +364,7 @@ def test_the_verdict_is_json_with_every_property() -> None:
 
 
 def test_checking_rows_needs_neither_spark_nor_pandas_nor_numpy() -> None:
-    """The harness and the simulator call it in processes that have none of these."""
+    """The harness and the simulator call `check_rows` in processes without these packages."""
     code = (
         "import sys, spark_audit as a\n"
         "assert a.check_rows(a.generate(a.Shape(operations=50), 1)).exit_code == 0\n"

@@ -1,4 +1,4 @@
-"""The engine without a JVM: the same verdict as of rows in hand, from any mixture of files."""
+"""The engine without a JVM gives the same verdict on any mixture of files as on rows in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHAPE = Shape(operations=800, keys=6, multi_key_share=0.08, local_share=0.05, u
 
 @pytest.mark.parametrize("seed", range(3))
 def test_files_of_all_kinds_give_the_verdict_of_their_rows(tmp_path: Path, seed: int) -> None:
-    """Listings, transactions, local reads, unknown outcomes, two files of a run, Parquet beside JSON lines, faults."""
+    """With listings, transactions, local reads, unknown outcomes, faults, runs of two files, Parquet and JSON lines."""
     one = generate(_SHAPE, seed, run_id="one")
     two, _ = inject(generate(_SHAPE, seed + 10, run_id="two"), "stale_read", seed)
     late = next(row for row in two if row["status"] == "ok" and row["revision"])
@@ -75,7 +75,7 @@ def test_the_replay_of_the_store_says_the_same(tmp_path: Path, fault: str | None
 
 
 def test_a_key_that_was_decided_off_its_revisions_is_replayed_with_the_store(tmp_path: Path) -> None:
-    """An unknown write, of which only the free revisions tell that it cannot have happened."""
+    """Only the free revisions show that the unknown write cannot have happened."""
     h = History("no-revision-free")
     h.put("1", 0, 10, 2, key="a")
     h.put("x", 11, None, key="x")
@@ -90,7 +90,7 @@ def test_a_key_that_was_decided_off_its_revisions_is_replayed_with_the_store(tmp
 
 @pytest.mark.parametrize("bounds", [(0, 0), (0, 500), (None, 0), (2**70, 2**63)])
 def test_the_order_is_checked_within_and_across_clocks(tmp_path: Path, bounds: tuple[int | None, int | None]) -> None:
-    """Rows in any order, an early revision called at the very end, equal stamps, two clocks with bounds of any size."""
+    """Rows in any order, an early revision called last, equal stamps, and two clocks with bounds of any size."""
     rows = generate(Shape(operations=600, unknown_share=0.0), 9)
     first = min((r for r in rows if r["revision"]), key=lambda r: (r["revision"], r["call_ns"]))
     first |= {"call_ns": 10**12, "return_ns": 10**12 + 5, "client": "late"}

@@ -1,4 +1,4 @@
-"""Which stamps of a page share one time axis: those of one clock, and those of clocks whose error is bounded."""
+"""Stamps of a page share one time axis if they are of one clock, or of clocks with an error bound."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _bars(drawing: Element) -> dict[int, tuple[float, float]]:
 
 
 def test_a_violation_in_a_recorded_run_is_marked_in_the_plot_of_the_run(tmp_path: Path) -> None:
-    """The clock of a recorded run has an error bound: 0."""
+    """The clock of a recorded run has the error bound 0."""
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     for value, output in (("a", {"succeeded": True}), ("b", {"succeeded": True}), ("a", {"found": True, "value": "a"})):
         asked = {"op": "get"} if "found" in output else {"op": "put", "value": value}
@@ -71,4 +71,4 @@ def test_bars_of_two_clocks_share_an_axis_if_the_errors_of_both_are_bounded(
         assert len(plots) == 1
         assert bars[0][1] < bars[1][0] < bars[1][1] < bars[2][0]
     assert all(groups(plot, "violation") for plot in plots)
-    assert page.count("if they are less than 1 µs apart") == (2 if bound_ns else 0)  # Above the scene and the plot.
+    assert page.count("if they are less than 1 µs apart") == (2 if bound_ns else 0)  # Above scene and plot.

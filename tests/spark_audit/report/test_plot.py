@@ -1,4 +1,4 @@
-"""The history over time: what is counted in a bucket, by hand; fault windows, from events and from a schedule."""
+"""The history over time: the counts of a bucket, by hand, and the windows of faults, by events and by a schedule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.spark_audit.support.pages import drawings, groups, span_of, title
 
 
 def test_a_bucket_counts_by_return_what_ended_and_by_call_what_did_not() -> None:
-    """Eight buckets of 100 µs: from 0 to 799.999 µs."""
+    """There are eight buckets of 100 µs, from 0 to 799.999 µs."""
     h = History()
     h.put("a", 0, 99, 2)
     h.put("b", 110, 250, 3)
@@ -47,7 +47,7 @@ def test_a_bucket_counts_by_return_what_ended_and_by_call_what_did_not() -> None
     us = 1_000
     first, second, third, fourth, *empty, last = plot.buckets
     assert first == Bucket(completed=1, p50_ns=rounded_latency(99 * us), p99_ns=rounded_latency(99 * us))
-    assert second == Bucket(unknown=1, lag=0)  # The put of b, called here, told 3; 2 was known before.
+    assert second == Bucket(unknown=1, lag=0)  # The put of b, called here, got 3, and 2 was known.
     assert third == Bucket(completed=1, failed=1, p50_ns=rounded_latency(140 * us), p99_ns=rounded_latency(140 * us))
     assert fourth == Bucket(
         completed=2, p50_ns=rounded_latency(10 * us), p99_ns=rounded_latency(60 * us), lag=0, local_lag=1

@@ -1,6 +1,7 @@
-"""Spark elsewhere: a standalone master, local-cluster, a Connect server, spark-submit; what is not there, or not fit.
+"""Spark elsewhere: a standalone master, local-cluster, a Connect server, spark-submit; and missing or unfit ones.
 
-What starts a cluster takes half a minute or more: only with HWM_SPARK_MODES=1. All is on loopback and on free ports.
+Tests that start a cluster take half a minute or more, so they run only with HWM_SPARK_MODES=1. All servers are on
+loopback and on free ports.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ slow = [
 ]
 
 
-# -- options, and words
+# -- options and error texts
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[4]", "local-cluster[2,1,1024]", "spark://h:1", "yarn"])
@@ -71,7 +72,7 @@ def test_what_is_no_connect_server_is_refused_before_anything_starts(remote: str
 @pytest.mark.parametrize("option", ["--master=spark://127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"])
 def test_where_nobody_listens_a_line_says_so_without_starting_java(option: str, tmp_path: Path) -> None:
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
-    with socket.socket() as reserved:  # Bound, but not listening: nobody else gets this port, and it refuses.
+    with socket.socket() as reserved:  # Bound, but not listening, so it refuses and nobody else gets it.
         reserved.bind(("127.0.0.1", 0))
         where = option.format(reserved.getsockname()[1])
         result = CliRunner().invoke(cli, ["check", str(history), where])
@@ -142,7 +143,7 @@ def test_what_a_bounded_call_raises_comes_through() -> None:
 
 
 def test_the_archive_is_the_same_each_time_and_is_imported_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """What executors import at least: the stages' Python, without command line, Spark's driver or third packages."""
+    """It has what executors import: the stages' Python, without command line, Spark's driver or other packages."""
     write_archive(tmp_path / "a.zip")
     write_archive(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -171,7 +172,7 @@ def test_an_archive_that_cannot_be_written_is_told(name: str, reason: str, tmp_p
 
 
 def test_what_spark_submit_starts_is_run_by_spark_however_small(tmp_path: Path) -> None:
-    """Here it meets a gateway that is none. In a process of its own: this one may have a session already."""
+    """Here it meets a false gateway. It runs in a process of its own, because this one may have a session already."""
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
     result = subprocess.run(
         [sys.executable, "-m", "spark_audit.cli", "check", str(history)],
@@ -202,7 +203,7 @@ def _environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def _running(log: Path, command: list[str], pattern: str) -> Iterator[str]:
-    """Start a server, yield what its log says of itself, and end it, and all that it started, by its group."""
+    """Start a server, yield the match in its log, and at the end kill its process group."""
     with log.open("wb") as out:
         server = subprocess.Popen(
             command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=_environment(), start_new_session=True,
@@ -213,7 +214,7 @@ def _running(log: Path, command: list[str], pattern: str) -> Iterator[str]:
         while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
             assert server.poll() is None, log.read_text(errors="replace")
             assert time.monotonic() < end, log.read_text(errors="replace")
-            time.sleep(0.1)  # A log has no other way to say that it has grown.
+            time.sleep(0.1)  # A log can only be polled.
         yield found.group(1) if found.groups() else found.group()
     finally:
         os.killpg(server.pid, signal.SIGTERM)
@@ -314,7 +315,7 @@ class TestForReal:
         _assert_found(run, key)
 
     def test_executors_with_an_unfit_python_are_told_in_a_line(self, tmp_path: Path) -> None:
-        """One that has nothing installed, and none at all."""
+        """One Python has nothing installed, and one does not exist."""
         history, _ = _history(tmp_path)
         empty = tmp_path / "bare"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(empty)], check=True)

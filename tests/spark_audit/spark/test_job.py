@@ -1,4 +1,4 @@
-"""The Spark job: the same verdict as in process, on JSON lines and Parquet; malformed input with file and line."""
+"""The Spark job: the same verdict as in process, on JSON lines and Parquet; bad input is named by file and line."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_both_engines_say_the_same_on_json_lines_and_parquet(session: SparkSessi
 
 
 def test_both_engines_find_the_same_places_of_unknown_writes(session: SparkSession, tmp_path: Path) -> None:
-    """Unknown writes and transactions, local reads, true and broken runs; one that only the free revisions decide."""
+    """Unknown writes and transactions, local reads, true and broken runs, and one that only free revisions decide."""
     runs: list[Row] = []
     for seed, fault in enumerate((None, None, "half", "lost", "torn")):
         mix = Mix(operations=150, keys=4, unknown=0.1, txn=0.15, listing=0.1, local=0.1)
@@ -105,7 +105,7 @@ def test_both_engines_find_the_same_places_of_unknown_writes(session: SparkSessi
 def test_keys_are_decided_again_near_the_places_of_unknown_writes(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenth of the writes unknown, some without a free revision in the order first proposed; no replay helps."""
+    """A tenth of the writes is unknown, some without a free revision in the first order; no replay helps."""
     monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 0)
     shape = columns.Shape(
         name="", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1
@@ -127,7 +127,7 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
 
 
 def test_the_order_over_all_keys_is_checked_across_partitions(session: SparkSession, tmp_path: Path) -> None:
-    """An early revision called at the very end: everything after it is late, in every partition."""
+    """An early revision is called at the very end, so all later revisions are out of order, in every partition."""
     rows = generate(Shape(operations=1_000, unknown_share=0.0), 9)
     first = min((r for r in rows if r["revision"]), key=lambda r: (r["revision"], r["call_ns"]))
     first |= {"call_ns": 10**12, "return_ns": 10**12 + 5, "client": "late"}
@@ -193,7 +193,7 @@ def test_malformed_lines_are_all_counted_and_named_with_file_line_and_reason(
 
 
 def test_rows_that_contradict_each_other_are_named_across_files(session: SparkSession, tmp_path: Path) -> None:
-    """One op_id twice, a client with two open operations, one that goes on after an unknown, a malformed request."""
+    """An op_id twice, a client with two open operations, one that goes on after an unknown one, a malformed request."""
     good = [_put(op_id=n, client=f"g{n}", call_ns=n * 1000, return_ns=n * 1000 + 5) for n in range(10, 13)]
     write_lines(tmp_path / "ops" / "a.jsonl", good)
     write_lines(
@@ -224,7 +224,7 @@ def test_rows_that_contradict_each_other_are_named_across_files(session: SparkSe
     "case", ["two folders", "another run", "empty", "none completed", "bad parquet", "bad run.json"]
 )
 def test_what_is_no_history_is_refused(session: SparkSession, tmp_path: Path, case: str) -> None:
-    """Nothing is joined, guessed or called green."""
+    """The audit does not join runs, guess a meaning, or call such input green."""
     write_lines(tmp_path / "a" / "ops" / "1.jsonl", [_put(run_id="r")])
     reason = {"two folders": "never joined", "another run": "names the run", "empty": "nothing to check"}.get(case, "")
     if case == "two folders":

@@ -1,4 +1,4 @@
-"""What Spark gathers for a page is, to the byte, what plain Python gathers from the same rows."""
+"""Spark gathers the same material for a page, byte for byte, as plain Python from the same rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _broken_runs() -> dict[str, list[Row]]:
     writes = [row for row in runs["stale_read"] if row["op"] == "put" and row["status"] == "ok"]
     writes[7]["revision"] = writes[8]["revision"]
     listings = [row for row in runs["never_written"] if row["op"] == "range" and row["status"] == "ok"]
-    listing = max(listings, key=lambda row: len(row["output"]["items"]))  # An early one may rightly lack a key.
+    listing = max(listings, key=lambda row: len(row["output"]["items"]))  # An early listing may rightly lack a key.
     listing["output"] = {**listing["output"], "items": listing["output"]["items"][1:]}
     return runs
 
@@ -72,7 +72,7 @@ def test_spark_and_plain_python_draw_the_same_page(session: SparkSession, tmp_pa
 
 
 def test_the_command_writes_the_page_beside_its_verdict(hwm_audit: HwmAudit, tmp_path: Path) -> None:
-    """And what it draws is what `check_rows` finds."""
+    """The page shows what `check_rows` finds."""
     rows, _ = inject(generate(Shape(operations=800, delete_share=0.0), 5), "lost_write", 5)
     write_lines(tmp_path / "run" / "ops" / "1.jsonl", rows)
     page = tmp_path / "one.html"

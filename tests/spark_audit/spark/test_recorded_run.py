@@ -1,6 +1,6 @@
-"""The audit of a run that real servers and clients recorded: green as it is, red with any one fault put into it.
+"""The audit of a run that was recorded with real servers: green unchanged, red with any one fault put into it.
 
-How the run was recorded is told in `recorded/README.md`; `HWM_RECORDED_RUN` names another one.
+`recorded/README.md` says how the run was recorded; `HWM_RECORDED_RUN` names another one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.timeout(200)
 
 @pytest.fixture(scope="module")
 def copies() -> Copies:
-    """The rows as recorded (`clean`), and once for each fault, with a read that shows it."""
+    """The rows as recorded (`clean`), and a copy of them for each fault, with a read that shows it."""
     rows: list[Row] = parquet.read_table(RUN / "ops").to_pylist()
     assert len(rows) >= OPERATIONS_MIN
     return {"clean": (rows, None), **{fault: inject(rows, fault, seed=5) for fault in FAULTS}}
 
 
 def test_the_faults_are_small_lies_in_a_long_history(copies: Copies) -> None:
-    """One answer of ten thousand; of a lost write all answers that had shown it, and there are few."""
+    """Only one answer of ten thousand is changed; for a lost write, the few answers that had shown it."""
     clean, _ = copies["clean"]
     for fault in FAULTS:
         rows, shown = copies[fault]
@@ -50,7 +50,7 @@ def test_the_faults_are_small_lies_in_a_long_history(copies: Copies) -> None:
 
 
 def test_the_run_as_it_was_recorded_is_linearizable(copies: Copies) -> None:
-    """In this process, in every property, with something to check in each."""
+    """The check in this process passes in every property, and each property has something to check."""
     verdict = check_rows(copies["clean"][0])
 
     assert (verdict.status, verdict.exit_code) == ("linearizable", 0), verdict.to_json()
@@ -60,7 +60,7 @@ def test_the_run_as_it_was_recorded_is_linearizable(copies: Copies) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault: str) -> None:
-    """In this process: the key, a few operations, and what is wrong with them."""
+    """The check in this process names the key, a few operations, and what is wrong with them."""
     rows, shown = copies[fault]
     assert shown is not None
 
@@ -80,7 +80,7 @@ def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault:
 def test_spark_says_the_same_of_copies_at_once(
     hwm_audit: HwmAudit, copies: Copies, tmp_path: Path, faults: tuple[str, ...]
 ) -> None:
-    """The command: exit 3, the clean run without a word against it, each fault on its key."""
+    """The command ends with exit code 3; it reports nothing about the clean run, and each fault on its key."""
     schema = parquet.read_schema(next((RUN / "ops").iterdir()))
     for name in ("clean", *faults):
         rows, _ = copies[name]

@@ -1,4 +1,4 @@
-"""What tasks say of the parts of a run that they have, without Spark: together it is what all of its rows say."""
+"""Without Spark: what tasks find in the parts of a run is, together, what is found in all of its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.spark_audit.support.tables import history_table
 
 @pytest.mark.parametrize("bound", [0, 40_000, 2**62, 2**63, 2**70])
 def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) -> None:
-    """Two clocks, whose bounds may be of any size; calls at both ends of 64 bits too, in no order."""
+    """With two clocks and bounds of any size, and with calls at both ends of 64 bits, in random order."""
     random = Random(bound)
     rows = generate(Shape(operations=150, clients=6), 3)
     for row in rows:
@@ -47,7 +47,7 @@ def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) ->
 def test_the_rows_near_revisions_that_chunks_send_are_enough(
     seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of several clients in no order, cut anywhere; asked of keys that are there, and of one that is not."""
+    """Rows of several clients are in random order, cut anywhere; the keys exist, except one."""
     for module in ("spark_audit.verdict.cross_key", "spark_audit.tables.revisions"):
         monkeypatch.setattr(f"{module}.ROWS_MAX", rows_max)
     random = Random(seed)

@@ -1,4 +1,4 @@
-"""Keys decided again with the revisions that are free, where no replay of the run is allowed to help.
+"""Keys are decided again with the free revisions, while no replay of the run is allowed to help.
 
 HWM_AUDIT_HISTORIES=20000 makes so many small histories, instead of a few.
 """
@@ -37,7 +37,7 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_replay")
 @pytest.mark.timeout(120 + HISTORIES // 10)
 def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> None:
-    """Several keys, up to half of the writes unknown, one answer wrong in two of three: no replay, so slots decide."""
+    """Several keys, up to half of the writes unknown, two of three histories wrong: without a replay, slots decide."""
     seen: Counter[tuple[bool, str]] = Counter()
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -62,14 +62,14 @@ def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> 
 def test_true_histories_of_which_slots_found_no_revision_are_decided(
     shape: Shape, seeds: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A tenth of the writes unknown. Each was left undecided while every key had but the order first proposed."""
+    """A tenth of the writes is unknown. With only the first proposed order for each key, each stays undecided."""
     for seed in seeds:
         verdict = audit([str(write(generate(shape, 10_000, seed), tmp_path / str(seed)))])
         assert verdict.status == "linearizable", (seed, verdict.undecided)
 
 
 def _behind_a_deletion() -> list[Row]:
-    """A put of unknown outcome stands between two deletions. Of two that can, the one called last has no revision."""
+    """An unknown put took effect between two deletions. Of two possible ones, the one called last has no revision."""
     h = History()
     h.put("1", 0, 5, 2, key="x")
     h.delete(True, 6, 8, 3, key="x")
@@ -86,16 +86,16 @@ def test_a_deletion_does_not_say_which_put_it_found() -> None:
     rows = _behind_a_deletion()
     assert check_rows(rows).status == "linearizable"
 
-    rows[3]["revision"], rows[5]["revision"] = 4, 5  # Then only 6 is free, and both puts may have it.
+    rows[3]["revision"], rows[5]["revision"] = 4, 5  # Now only 6 is free, and either put may have it.
     assert check_rows(rows).status == "linearizable"
     rows[5]["call_ns"] = rows[3]["call_ns"]
     rows[2]["status"], rows[2]["return_ns"], rows[2]["output"], rows[2]["revision"] = "fail", 10_000, None, None
     rows[3]["revision"], rows[5]["revision"] = 5, 6
-    assert check_rows(rows).status != "linearizable"  # Only 4 is free, below what had returned before `late`.
+    assert check_rows(rows).status != "linearizable"  # Only 4 is free, but a higher one returned before `late`.
 
 
 def _segment(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
-    """Put at revision 2, and a read at 9 which counts three writes since. `unknown`: puts, with their floors."""
+    """A put at revision 2, and a read at 9 whose version shows three more writes. `unknown`: puts with their floors."""
     h = History()
     h.put("1", 0, 5, 2)
     h.put("2", 10, 60, 6)
@@ -116,7 +116,7 @@ def test_a_stretch_takes_the_cheapest_revisions_that_are_above_what_had_returned
     found = solve(_segment({"late": 4, "a": 2}, free))
     assert found is not None
     assert sorted((op.steps[0].value, revision) for op, revision in found)[1] == ("late", 5)
-    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 is between; 7 and 8 are behind the record.
+    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 is in the gap; 7 and 8 are after the record.
     assert solve(_segment({"a": 2}, free)) is None
 
 

@@ -1,4 +1,4 @@
-"""Revisions of writes of unknown outcome, told by responses or not, held against all other keys of the run."""
+"""Revisions of unknown writes, shown by responses or not, are compared with all other keys of the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _claimed_seven(call: int = 10) -> History:
 
 
 def histories() -> dict[str, list[Row]]:
-    """By run: what the tests below look at one by one, right and wrong."""
+    """The right and wrong histories of the tests below, by run."""
     made = {"early": _claimed_seven(31), "other": _claimed_seven(), "both": _claimed_seven(), "free": _hidden(True)}
     made |= {"not-free": _hidden(False), "keys-only": _claimed_seven(), "two-clocks": _claimed_seven(31)}
     made["early"].put("other", 20, 30, 8, key="y")
@@ -75,7 +75,7 @@ def test_one_revision_is_not_told_of_unknown_writes_of_two_keys() -> None:
 def test_a_revision_told_of_an_unknown_write_is_above_all_that_had_returned_before_its_call(
     call: int, violated: bool
 ) -> None:
-    """Revision 8 had been answered, of another key, before the write was called which then took 7."""
+    """Revision 8 of another key was answered before the call of the write that then took 7."""
     h = _claimed_seven(call)
     h.put("other", 20, 30, 8, key="y")
 
@@ -88,7 +88,7 @@ def test_a_revision_told_of_an_unknown_write_is_above_all_that_had_returned_befo
 
 
 def test_several_equal_unknown_writes_are_matched_with_revisions_in_the_order_of_their_calls() -> None:
-    """Either may have been the one of revision 4; only the one called first can."""
+    """By their values either may have had revision 4, but only the one called first can."""
     h = History()
     h.put("same", 0, None, key="x")
     h.put("same", 31, None, key="x")
@@ -135,7 +135,7 @@ def test_slots_take_each_other_s_places_only_within_their_bounds() -> None:
     assert _all_fit([unplaced(3, 9), unplaced(3, 4), unplaced(3, 4)], [(5, 6)], [1, 1, 1])
     assert not _all_fit([unplaced(3, 9), unplaced(3, 4), unplaced(3, 4)], [(5, 9)], [1, 1, 1])
     assert _all_fit([unplaced(3, 10), unplaced(3, 10)], [(5, 8)], [8, 1])
-    # The second is behind the first, so above 4 too.
+    # The second follows the first, so it is above 4, too.
     assert not _all_fit([unplaced(3, 9), unplaced(3, 9)], [(6, 9)], [4, 1])
     assert not _all_fit([unplaced(3, 2)], [], [1])
 
@@ -150,7 +150,7 @@ def test_the_engine_that_reads_files_says_the_same(tmp_path: Path) -> None:
 
 
 def test_slots_change_what_they_have_for_one_that_finds_nothing() -> None:
-    """The second could have 4 too, but takes 3 of the first, which has 7 at another place."""
+    """The second takes revision 3 from the first, which can have 7 in another gap."""
     first, second = UnplacedWrite("k", 3, 4, 0, "boot", ((7, 8),)), UnplacedWrite("l", 3, 3, 0, "boot")
 
     assert _all_fit([first, second], [(4, 6)], [1, 1])
@@ -159,7 +159,7 @@ def test_slots_change_what_they_have_for_one_that_finds_nothing() -> None:
 
 
 def _counted_before_a_swap(free: int) -> list[Row]:
-    """A version counts one unknown put of `x`, in front of its revision 10; only the revision `free` has no other."""
+    """A version shows one unknown put of `x` before its revision 10; only revision `free` has no other write."""
     h = History()
     h.put("1", 0, 5, 2, key="x")
     h.put("hidden", 6, None, key="x")
@@ -176,7 +176,7 @@ def _counted_before_a_swap(free: int) -> list[Row]:
 def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
-    """Not between a write and the compare-and-set that found it."""
+    """It is not placed between a write and the compare-and-set that found that write."""
     monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
     rows = _counted_before_a_swap(free)
 
@@ -198,7 +198,7 @@ def test_true_histories_with_unknown_writes_need_no_replay(tmp_path: Path, monke
 
 
 def test_one_revision_is_not_given_to_two_unknown_writes_by_what_they_were_compared_with() -> None:
-    """Two compare-and-sets succeeded against revision 5: it can be that of the first unknown put or of the second."""
+    """Two compare-and-sets expected revision 5: it can be the revision of the first unknown put or of the second."""
     h = History()
     h.put("a", 0, None)
     h.cas("x", None, True, 10, 20, 6, expected_mod_revision=5)

@@ -8,7 +8,7 @@ import pytest
 
 
 def amounts(few: int, many: int, *, slow_seconds: int = 600) -> pytest.MarkDecorator:
-    """A parameter `histories`: `few`, and in the slow run `many`. HWM_AUDIT_HISTORIES=N is as many as that in both."""
+    """A parameter `histories`: `few`, and in the slow run `many`. HWM_AUDIT_HISTORIES=N sets N for both."""
     wanted = int(os.environ.get("HWM_AUDIT_HISTORIES", "0"))
     slow = [pytest.mark.slow, pytest.mark.timeout(slow_seconds)]
     return pytest.mark.parametrize(

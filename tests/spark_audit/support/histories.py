@@ -1,4 +1,4 @@
-"""A few verbs to write a history by hand: times in µs, one client per operation unless told."""
+"""A few verbs to write a history by hand: times in µs, one client per operation unless one is named."""
 
 from __future__ import annotations
 

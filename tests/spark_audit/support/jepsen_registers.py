@@ -1,4 +1,4 @@
-"""Small random histories of registers as Jepsen records them, and a judge of them that knows none of our code."""
+"""Small random histories of registers as Jepsen records them, and a checker that uses none of our code."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ VALUES = ("nil", "0", "1")
 
 @dataclass
 class Called:
-    """An operation as it was made up. `returned` None: it never was. `outcome`: ok, fail, info, or open for ever."""
+    """A made-up operation. `returned` None: it never returned. `outcome`: ok, fail, info, or open for ever."""
 
     process: int
     f: str  # read, write, cas
-    value: tuple[str, ...]  # Of a write one, of a cas two, of a read what it returned.
+    value: tuple[str, ...]  # A write has one, a cas two, and a read the one that it returned.
     called: int
     returned: int | None = None
     outcome: str = "open"
 
 
 def made_up(random: Random) -> tuple[list[Called], list[str]]:
-    """(operations, lines): three processes that call and return at random, and answers at random."""
+    """(operations, lines): three processes call and return at random times, with random answers."""
     operations: list[Called] = []
     lines: list[str] = []
     running: dict[int, Called] = {}
@@ -56,7 +56,7 @@ def _printed(op: Called) -> str:
 
 
 def as_edn(lines: Sequence[str]) -> Iterator[str]:
-    """The same lines as maps."""
+    """The same lines as EDN maps."""
     for line in lines:
         process, type_, f, value = line.split("\t")
         yield f"{{:process {process}, :type {type_}, :f {f}, :value {value}}}"
@@ -84,7 +84,7 @@ def _has_order(completed: list[Called], perhaps: list[Called], state: str) -> bo
 
 
 def _after(op: Called, state: str) -> str | None:
-    """What the register holds after it; None if it cannot have answered so."""
+    """The register's value after the operation; None if it cannot have answered so."""
     if op.f == "read":
         return state if op.value == (state,) else None
     if op.f == "write":

@@ -1,4 +1,4 @@
-"""A page as its readers take it apart: its drawings as XML, and the bars in them."""
+"""Parts of a page for tests: its drawings as XML, and the bars in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def page_of(rows: Sequence[Row], clocks: Sequence[Row] = ()) -> str:
-    """The page of rows in hand."""
+    """The page of these rows."""
     verdict = check_rows(rows, clocks=clocks)
     return draw_page(verdict, gather_rows(rows, verdict))
 

@@ -1,6 +1,7 @@
 """Histories of a small simulated store with several keys, true or broken on purpose, and a checker that tries all.
 
-Written without looking at `spark_audit`'s replay: the store below is docs/reference/specification.md#8-store once more.
+It was written without looking at `spark_audit`'s replay: a second implementation of
+docs/reference/specification.md#8-store.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Mix:
 
 
 class Store:
-    """Keys → records. `apply` gives (output, whether it changed something); the revision rises if it did."""
+    """The store: keys → records. `apply` gives the answer to a row; the revision rises if the row changed something."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -61,7 +62,7 @@ class Store:
         return _sign(have, compare["op"], compare["value"])
 
     def apply(self, row: Row, half: bool = False) -> Row:
-        """`half`: of a transaction's writes only the first is done, though all are reported."""
+        """`half`: only the first of a transaction's writes is done, but all are reported."""
         steps, output = self._steps(row)
         results: list[Row] = []
         revision, changed, writes = self.revision + 1, False, 0
@@ -122,7 +123,7 @@ def _sign(have: Any, sign: str, want: Any) -> bool:
 
 
 def history(mix: Mix, random: Random, fault: Faulty = None) -> list[Row]:
-    """Rows in order of call. With `fault`, the store does one thing wrong, somewhere in the middle."""
+    """Rows in the order of their calls. With `fault`, the store does one thing wrong, somewhere in the middle."""
     return _Run(mix, random, fault).rows()
 
 
@@ -233,9 +234,9 @@ class _Run:
 
 
 def has_an_order(rows: list[Row]) -> bool:
-    """Whether some order of the completed operations, and of any unknown ones, explains every answer and revision.
+    """Whether some order of the completed operations, and of any unknown ones, explains all answers and revisions.
 
-    Reads which promise less are left out. A revision may also be taken by somebody who left no row.
+    Local reads, which promise less, are left out. An operation without a row may also have taken a revision.
     """
     done = [row for row in rows if row["status"] == "ok" and row.get("consistency") != "local"]
     open_ = [row for row in rows if row["status"] == "unknown" and row["op"] not in ("get", "range")]
@@ -271,7 +272,7 @@ def has_an_order(rows: list[Row]) -> bool:
 
 
 def _agrees(mine: Any, reported: Any) -> bool:
-    """Whether the same was answered; of deletions only that there was nothing is compared."""
+    """Whether both answers are the same; of an absence, only that there was no record is compared."""
     if isinstance(mine, dict):
         return all(
             _agrees(mine.get(name), value)

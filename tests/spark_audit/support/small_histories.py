@@ -13,7 +13,7 @@ from spark_audit.testing.generate import Row, Shape, generate
 
 
 class Change:
-    """One change of the key. `revision` None: nobody has told it yet."""
+    """One change of the key. `revision` None: no answer has shown it yet."""
 
     def __init__(self, revision: int | None) -> None:
         self.revision = revision
@@ -23,14 +23,14 @@ class Register:
     """The store for one key, written a second time from docs/reference/specification.md#8-store,
     without looking at `spark_audit.model.key`.
 
-    `carried`: the revisions of the acknowledged writes. A change that nobody acknowledged has one of its own.
+    `carried`: the revisions of the acknowledged writes. An unknown change has another revision than these.
     """
 
     def __init__(self, carried: Iterable[int] = ()) -> None:
         self.value: str | None = None
         self.mod = self.create = Change(0)
         self.version = 0
-        self.taken = {0, *carried}  # 0: of what is absent.
+        self.taken = {0, *carried}  # 0: the revision of an absent key.
 
     def set(self, value: str, revision: int | None) -> None:
         self.mod = Change(revision)
@@ -42,7 +42,7 @@ class Register:
         self.value, self.mod, self.create, self.version = None, Change(0), Change(0), 0
 
     def agrees(self, change: Change, reported: int) -> bool:
-        """Whether this change may have that revision; from then on it has."""
+        """Whether this change may have that revision; if so, it has it from then on."""
         if change.revision is None and reported not in self.taken:
             change.revision = reported
             self.taken.add(reported)
@@ -59,7 +59,7 @@ class Register:
         return all(revision is None or self.agrees(change, revision) for change, revision in reported)
 
     def take(self, row: Row) -> bool:
-        """Apply the row; False if it cannot have answered so here."""
+        """Apply the row; False if its answer is impossible here."""
         unknown: bool = row["status"] == "unknown"
         output = row["output"] or {}
         if row["op"] == "get":
@@ -80,7 +80,7 @@ class Register:
         if unknown or output["succeeded"]:
             holds = self.value == row["expected"] if by_revision is None else self.agrees(self.mod, by_revision)
             if not holds:
-                return unknown  # Evaluated and false: it changed nothing.
+                return unknown  # The comparison was false, so it changed nothing.
             self.set(row["value"], row["revision"])
             return True
         shown = self.shows(output)
@@ -112,7 +112,7 @@ def _changed(row: Row) -> bool:
 
 
 def small_history(random: Random, *, revisions: bool, values: int, appends: bool = False) -> list[Row]:
-    """Five or six operations on one key, by three clients; `values`: how many different ones there are, 0 = all."""
+    """Four to six operations on one key by two to four clients; `values`: how many different ones there are; 0: all."""
     shape = Shape(
         operations=random.choice((4, 5, 6)),
         clients=random.choice((2, 3, 4)),
@@ -139,7 +139,7 @@ def small_history(random: Random, *, revisions: bool, values: int, appends: bool
 
 
 def corrupt(rows: list[Row], random: Random) -> None:
-    """Make one answer, or the times of one operation, another."""
+    """Change one answer, or the times of one operation."""
     row = random.choice(rows)
     other = random.choice(rows)
     output = row["output"]

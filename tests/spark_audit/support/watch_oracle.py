@@ -1,6 +1,6 @@
-"""What watches and reads at a revision may tell, by brute force: every place of every unknown write is tried.
+"""What watches and reads at a revision may show, by brute force: it tries every place of every unknown write.
 
-For small runs without leases and locks. It shares no code with the audit.
+It is for small runs without leases and locks, and shares no code with the audit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Record = tuple[str, int, int, int]  # value, create_revision, mod_revision, vers
 
 
 class Told(NamedTuple):
-    """An event, as the replay has it."""
+    """An event of the replay."""
 
     revision: int
     key: str
@@ -26,7 +26,7 @@ class Told(NamedTuple):
 
 
 def explained(rows: Sequence[Row]) -> bool:
-    """Whether some places of the unknown writes make all that watches and reads at a revision told true."""
+    """Whether some places of the unknown writes explain all answers to watches and to reads at a revision."""
     return any(True for _ in explanations(rows))
 
 
@@ -90,7 +90,7 @@ def _changed(row: Row) -> bool:
 
 
 def _replay(placed: Mapping[int, Row]) -> Iterator[Told]:
-    """Yield all events. An unknown write whose place it cannot have makes an event that nothing explains."""
+    """Yield all events. An unknown write at an impossible place makes an event that nothing explains."""
     store: dict[str, Record] = {}
     for revision, row in sorted(placed.items()):
         steps = _steps(row, store, revision)

@@ -1,4 +1,4 @@
-"""Keys of a table against the same keys one by one: the same answer, whoever gives it."""
+"""A table of keys gets the same answers as its keys one by one, whichever code decides them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE_CLOCK = Clocks()
 
 
 def _table(rows: Iterable[Row]) -> pa.Table:
-    """The parts of these rows, in an order that has nothing to do with keys."""
+    """The parts of these rows, in random order."""
     cut = [{**_LEFT_OUT, **part} for row in rows for _, part in project({**_LEFT_OUT, **row})]
     Random(len(cut)).shuffle(cut)
     marks: list[pa.Field[Any]] = [pa.field("weak", pa.string()), pa.field("changes_store", pa.bool_())]
@@ -38,7 +38,7 @@ def _table(rows: Iterable[Row]) -> pa.Table:
 
 
 def _decided(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str], KeyFindings]:
-    """Every key once, whichever way it was decided."""
+    """The findings of every key once, whichever way it was decided."""
     found = decide_table(_table(rows), {row["run_id"]: clocks for row in rows}, CONFIGURATIONS_MAX)
     keys = [*_proven(found), *found.others]
     by_name = {(key.run_id, key.key): key for key in keys}
@@ -65,7 +65,7 @@ def _one_by_one(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, 
 
 
 def _comparable(key: KeyFindings) -> tuple[Any, ...]:
-    """What must not depend on the way; a violation is said, not only known."""
+    """The findings that must not depend on the way. A violation must be reported, not only be in the status."""
     of_key = [type(found).__name__ for found in key.found if found.property == "keys"]
     return key.status, key.weak, key.operations, key.method == "nothing to decide", of_key
 
@@ -75,7 +75,7 @@ def _shown(key: KeyFindings) -> set[int]:
 
 
 def _misfits(key: KeyFindings) -> set[tuple[str, int]]:
-    """Reads that contradict their own revision. Which are left out depends on what the key's violation shows."""
+    """Reads that contradict their own revision, except those that the key's violation already shows."""
     pairs = [found for found in key.found if isinstance(found, Violation) and found.property != "keys"]
     return {(found.property, found.operations[-1].op_id) for found in pairs}
 
@@ -172,7 +172,7 @@ def test_a_table_of_keys_with_several_clocks_is_decided_as_each_key_alone() -> N
 
 
 def _wide(reads: int) -> History:
-    """A value, and behind it another one, each written and read in turn."""
+    """Two values, written one after the other, and then `reads` reads of the second."""
     h = History()
     h.put("a", 0, 10)
     h.put("b", 20, 30)
@@ -182,7 +182,7 @@ def _wide(reads: int) -> History:
 
 
 def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never as a whole in Python: that is the way of keys that the columns cannot decide."""
+    """Such a key is never decided as a whole in Python, which is only for keys that the columns cannot decide."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 10)
     monkeypatch.setattr(table_keys, "findings_of_key", None)
     h = _wide(20)
@@ -205,7 +205,7 @@ def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch
 def test_what_the_columns_found_of_a_wrong_key_is_as_good_as_a_search(
     histories: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every wrong key is tried by its core first: statuses and misfits stay, and what is shown is impossible."""
+    """Every wrong key is tried by its core first. Statuses and misfits stay the same; the shown rows are impossible."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 0)
     for revisions in (True, False):
         made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]

@@ -1,4 +1,4 @@
-"""Hot keys of the Spark engine, without Spark: found in a sample, cut by it, sent in pieces by range, and decided."""
+"""Hot keys of the Spark engine, without Spark: a sample finds and cuts them; they are sent by range and decided."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTITIONS = 3
 
 
 def _history(seed: int) -> list[Row]:
-    """Mostly on one key of three."""
+    """A history of three keys, most of it on one."""
     shape = Shape(operations=400, clients=8, keys=3, local_share=0.05, unknown_share=0.03)
     rows = generate(shape, seed)
     random = Random(seed)
@@ -68,7 +68,7 @@ def test_a_hot_key_goes_to_a_partition_of_its_own_by_ranges_and_is_proven_there(
 
 
 def test_ranges_of_one_revision_are_told_apart_by_calls() -> None:
-    """A key that is hardly ever written is hot all the same: its reads are of one revision."""
+    """A key that is seldom written can be hot, too; then its reads are of one revision."""
     one = hot.HotKey("r", "k", ranks=(5, 9, 9, 9, 13), calls=(0, 10, 20, 30, 0))
     ranks, calls = np.array([4, 5, 8, 9, 9, 9, 9, 10, 13, 14]), np.array([99, 0, 99, 0, 10, 25, 30, 0, 5, 0])
     assert one.ranges_of(ranks, calls).tolist() == [0, 1, 1, 1, 2, 3, 4, 4, 5, 5]
@@ -97,7 +97,7 @@ def test_a_sample_of_a_file_is_of_every_part_of_it(
     assert highest > 0.8 * max(row["revision"] or 0 for row in rows)
     if not lines:
         (nothing,) = hot.sampled([(source.path, source.first, source.last, False)], len(rows))
-        assert nothing.num_rows == 0  # No key has as many.
+        assert nothing.num_rows == 0  # No key has so many rows.
     assert not list(hot.sampled([(str(tmp_path / "none.parquet"), 0, 1, False)], 1))
 
 

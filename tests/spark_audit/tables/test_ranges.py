@@ -1,4 +1,4 @@
-"""One key in ranges against the same key uncut: what ranges prove is so, and whatever else is said comes of all rows.
+"""One key in ranges against the same key uncut: what ranges prove is right; all else is decided from all rows.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
 """
@@ -35,7 +35,7 @@ def _rank(row: Row) -> tuple[int, int, int]:
 
 
 def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -> tuple[str, str, Traces]:
-    """(status, method, traces) of the one key of these rows, cut at random places; `whole`: if all may be looked at."""
+    """(status, method, traces) of the only key, cut at random places; `whole`: if all rows may be read together."""
     ranked = sorted((row for row in rows if row["status"] == "ok" and row["revision"]), key=_rank)
     names = {id(row) for row in ranked}
     unranked = [row for row in rows if id(row) not in names]
@@ -53,7 +53,7 @@ def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -
 
 
 def _cut(rows: list[Row], random: Random) -> Iterator[list[Row]]:
-    """In order; within a range the order of rows says nothing."""
+    """Cut the rows into ranges. The ranges are in order; the rows within a range are not."""
     while rows:
         size = random.choice((1, 2, 2, 3, 5, 8))
         part, rows = rows[:size], rows[size:]
@@ -90,7 +90,7 @@ def _longer(random: Random) -> list[Row]:
 
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
 def test_what_ranges_prove_has_an_order(values: int) -> None:
-    """Against all permutations; five or six operations, most of them corrupted, cut after one to three."""
+    """Checked against all permutations of a few operations; most histories are corrupted, and cut at random places."""
     seen: Counter[tuple[str, bool]] = Counter()
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -107,7 +107,7 @@ def test_what_ranges_prove_has_an_order(values: int) -> None:
 
 
 def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
-    """Longer ones, with local reads and up to a third unknown; cut at random, and then as a whole where that fails."""
+    """Longer histories, with local reads and up to a third unknown: cut at random, and decided whole if that fails."""
     seen: Counter[tuple[str, str]] = Counter()
     traces = 0
     for seed in range(HISTORIES):
@@ -131,7 +131,7 @@ def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
 
 
 def _compared(cut: Traces, uncut: Traces) -> int:
-    """What is told of unknown writes is told of both, if perhaps as a slot of one revision; how many there are."""
+    """Assert that both say the same about unknown writes, if perhaps as a slot of one revision; returns how many."""
     claimed = {one.revision for one in uncut.claims}
     assert {one.revision for one in cut.claims} <= claimed
     assert claimed <= {one.revision for one in cut.claims} | {
@@ -142,11 +142,11 @@ def _compared(cut: Traces, uncut: Traces) -> int:
 
 
 def test_an_operation_that_returned_before_a_call_in_an_earlier_range_is_out_of_order() -> None:
-    """The greatest call of the ranges before is carried: revision 4 returned before revision 2 was called at 100."""
+    """The greatest call of earlier ranges is carried on: revision 4 returned before revision 2 was called, at 100."""
     h = History()
     h.put("a", 0, 5, 2)
     h.get("a", 100, 110, 2, mod_revision=2)
-    h.put("c", 20, 200, 3)  # Left to the second range.
+    h.put("c", 20, 200, 3)  # This row is in the second range.
     h.put("b", 30, 50, 4)
     h.get("b", 300, 310, 4, mod_revision=4)
     ranges = [history_table(h.rows[:3]), history_table(h.rows[3:])]

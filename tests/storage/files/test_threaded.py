@@ -39,7 +39,7 @@ SECONDS_MAX = 20
 
 
 class Loop:
-    """The caller's own thread: it runs what the I/O thread posts, when the test says so."""
+    """The caller's own thread: when the test says so, it runs the callbacks that the I/O thread posts."""
 
     def __init__(self) -> None:
         self._posted: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -80,7 +80,7 @@ def carried_out(files: RealFiles, loop: Loop, *operations: Operation) -> BaseExc
 
 
 def open_files() -> int:
-    """How many descriptors this process has; 0 where the system does not tell."""
+    """How many descriptors this process has open; 0 if the system does not tell."""
     listing = Path("/proc/self/fd")
     return len(list(listing.iterdir())) if listing.is_dir() else 0
 
@@ -145,13 +145,13 @@ def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> 
 
 
 def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: Path) -> None:
-    """Else the thread would end in silence, and the node wait for ever."""
+    """Otherwise the thread would end silently, and the node would wait for ever."""
     loop = Loop()
     files = RealFiles(tmp_path, loop.post)
 
     error = carried_out(files, loop, CreateFile("x"), Write("x", 0, ("no bytes",)))  # type: ignore[arg-type]
 
-    assert isinstance(error, OSError)  # After which a node promises nothing more.
+    assert isinstance(error, OSError)  # After such an error a node promises nothing more.
     assert isinstance(error, NotCarriedOut)
     assert isinstance(error.__cause__, TypeError)
     assert "TypeError" in str(error)
@@ -185,7 +185,7 @@ def test_an_append_with_its_sync_does_what_the_two_do_one_by_one(
         errors = [error for part in parts if (error := on_disk.carry_out(part)) is not None]
         synced_names = [names[inode] for inode in synced_inodes[-1]]
         seen.append((on_disk.read("x", 0, 99), type(errors[0]) if errors else None))
-        assert not errors or name == "apart" or synced_names == []  # After a failure nothing more is tried.
+        assert not errors or name == "apart" or synced_names == []  # After a failure the rest is not tried.
         assert errors or synced_names == [append[1].path]  # type: ignore[union-attr]
         on_disk.close()
     assert seen[0] == seen[1]
@@ -261,7 +261,7 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
     files.close()
     files.close()
 
-    loop.run_one()  # Posted before, run after.
+    loop.run_one()  # Posted before the close, run after it.
     assert said == []
     assert (tmp_path / "x").read_bytes() == b"late"
 
@@ -269,7 +269,7 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
 def test_the_system_is_asked_to_sync_the_very_file_and_the_very_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test that only reads back can tell: without a loss of power what was never synced is there all the same."""
+    """No test that only reads back can show a missing sync: without a power loss unsynced bytes are there, too."""
     synced_inodes: list[int] = []
 
     def note(descriptor: int) -> None:
@@ -284,7 +284,7 @@ def test_the_system_is_asked_to_sync_the_very_file_and_the_very_folder(
     created: list[Operation] = [CreateFile("log/x"), Write("log/x", 0, (b"1",)), SyncFile("log/x"), SyncFolder("log")]
 
     assert on_disk.carry_out(created) is None
-    assert on_disk.carry_out([Write("log/x", 1, (b"2",)), SyncFile("log/x")]) is None  # As nearly all appends.
+    assert on_disk.carry_out([Write("log/x", 1, (b"2",)), SyncFile("log/x")]) is None  # Nearly all appends are so.
 
     file, folder = (tmp_path / "log/x").stat().st_ino, (tmp_path / "log").stat().st_ino
     on_disk.close()
@@ -319,7 +319,7 @@ def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
 def test_short_reads_are_continued_where_they_stopped(bytes_max: int) -> None:
-    """A read may be short anywhere; only nothing at all is the end. To take less for the end would cut a sound log."""
+    """A read may be short anywhere; only an empty one is the end. To take a short one for it would cut a sound log."""
     content = b"abcdefghijklmnop"
 
     def a_little(length: int, offset: int) -> bytes:
@@ -331,7 +331,7 @@ def test_short_reads_are_continued_where_they_stopped(bytes_max: int) -> None:
 
 
 def test_a_member_opens_from_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it reads: `meta`, `pins`, log and snapshot."""
+    """This holds for all that it reads: `meta`, `pins`, log and snapshot."""
     files = RunnableRealFiles(tmp_path)
     first_start(files)
     synced(files, opened(files).log, write(*entries(1, 500), term=1, voted_for="n1"))

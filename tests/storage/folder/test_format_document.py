@@ -1,4 +1,4 @@
-"""The byte tables of docs/reference/specification.md are true: its worked examples are the golden files."""
+"""The byte tables of docs/reference/specification.md are right: its worked examples are the golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format version 1 as files (`golden/v1`), which never change: what they hold is read for ever, and written alike.
+"""Files of format version 1 (`golden/v1`), which never change: every build can read them, and writes the same bytes.
 
 A new format version gets a folder of its own; this one stays, and so does the code that reads it.
 """
@@ -84,7 +84,7 @@ def test_the_golden_files_say_what_was_put_into_them() -> None:
 
 
 def test_every_golden_frame_says_what_was_put_into_it() -> None:
-    """Also what a later reset dropped."""
+    """This includes frames that a later reset dropped."""
     files = read_golden()
     said = [frame for path in segments(files) for frame in frames(files, path)]
     written = [each for path in segments(files) for each in entries_in(files, path)]
@@ -107,7 +107,7 @@ def entries_in(files: MemoryFiles, path: str) -> list[Entry]:
 
 
 def test_the_same_history_makes_the_same_files() -> None:
-    """Byte for byte: whoever changes a format changes its version. It was made by a build that noted no segment."""
+    """The bytes are the same, as a changed format needs a new version. The golden files' build noted no segment."""
     made = golden_folder()
     made.forget(note_path(LOG, len(segments(made))))
 

@@ -1,4 +1,4 @@
-"""Whatever a newer build may have written is refused by what is new in it, and left as it is
+"""A file that a newer build has written is refused, with the name of what is new in it, and left unchanged
 (docs/reference/versions.md).
 """
 
@@ -82,7 +82,7 @@ def snapshot_version(files: MemoryFiles) -> None:
 
 
 def snapshot_field(name: str, value: object) -> Spoil:
-    """The header alone counts here: it is judged before what follows."""
+    """Change a field of the snapshot's header, which is judged before the rest."""
 
     def spoil(files: MemoryFiles) -> None:
         path = snapshot_path(files)
@@ -95,7 +95,7 @@ def snapshot_field(name: str, value: object) -> Spoil:
     return spoil
 
 
-KIND_AT = HEAD.size + 18 + 8 + 12  # Behind a hard state without a vote: first index, term, length.
+KIND_AT = HEAD.size + 18 + 8 + 12  # After a hard state without a vote, first index, term, length.
 
 NEWER: dict[str, tuple[Spoil, str, int, int]] = {
     "meta": (sealed_version("meta"), "format version", 2, 1),
@@ -116,7 +116,7 @@ NEWER: dict[str, tuple[Spoil, str, int, int]] = {
 
 @pytest.mark.parametrize("name", NEWER)
 def test_a_file_of_a_newer_build_is_refused_with_what_was_found_and_what_is_known(name: str) -> None:
-    """It is sound: the advice is another build, and not to throw the member away; and nothing in it is changed."""
+    """The file is sound, so the advice is another build, not a new member; and nothing in it is changed."""
     spoil, what, found, supported = NEWER[name]
     files = a_member()
     spoil(files)
@@ -131,7 +131,7 @@ def test_a_file_of_a_newer_build_is_refused_with_what_was_found_and_what_is_know
 
 
 def test_a_member_list_of_a_newer_form_is_told_from_garbage() -> None:
-    """In an entry of the log it ends the member with the same words."""
+    """If it is in an entry of the log, the member ends with the same words."""
     with pytest.raises(NewerConfiguration, match="form 7; this build knows up to 3"):
         Configuration.decode(encode_item([7, "whatever", {}]))
     for garbage in ([1, [], []], [0], ["s1"], [[1, 2, 3]], []):

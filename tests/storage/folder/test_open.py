@@ -1,4 +1,4 @@
-"""Opening what a member left behind, in the cases that need a story (docs/reference/specification.md#35-recovery)."""
+"""Opening a member's folder after special histories (docs/reference/specification.md#35-recovery)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_folder_of_somebody_else_is_refused(expected: Identity, error: type[Ex
 
 
 def test_a_sync_of_several_frames_that_is_torn_at_any_byte_leaves_whole_frames_from_its_beginning() -> None:
-    """The cut is in the first frame, so what replaces it is never without it.
+    """The cut is in the first frame, so the replacing entries are never there without the cut.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -101,7 +101,7 @@ def test_a_sync_of_several_frames_that_is_torn_at_any_byte_leaves_whole_frames_f
 
 
 def test_a_log_whose_first_segment_begins_with_a_replacement_reads_back() -> None:
-    """The entries before it, and those that it replaces, were dropped together: nobody knows the term before it."""
+    """The entries before it and the replaced ones were dropped together, so the term before it is unknown."""
     files = new_folder()
     storage = opened(files, SMALL_SEGMENTS)
     log = storage.log
@@ -141,7 +141,7 @@ def test_a_full_disk_while_opening_takes_the_ballast_and_says_so() -> None:
     log = opened(files, BALLAST).log
 
     assert everything(log) == list(entries(1, 3))
-    assert not log.is_disk_full  # There was room for it again once the old segment was cut.
+    assert not log.is_disk_full  # The cut of the old segment made room for the ballast.
     assert files.size_bytes("ballast") == 3000
 
 

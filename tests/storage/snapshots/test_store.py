@@ -205,12 +205,12 @@ def test_dropping_older_ones_keeps_the_newest() -> None:
 
 
 def test_dropping_older_ones_never_takes_one_that_just_got_its_name() -> None:
-    """Its name is in the folder before this node is told: a listing at that moment sees it beside the known newest."""
+    """The name is in the folder before the node learns of it: a listing then finds it beside the known newest one."""
     files, _, newer = with_two_snapshots()
     Damage(files, newer).flip(100)
     storage = opened(files)
     told: list[SnapshotInfo | BaseException | None] = []
-    for index in (10, 15):  # One takes the place of a damaged file, one is new.
+    for index in (10, 15):  # One replaces a damaged file, one is new.
         writer = storage.snapshots.create(snapshot_header(index))
         writer.write(CHUNKS[0], told.append)
         files.run()
@@ -236,7 +236,7 @@ def test_dropping_older_ones_takes_damaged_newer_ones_too() -> None:
 
 @pytest.mark.parametrize("mask", [0x01, 0x80])
 def test_every_flipped_byte_of_the_newest_makes_the_older_one_stand_in(mask: int) -> None:
-    """The newest valid one from which the log continues without a gap.
+    """A start takes the newest valid snapshot from which the log continues without a gap.
 
     See docs/reference/specification.md#55-choice-at-start.
     """
@@ -303,7 +303,7 @@ def test_a_replacement_of_a_damaged_snapshot_is_used_from_then_on() -> None:
 
 
 def test_start_drops_a_log_that_ends_before_the_newest_snapshot() -> None:
-    """An install that a crash interrupted between the snapshot and the reset.
+    """A crash interrupted an install between the snapshot and the reset of the log.
 
     See docs/reference/specification.md#55-choice-at-start.
     """
@@ -339,7 +339,7 @@ def test_start_keeps_a_log_that_holds_the_newest_snapshots_position() -> None:
 
 
 def test_start_takes_the_term_of_a_snapshot_that_is_ahead_of_the_hard_state() -> None:
-    """No entry's term exceeds the hard-state term in force, a snapshot's neither.
+    """Neither an entry's term nor a snapshot's may exceed the hard state's term.
 
     See docs/reference/specification.md#55-choice-at-start.
     """

@@ -1,4 +1,4 @@
-"""The few verbs that storage tests are written in."""
+"""The few verbs with which storage tests are written."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def new_folder(seed: int = 0) -> MemoryFiles:
 
 
 def first_start(files: RunnableFiles, seed: int = 0) -> None:
-    """Initialise `files` for IDENTITY. Raises what `initialize` reports."""
+    """Initialise `files` for IDENTITY. Raises the error that `initialize` reports."""
     outcome: list[BaseException | None] = []
     initialize(
         files,
@@ -190,7 +190,7 @@ def frames(files: Files, path: str) -> list[Frame]:
 
 
 class Damage:
-    """The ways in which a test spoils a file: each corruption is two lines."""
+    """Ways to damage a file in two lines of a test."""
 
     def __init__(self, files: MemoryFiles, path: str) -> None:
         self._bytes = files.edit(path)
@@ -220,5 +220,5 @@ class Damage:
         self._bytes.extend(data)
 
     def fix_checksum(self, start: int, end: int) -> None:
-        """Make the four bytes before `end` the CRC32C of what is between `start` and them: damage with intent."""
+        """Set the four bytes before `end` to the CRC32C of the bytes from `start` up to them, as a forger would."""
         self._bytes[end - 4 : end] = google_crc32c.value(bytes(self._bytes[start : end - 4])).to_bytes(4, "big")

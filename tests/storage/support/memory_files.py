@@ -1,4 +1,4 @@
-"""A folder in memory that knows what was synced: it can lose power after any operation, and forget what was not.
+"""A folder in memory that knows what was synced: it can lose power after any operation, and then lose the rest.
 
 It is a complete `Files`, so the storage code under test is the code that runs on a disk.
 """
@@ -27,7 +27,7 @@ from storage import (
 
 @dataclass
 class Inode:
-    """A file's bytes as read, as durable, and the changes in between."""
+    """A file's bytes as a read sees them, its durable bytes, and the changes in between."""
 
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -35,7 +35,7 @@ class Inode:
 
 
 class PowerLost(Exception):
-    """Raised out of `submit` by the operation that was one too many: nothing after it happens."""
+    """Raised from `submit` at the operation that no longer happens; nor does any after it."""
 
 
 class MemoryFiles:
@@ -45,14 +45,14 @@ class MemoryFiles:
         self._names: dict[str, Inode] = {}
         self._durable_names: dict[str, Inode] = {}
         self._folders: set[str] = {""}
-        self._name_changes: list[tuple[str, Inode | None]] = []  # In order: the name now means this file, or nothing.
+        self._name_changes: list[tuple[str, Inode | None]] = []  # In order: the name now has this file, or none.
         self._told: deque[tuple[Done, BaseException | None]] = deque()
         self.operations: list[Operation] = []
-        self.power_lost_after: int | None = None  # This many operations are carried out, then the power fails.
+        self.power_lost_after: int | None = None  # The power fails after this many operations.
         self.refuse: Callable[[Operation], OSError | None] = lambda _: None
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        """Carry out `operations` now; `run()` calls `done`. Raises PowerLost."""
+        """Carry out `operations` now; `run()` calls `done` later. Raises PowerLost."""
         error: BaseException | None = None
         for operation in operations:
             if self.power_lost_after is not None and len(self.operations) >= self.power_lost_after:
@@ -84,7 +84,7 @@ class MemoryFiles:
         return sorted(PurePosixPath(path).name for path in inside)
 
     def after_power_loss(self, keep: Callable[[], bool], tear: Callable[[int], int] = lambda size: size) -> MemoryFiles:
-        """What the next start finds: all that was synced, and of everything else what `keep()` says.
+        """The files that the next start finds: all that was synced, and of the other changes those that `keep()` keeps.
 
         `tear(size)` says how many bytes of a kept write arrive.
         """
@@ -107,7 +107,7 @@ class MemoryFiles:
         return found
 
     def after_kill(self) -> MemoryFiles:
-        """What the next start finds if only the process died: everything, synced or not, and still not synced."""
+        """The files after a process died: everything is there, and what was not synced is still not synced."""
         found = MemoryFiles()
         found._folders = set(self._folders)
         inodes = [*self._names.values(), *self._durable_names.values()]

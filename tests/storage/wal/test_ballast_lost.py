@@ -1,4 +1,4 @@
-"""A ballast that cannot be made again, though there is room: nobody is to look for some for ever.
+"""A ballast that cannot be made again, although there is room: the member must not look for room for ever.
 
 See docs/reference/specification.md#412-full-disk.
 """
@@ -17,7 +17,7 @@ from tests.storage.support.memory_files import MemoryFiles
 
 
 def on_a_disk_that_is_full() -> tuple[MemoryFiles, OpenedStorage]:
-    """Nine entries; for the last the ballast was given back."""
+    """A log of nine entries; for the last one the ballast was given back."""
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=8_000))
     synced(files, storage.log, write(*entries(1, 8), term=1))
@@ -36,7 +36,7 @@ def on_a_disk_that_is_full() -> tuple[MemoryFiles, OpenedStorage]:
 
 
 def test_a_ballast_that_may_not_grow_so_far_again_is_told_to_who_looks_for_room() -> None:
-    """With the file's name: the system says none of a write."""
+    """The error names the file, because the system's error of a write does not."""
     files, storage = on_a_disk_that_is_full()
 
     def refuse(operation: Operation) -> OSError | None:

@@ -1,4 +1,4 @@
-"""Where the log holds changes of the members: known at every start without reading the log again."""
+"""The indexes of membership changes in the log: every start knows them without reading the log again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_change(index: int, term: int = 1) -> Entry:
 
 @pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
 def test_changes_are_found_again_among_plain_frames(limits: StorageLimits) -> None:
-    """One in a frame of its own, between plain ones that are read in one go; one amid a frame of several."""
+    """One is in a frame of its own, between plain frames that are read together; one is within a frame of several."""
     files = new_folder()
     log = opened(files, limits).log
     synced(files, log, write(term=1))
@@ -50,7 +50,7 @@ def test_a_change_that_is_not_proven_is_found_as_well() -> None:
 
 
 def test_changes_that_were_cut_are_gone() -> None:
-    """Now, and at the next start."""
+    """They are gone now and at the next start."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(a_change(1), *entries(2, 3), a_change(4), term=1))
@@ -62,7 +62,7 @@ def test_changes_that_were_cut_are_gone() -> None:
 
 
 def test_changes_that_were_dropped_are_gone() -> None:
-    """They are in a snapshot, like the rest of what went with them."""
+    """They are in a snapshot, like all other dropped entries."""
     files = new_folder()
     storage = opened(files, SMALL_SEGMENTS)
     log = storage.log

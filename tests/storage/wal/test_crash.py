@@ -1,4 +1,4 @@
-"""Power lost between any two operations, of everything that storage does, recovery included.
+"""Power is lost between any two operations of everything that storage does, including recovery.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -50,18 +50,18 @@ WRITTEN_AHEAD = replace(BALLAST, segment_bytes_max=2_000, preallocate_bytes=1_20
 
 @dataclass(frozen=True)
 class Picture:
-    """What a node may rely on."""
+    """The state on which a node may depend."""
 
     term: int
     voted_for: str | None
-    start_index: int  # The log begins behind it, or earlier.
+    start_index: int  # The log begins after this index, or earlier.
     entries: tuple[Entry, ...]
     snapshot: LogPosition
     pins: tuple[tuple[str, bytes], ...] = ()
 
     @classmethod
     def of(cls, storage: OpenedStorage) -> Picture:
-        """What an opened storage says."""
+        """The state that an opened storage shows."""
         header = storage.snapshots.latest().header
         return cls(
             storage.hard_state.term,
@@ -73,7 +73,7 @@ class Picture:
         )
 
     def is_shown_by(self, found: Picture) -> bool:
-        """True if `found` says the same; it may hold older entries too, which were forgotten or not yet."""
+        """True if `found` shows the same; it may also have older entries, which may or may not be dropped yet."""
         kept = tuple(each for each in found.entries if each.index > self.start_index)
         return replace(found, start_index=self.start_index, entries=kept) == self and (
             found.start_index <= self.start_index
@@ -81,13 +81,13 @@ class Picture:
 
 
 class Life:
-    """One life of a node, which keeps account of what it was promised."""
+    """A node from one start to its crash; it keeps account of what storage has promised."""
 
     def __init__(self, files: MemoryFiles, limits: StorageLimits) -> None:
         self.files = files
         self.storage = opened(files, limits)
         self.sure = Picture.of(self.storage)
-        self.maybe = self.sure  # What holds if everything under way arrives.
+        self.maybe = self.sure  # The state if all open writes arrive.
 
     def sync(self, step: LogWrite) -> None:
         """One log write, synced."""
@@ -104,7 +104,7 @@ class Life:
         self.sure = self.maybe
 
     def drop_before(self, index: int) -> None:
-        """Forget the oldest segments: from now on they may be there or not."""
+        """Drop the oldest segments: from now on they may be there or not."""
         kept = tuple(each for each in self.sure.entries if each.index >= index)
         self._expect(start_index=index - 1, entries=kept)
         self.sure = self.maybe
@@ -170,7 +170,7 @@ def a_foreign_snapshot() -> bytes:
 def cut_life(
     base: MemoryFiles, operations: int, data: bytes, limits: StorageLimits = BALLAST
 ) -> tuple[Life | None, bool]:
-    """Live until the power fails. The life, None if it failed within the opening; and if it lived to the end."""
+    """Run until the power fails. Returns the life (None if it failed while opening), and whether it got to the end."""
     base.power_lost_after = len(base.operations) + operations
     life = None
     try:
@@ -200,7 +200,7 @@ def test_power_lost_after_any_operation_loses_nothing_promised_and_invents_nothi
         after = Picture.of(opened(found, limits))
         assert sure.is_shown_by(after) or maybe.is_shown_by(after), (operations, sure, maybe, after)
         again = Picture.of(opened(found.after_power_loss(keep_nothing), limits))
-        # What was handed out is durable (docs/reference/specification.md#35-recovery).
+        # What a start has shown is durable (docs/reference/specification.md#35-recovery).
         assert again == after, operations
         operations += 1
     assert operations > 70
@@ -218,7 +218,7 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
         assert life is not None
         steps, opened_whole = 0, False
         while not opened_whole:
-            found = files.after_kill()  # All that was unsynced is seen, and may be lost in the middle of recovery.
+            found = files.after_kill()  # Unsynced data is there, and may be lost in the middle of recovery.
             found.power_lost_after = steps
             try:
                 opened(found, BALLAST)
@@ -263,7 +263,7 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
     log = opened(files).log
     log.append(write(*entries(1, 3), term=1, voted_for="n3"))
     operations = len(files.operations)
-    files.power_lost_after = operations + 1  # The write, not the sync.
+    files.power_lost_after = operations + 1  # The write happens, the sync does not.
     with pytest.raises(PowerLost):
         log.sync(0, lambda _: None)
 
@@ -277,14 +277,14 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
 
 
 def test_a_full_disk_in_the_middle_of_a_frame_and_then_a_crash() -> None:
-    """What the failed write left behind its last synced frame never counts, whatever of it arrived."""
+    """Bytes that the failed write left after the last synced frame never count, however many arrived."""
     for name, crash in CRASHES.items():
         files = new_folder()
         log = opened(files, StorageLimits(ballast_bytes=100)).log
         synced(files, log, write(*entries(1, 3), term=1))
         full = _full_at_sync()
         files.refuse = full
-        synced(files, log, write(*entries(4, 6)))  # Written whole, refused at the sync, written again elsewhere.
+        synced(files, log, write(*entries(4, 6)))  # A whole write, a refused sync, and a new write elsewhere.
         synced(files, log, write(*entries(7, 7)))
 
         after = opened(crash(files, Random(name)))

@@ -1,4 +1,4 @@
-"""Bytes that are not what was written: cut where they prove nothing, refused where they do.
+"""Bytes that differ from the written ones: they are cut if nothing proves them synced, and refused otherwise.
 
 See docs/reference/specification.md#48-torn-tail-and-damage.
 """
@@ -38,7 +38,7 @@ SEGMENTS = replace(SMALL_SEGMENTS, segment_bytes_max=550)
 
 
 def a_small_log(is_idle: bool) -> tuple[MemoryFiles, list[Picture]]:
-    """A few segments with a cut and a vote in them, and the picture after each sync.
+    """A few segments with a cut and a vote in them, and the state after each sync.
 
     With `is_idle`, an empty frame at the end proves everything.
     """
@@ -65,7 +65,7 @@ def copy_of(files: MemoryFiles) -> MemoryFiles:
 
 
 def refused_in(files: MemoryFiles, path: str) -> bool:
-    """True if the log is refused, for damage in this file; then nothing was written."""
+    """True if the log is refused for damage in this file; then assert that nothing was written."""
     try:
         opened(files)
     except CorruptLog as error:
@@ -97,7 +97,7 @@ def test_every_flipped_byte_of_a_proven_log_is_harmless_or_refused(mask: int) ->
                 harmless += 1
 
     last = frames(files, segments(files)[-1])[-1]
-    assert harmless == last.length  # Only the empty frame at the end, whose loss loses nothing.
+    assert harmless == last.length  # Only the loss of the empty frame at the end is harmless.
     assert refused > 600
 
 
@@ -127,7 +127,7 @@ def test_truncation_at_every_byte_recovers_all_frames_before_it_or_is_refused(is
     for size_bytes in range(files.size_bytes(path)):
         cut = copy_of(files)
         Damage(cut, path).shrink(size_bytes)
-        if size_bytes < first.end_offset:  # It was synced before the segment got its name: no crash does this.
+        if size_bytes < first.end_offset:  # It was synced before the segment got its name, so no crash does this.
             with pytest.raises(CorruptLog):
                 opened(cut)
             continue
@@ -173,7 +173,7 @@ def test_a_torn_tail_is_cut_and_the_next_start_finds_nothing_of_it() -> None:
 
 
 def test_how_much_of_a_torn_tail_was_cut_is_told_once() -> None:
-    """An operator may want to know; nothing of it had been promised."""
+    """An operator may want to know it, although nothing of it had been promised."""
     files, _ = a_small_log(is_idle=True)
     torn = copy_of(files)
     Damage(torn, segments(torn)[-1]).grow(b"a frame that power cut short")
@@ -199,11 +199,11 @@ def test_a_bad_frame_that_a_later_one_calls_durable_is_damage_and_names_file_and
 
     assert (refused.value.path, refused.value.offset) == (segment_path(2), bad.offset)
     assert "new member" in str(refused.value)
-    assert segments(files) == [segment_path(1), segment_path(2)]  # Refused before a byte was written.
+    assert segments(files) == [segment_path(1), segment_path(2)]  # The refusal came before a byte was written.
 
 
 def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -> None:
-    """Two frames of one sync may reach the disk in either order: neither was promised."""
+    """Two frames of one sync may reach the disk in either order, and neither was promised."""
     files = new_folder()
     log = opened(files, replace(SMALL_SEGMENTS, segment_bytes_max=1 << 20, frame_bytes_max=1024)).log
     synced(files, log, write(entry(1), term=1))
@@ -216,7 +216,7 @@ def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -
 
 
 def test_a_frame_of_another_segment_or_of_an_earlier_life_is_never_taken() -> None:
-    """That is what the salt is for (docs/reference/specification.md#43-frames)."""
+    """The salt prevents this (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     path = segments(files)[-1]
     foreign = files.read(segments(files)[1], HEADER_BYTES, 1 << 20)
@@ -237,7 +237,7 @@ def test_a_missing_segment_is_refused() -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_missing_last_segment_is_refused(lost: int) -> None:
-    """No other one continues it; but this member may have voted in it, and acknowledged entries."""
+    """No later segment proves it, but the member may have voted in it and acknowledged its entries."""
     files, _ = a_small_log(is_idle=True)
     newest = segments(files)[-lost:]
     for path in newest:
@@ -249,7 +249,7 @@ def test_a_missing_last_segment_is_refused(lost: int) -> None:
 
 
 def test_only_the_newest_segment_is_noted() -> None:
-    """One name, whatever was left behind: by a full disk, or by the crash before this start."""
+    """There is one note, even if a full disk or the crash before this start left an older one."""
     files, _ = a_small_log(is_idle=True)
     reached = len(segments(files))
     assert noted_segments(files, LOG) == [reached]
@@ -269,7 +269,7 @@ def test_only_the_newest_segment_is_noted() -> None:
 
 
 def test_a_log_of_which_nothing_is_noted_is_taken_as_it_is() -> None:
-    """An older build has written it."""
+    """Such a log was written by an older build."""
     files, pictures = a_small_log(is_idle=True)
     files.forget(note_path(LOG, len(segments(files))))
 
@@ -334,16 +334,16 @@ def test_a_segment_of_a_newer_format_is_refused_with_the_versions() -> None:
         (23, 0x7F, "follows batch"),  # The batch number.
         (31, 0x00, "is durable"),  # durable_batch, below what the segment continues after.
         (31, 0x7F, "is durable"),  # durable_batch, above its own batch.
-        (35, 0x0E, "flags"),  # Reset and replacement at once.
-        (39, 0x7F, "do not fit"),  # More entries than bytes.
-        (47, 0x00, "term falls"),  # The hard state's term.
-        (67, 0x7F, "replaced from"),  # Replace from far behind the end.
+        (35, 0x0E, "flags"),  # A reset and a replacement at once.
+        (39, 0x7F, "do not fit"),  # More entries than its bytes can hold.
+        (47, 0x00, "term falls"),  # The hard state's term is too low.
+        (67, 0x7F, "replaced from"),  # A replacement from far beyond the end.
     ],
 )
 def test_a_frame_with_a_right_checksum_and_impossible_content_is_refused(
     field_offset: int, value: int, reason: str
 ) -> None:
-    """Neither a torn write nor a failing disk makes a right checksum: such a log is not to be trusted at all."""
+    """Neither a torn write nor a failing disk makes a right checksum, so such a log cannot be trusted at all."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))

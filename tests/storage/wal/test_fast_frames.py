@@ -29,7 +29,7 @@ steps = st.lists(
 
 @pytest.fixture(params=[(16, 512), (2, 3)], ids=["many", "few"], autouse=True)
 def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How many frames are compared with each other at once: also so few that the logs of these tests have them."""
+    """Set how many frames are compared at once, also to so few that the logs of these tests have enough of them."""
     fewest, most = request.param
     with (
         mock.patch("storage.wal.fast_frames.ROWS_MIN", fewest),
@@ -70,7 +70,7 @@ def a_log(plan: list[str], segment_bytes_max: int) -> MemoryFiles:
 
 
 def found_by(files: MemoryFiles) -> Any:
-    """What recovery finds, or what it refuses."""
+    """The result of recovery, or its refusal."""
     try:
         recovered = recover_log(files, LOG, IDENTITY)
     except CorruptLog as error:
@@ -120,7 +120,7 @@ def test_recovery_finds_the_same_whether_plain_frames_are_read_in_runs_or_alone(
 def test_whatever_a_byte_says_in_the_middle_of_a_run_both_judge_it_alike(
     step: str, change: int, is_rechained: bool
 ) -> None:
-    """Every byte of a frame in turn; once as damage, once with all checksums behind it made right again."""
+    """Each byte of a frame is changed in turn: once as damage, once with all checksums after it corrected."""
     files = a_log(["vote"] * (step == "vote") + ["put, with a hint" if step == "vote" else step] * 6, 100_000)
     path = segments(files)[-1]
     content = files.edit(path)
@@ -141,7 +141,7 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
     """Make the checksums right, in the frames and of the frames before, and nothing else."""
     checksum = all_frames[0].previous_checksum
     for frame in all_frames:
-        if frame is not all_frames[-3]:  # What it says of the one before is one of the bytes to change.
+        if frame is not all_frames[-3]:  # Its checksum of the frame before is one of the changed bytes.
             content[frame.offset + 12 : frame.offset + 16] = CHECKSUM.pack(checksum)
         end = frame.end_offset - CHECKSUM.size
         checksum = google_crc32c.value(bytes(content[frame.offset : end]))
@@ -149,7 +149,7 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
 
 
 def test_a_run_ends_where_the_next_segment_continues() -> None:
-    """What follows that frame in the older file never counted."""
+    """Bytes that follow that frame in the older file never counted."""
     files = a_log(["put"] * 6, 100_000)
     path = segments(files)[-1]
     data = files.read(path, 0, files.size_bytes(path))

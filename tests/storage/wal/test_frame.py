@@ -1,4 +1,4 @@
-"""One frame: what goes in comes out, whatever is in it, and nothing else is taken for a frame.
+"""One frame: any content comes out as it went in, and no other bytes are taken for a frame.
 
 See docs/reference/specification.md#43-frames.
 """

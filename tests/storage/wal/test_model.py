@@ -18,8 +18,8 @@ WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, bal
 
 
 class LogAgainstAList(RuleBasedStateMachine):
-    """`model` is what the log must say; `durable` what it must say after a crash, or `flight` if a sync is under way:
-    the files of this test carry a submission out at once, and only its `done` waits.
+    """`model` is the state that the log must show; `durable` the one after a crash, or `flight` if a sync is open,
+    because the files of this test carry a submission out at once, and only its `done` waits.
 
     Entries at or below `committed` are never cut, as in Raft (docs/reference/specification.md#36-conflicts).
     """
@@ -31,7 +31,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         self.files = new_folder()
         self.storage = opened(self.files, self.limits)
         self.model: dict[int, Entry] = {}
-        self.start = 0  # Of the model: it knows of no entry at or below.
+        self.start = 0  # The model has no entry at or below this index.
         self.term = 0
         self.committed = 0
         self.done: list[BaseException | None] = []
@@ -57,7 +57,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is None)
     @rule()
     def start_sync(self) -> None:
-        """Operations run at once here; `done` waits."""
+        """Begin a sync: its operations run at once, and its `done` waits."""
         self.flight = (self.start, dict(self.model), self.term)
         self.done.clear()
         self.storage.log.sync(self.committed, self.done.append)
@@ -65,7 +65,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is not None)
     @rule()
     def finish_sync(self) -> None:
-        """Everything that was appended when it began is durable now."""
+        """End the sync: everything that was appended when it began is durable now."""
         assert self.flight is not None
         self.files.run()
         assert self.done == [None]
@@ -133,7 +133,7 @@ class LogAgainstAList(RuleBasedStateMachine):
             assert list(log.term_runs()) == runs
 
     def teardown(self) -> None:
-        """After everything: one more restart says the same."""
+        """At the end one more restart must show the same."""
         self.lose_power(0)
 
     def _append(self, first_index: int, sizes: list[int], rise: int, *, cut: bool) -> None:
@@ -149,7 +149,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
 
 class LogWrittenAheadAgainstAList(LogAgainstAList):
-    """Frames go where zeroes were."""
+    """The same with frames that are written over preallocated zeroes."""
 
     limits = WRITTEN_AHEAD
 

@@ -1,4 +1,4 @@
-"""Zeroes written behind a small frame: the next frames go into blocks that the file has already.
+"""Zeroes are written after a small frame, so the next frames go into blocks that the file already has.
 
 See docs/reference/specification.md#411-zeroes-written-ahead.
 """
@@ -19,7 +19,7 @@ from tests.storage.support.builders import LOG, Damage, entries, everything, new
 from tests.storage.support.memory_files import MemoryFiles
 
 AHEAD = StorageLimits(ballast_bytes=0, preallocate_bytes=4_096)
-PATH = f"{LOG}/{segment_name(2)}"  # The first one that a life after `initialize` writes.
+PATH = f"{LOG}/{segment_name(2)}"  # The first segment that is written after `initialize`.
 
 
 def large(index: int, size_bytes: int) -> Entry:
@@ -27,7 +27,7 @@ def large(index: int, size_bytes: int) -> Entry:
 
 
 def content_bytes(files: MemoryFiles) -> int:
-    """Of the segment without what was written ahead. No frame here ends with a zero byte."""
+    """The bytes of the segment without the zeroes written ahead. No frame here ends with a zero byte."""
     return len(files.read(PATH, 0, 1 << 20).rstrip(b"\0"))
 
 
@@ -88,7 +88,7 @@ def test_none_are_written_where_none_are_wanted() -> None:
 
 
 def test_zeroes_at_the_end_are_no_torn_tail() -> None:
-    """Nobody should be told that something was cut off at every start."""
+    """Otherwise every start would report that something was cut off."""
     files = new_folder()
     synced(files, opened(files, AHEAD).log, write(*entries(1, 3), term=1))
 
@@ -113,7 +113,7 @@ def test_a_frame_that_power_cut_short_among_zeroes_is_cut_and_told() -> None:
 
 
 def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() -> None:
-    """Not the end, for all that it looks like one."""
+    """It is not the end of the log, although it looks like one."""
     files = new_folder()
     log = opened(files, AHEAD).log
     ends = []
@@ -127,7 +127,7 @@ def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() ->
 
 
 def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again() -> None:
-    """Nor is the ballast given back for them: nobody is refused anything."""
+    """The ballast is not given back for them, and no write is refused."""
     files = new_folder()
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
@@ -152,7 +152,7 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
     files.refuse = lambda operation: _no_space_for(operation, 0) if "ballast" in files.names("") else None
-    synced(files, log, write(large(1, 1_000), term=1))  # Finds no room: the ballast goes, and a new segment begins.
+    synced(files, log, write(large(1, 1_000), term=1))  # There is no room: the ballast goes, a new segment begins.
     synced(files, log, write(*entries(2, 2)))
 
     assert log.is_disk_full
@@ -162,7 +162,7 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
 
 
 def _short_write(files: MemoryFiles, operation: Operation, bytes_max: int) -> OSError | None:
-    """A disk takes what fits before it says that it is full."""
+    """A write to a full disk writes the bytes that fit before it fails."""
     error = _no_space_for(operation, bytes_max)
     if error is not None and isinstance(operation, Write):
         Damage(files, operation.path).grow(b"".join(operation.buffers)[:bytes_max])

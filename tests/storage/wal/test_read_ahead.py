@@ -1,4 +1,4 @@
-"""Frames fetched many at a time against the same frames fetched one by one: what is read, and what is refused."""
+"""Fetching many frames at a time gives the same reads and the same refusals as fetching them one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["rows_together"]
 
 Answer = list[Entry] | tuple[str, int] | str
 MANY = 1 << 40
-FRAMES = 20  # In as many segments of SMALL_SEGMENTS and one more; the cost of the test grows with their square.
+FRAMES = 20  # SMALL_SEGMENTS has one segment per frame and one more; the test's cost grows with their square.
 
 
 def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
@@ -57,7 +57,7 @@ def answer_of(read: Callable[[], list[Entry]]) -> Answer:
 
 
 def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """What one read after the other says, each from where the one before ended."""
+    """The answers of reads that each begin where the one before ended."""
     answers: list[Answer] = []
     while first_index <= last_index:
         answers.append(answer_of(lambda first=first_index: log.read(first, last_index, bytes_max)))  # type: ignore[misc]
@@ -69,7 +69,7 @@ def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[
 
 
 def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """The same from a log that fetches and parses no more than the frame which is asked for."""
+    """The same answers from a log that fetches and parses only the frame that is asked for."""
     with (
         mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 0),
         mock.patch("storage.wal.frame_reading.read_single_entry_frames", return_value=[]),
@@ -79,7 +79,7 @@ def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max
 
 @settings(deadline=None, max_examples=60)
 @given(
-    plan=steps.map(lambda plan: [step for step in plan if step != "reset"]),  # It takes a snapshot to open one again.
+    plan=steps.map(lambda plan: [step for step in plan if step != "reset"]),  # To open one again needs a snapshot.
     segment_bytes_max=st.sampled_from([400, 1000, 100_000]),
     ahead_bytes_max=st.sampled_from([100, 300, READ_AHEAD_BYTES_MAX]),
     bytes_max=st.sampled_from([1, 100, 500, MANY]),
@@ -111,14 +111,14 @@ def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by
 @pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
 @pytest.mark.parametrize("bytes_max", [1, 80, 200, 1000, MANY])
 def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: StorageLimits, bytes_max: int) -> None:
-    """Each frame in turn, damaged in memory of the disk or out of its reach."""
+    """Each frame in turn has a flipped byte or an unreadable one."""
     files, log = a_log_of_puts(FRAMES, limits)
     twin_files, twin = a_log_of_puts(FRAMES, limits)
     places = [(path, frame) for path in segments(files)[1:] for frame in frames(files, path) if frame.table]
     assert len(places) == FRAMES
     for path, frame in places:
         for damage in (flipped, unreadable):
-            log._cached = twin._cached = None  # What was read before the damage would hide it.
+            log._cached = twin._cached = None  # A frame cached before would hide the damage.
             with damage(files, path, frame.offset + 50), damage(twin_files, path, frame.offset + 50):
                 ahead = walked(log, 1, FRAMES, bytes_max)
                 assert ahead == walked_frame_by_frame(twin, 1, FRAMES, bytes_max)
@@ -131,7 +131,7 @@ def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: S
 
 @contextmanager
 def flipped(files: MemoryFiles, path: str, at: int) -> Iterator[None]:
-    """A byte of a file is another one."""
+    """In this block a byte of a file is changed."""
     Damage(files, path).flip(at)
     yield
     Damage(files, path).flip(at)
@@ -151,7 +151,7 @@ def unreadable(files: MemoryFiles, path: str, at: int) -> AbstractContextManager
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 20_000, MANY])
 def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> None:
-    """A thousand entries, of which the first 900 are wanted; each fetch within the bound or one frame."""
+    """The first 900 of a thousand entries are read; each fetch stays within the bound or is one frame."""
     files, log = a_log_of_puts(1000)
     by_index = {frame.first_index: frame for frame in frames(files, segments(files)[-1]) if frame.table}
 
@@ -162,7 +162,7 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
         found = log.read(1, 900, bytes_max)
     fetched = [call.args for call in read.call_args_list]
 
-    needed = by_index[min(found[-1].index + 1, 900)]  # One more, to see that it is too much.
+    needed = by_index[min(found[-1].index + 1, 900)]  # One more frame, which shows that the bound is reached.
     assert max(offset + length for _, offset, length in fetched) <= needed.end_offset
     assert max(length for _, _, length in fetched) <= 10_000
     if bytes_max == MANY:
@@ -171,14 +171,14 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
 
 
 def test_many_small_entries_to_a_frame_count_for_more_than_their_bytes() -> None:
-    """An entry without payload is 13 bytes of a frame and 32 of a bound: no frame behind the bound is fetched."""
+    """An entry without payload has 13 bytes in a frame and counts 32, so no frame beyond the bound is fetched."""
     files = new_folder()
     log = opened(files).log
     for first in range(1, 200, 20):
         synced(files, log, write(*(entry(index, payload=b"") for index in range(first, first + 20)), term=1))
     ends = [frame.end_offset for frame in frames(files, segments(files)[-1]) if frame.table]
     for bytes_max in range(0, 200 * 32, 100):
-        log.read(200, 200, 1)  # So that the cache is no help.
+        log.read(200, 200, 1)  # So that the cache does not help.
         with mock.patch.object(files, "read", wraps=files.read) as read:
             found = log.read(1, 200, bytes_max)
         fetched_to = max(offset + length for _, offset, length in (call.args for call in read.call_args_list))
@@ -199,7 +199,7 @@ def test_a_slow_reader_walks_through_a_large_frame_that_is_fetched_once() -> Non
 @pytest.mark.parametrize("change", [1, 2, 0x80])
 @pytest.mark.parametrize("has_hint", [False, True])
 def test_whatever_a_byte_says_under_a_right_checksum_both_judge_it_alike(has_hint: bool, change: int) -> None:
-    """Every byte of a frame in turn; with a hint it holds a hard state."""
+    """Each byte of a frame is changed in turn; with a hint the frame contains a hard state."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(term=1, voted_for="n1"))
@@ -233,7 +233,7 @@ def test_a_frame_in_the_place_of_another_is_damage() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_it_is_damage(count: int) -> None:
-    """A misdirected write: the checksum is right and so is the index. Only the term tells."""
+    """After a misdirected write the checksum and the index are right. Only the term shows the damage."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
@@ -253,7 +253,7 @@ def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_
 
 
 def test_a_frame_with_fewer_entries_in_the_place_of_another_is_damage() -> None:
-    """As long, with the same first index and term: the entries behind its end would be read from nowhere."""
+    """It has the same length, first index and term, so entries after its last one would be read from other bytes."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
@@ -285,7 +285,7 @@ def test_a_frame_with_a_right_checksum_and_impossible_content_is_damage_when_it_
     path = segments(files)[-1]
     frame = frames(files, path)[-1]
     damage = Damage(files, path)
-    damage.set_byte(frame.payloads_offset - 1, 99)  # A kind of entry that there is not.
+    damage.set_byte(frame.payloads_offset - 1, 99)  # A kind of entry that does not exist.
     damage.fix_checksum(frame.offset, frame.end_offset)
 
     with pytest.raises(CorruptLog) as refused:

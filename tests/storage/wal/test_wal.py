@@ -31,7 +31,7 @@ def test_a_new_log_is_empty_and_is_a_log_store() -> None:
     log: LogStore = opened(new_folder()).log
 
     assert (log.first_index, log.last_index, log.term_runs()) == (1, 0, ())
-    assert not log.has_unproven_batch  # Its only frame is proven by the segment's name.
+    assert not log.has_unproven_batch  # The segment's name proves its only frame.
     assert log.size_bytes > 0
 
 
@@ -49,7 +49,7 @@ def test_what_was_synced_is_there_after_a_restart() -> None:
 
 
 def test_one_sync_makes_one_frame_of_all_that_gathered() -> None:
-    """A frame is what one sync made durable (docs/reference/specification.md#43-frames)."""
+    """A frame contains all that one sync makes durable (docs/reference/specification.md#43-frames)."""
     files = new_folder()
     log = opened(files).log
     before = len(files.operations)
@@ -170,13 +170,13 @@ def test_the_commit_hint_is_never_above_what_is_durable() -> None:
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1), hint=3)
 
-    assert log.hard_state.commit_index == 0  # None of the three was durable when the frame was written.
+    assert log.hard_state.commit_index == 0  # No entry was durable when the frame was written.
     synced(files, log, write(*entries(4, 5)), hint=5)
     assert log.hard_state.commit_index == 3
 
 
 def test_an_idle_log_proves_its_last_frame_with_an_empty_one() -> None:
-    """So that damage to the last real frame is found too.
+    """Then damage to the last real frame is found, too.
 
     See docs/reference/specification.md#49-proof-of-the-last-frame.
     """
@@ -221,7 +221,7 @@ def test_a_frame_larger_than_a_segment_gets_one_of_its_own() -> None:
 
 
 def test_a_sync_larger_than_a_frame_may_be_becomes_several_frames_with_the_cut_in_the_first() -> None:
-    """The truncation is on disk first, across frames too (docs/reference/specification.md#34-cut-and-replacement)."""
+    """The cut is on disk first, also across frames (docs/reference/specification.md#34-cut-and-replacement)."""
     files = new_folder()
     limits = replace(LIMITS, frame_bytes_max=1024)
     log = opened(files, limits).log
@@ -248,7 +248,7 @@ def test_no_batch_number_is_used_twice_even_if_a_crash_took_its_frame() -> None:
     opened(files)
 
     first = frames(files, segments(files)[-1])[0]
-    assert (first.batch, first.durable_batch) == (seen + 1, seen - 1)  # The last one was copied, under a new number.
+    assert (first.batch, first.durable_batch) == (seen + 1, seen - 1)  # The last frame was copied, with a new number.
 
 
 def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
@@ -268,7 +268,7 @@ def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
 
 
 def test_a_write_that_breaks_the_rules_of_a_log_is_a_bug_of_the_caller() -> None:
-    """No gap, terms never fall, none above the hard state's, a vote never changes.
+    """The rules: no gap, no falling term, no term above the hard state's, and no changed vote.
 
     See docs/reference/specification.md#46-order-of-entries.
     """
@@ -333,7 +333,7 @@ def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() 
 
 
 def test_a_snapshot_that_meets_the_full_disk_at_the_same_moment_takes_no_chance_from_the_log() -> None:
-    """Both were under way when the room was gone: the first to be told gives the ballast back, for both."""
+    """Both were open when the room was used up. The first end that is reported gives the ballast back, for both."""
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=5000))
     synced(files, storage.log, write(*entries(1, 3), term=1))
@@ -372,7 +372,7 @@ def test_a_log_that_was_told_of_a_full_disk_finds_room_again_and_may_give_it_bac
 
 
 def test_looking_for_room_takes_none_from_a_sync_that_comes_meanwhile() -> None:
-    """The search fills the disk for a moment; a sync that is submitted then is tried again once it is over."""
+    """The search fills the disk for a moment. A sync that is submitted then is tried again after the search."""
     files = new_folder()
     log = opened(files, StorageLimits(ballast_bytes=5000)).log
     files.refuse = lambda operation: _no_space(operation) if "ballast" in files.names("") else None
@@ -404,7 +404,7 @@ def _no_space(operation: Operation) -> OSError | None:
 
 
 def test_a_frame_in_the_place_of_another_in_a_later_segment_is_not_taken_for_it() -> None:
-    """The frame read last is kept by its place. What replaces it may be as long, and as far in its own segment."""
+    """The last read frame is cached by its place. Its replacement may have the same length and offset in a segment."""
     files = new_folder()
     log = opened(files, StorageLimits(segment_bytes_max=256, ballast_bytes=0)).log
     for index, payload in enumerate((b"a" * 60, b"b" * 60, b"c" * 60), start=1):
