@@ -1,4 +1,4 @@
-"""What every test trusts: that it tests this checkout, not a package of that name from elsewhere."""
+"""Every test relies on this: it tests this checkout, not a package of the same name from elsewhere."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> N
 
 
 def test_a_link_between_pages_is_resolved_from_the_page_that_has_it() -> None:
-    """Also one within a page, and one to a folder above."""
+    """This includes a link within a page, and one to a folder above."""
     page = ROOT / "docs" / "reference" / "specification.md"
     text = "[a](../glossary.md) [b](#35-recovery) [c](semantics.md#reads) [d](https://example.org/x.md#y)\n[e](#35-recover)"
 
@@ -170,7 +170,7 @@ def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
 
 
 def test_the_index_of_decisions_has_each_record_with_its_date_and_title() -> None:
-    """In the order of their numbers."""
+    """The records are listed in the order of their numbers."""
     folder = ROOT / "docs" / "adr"
     heads = []
     for path in sorted(folder.glob("0*.md")):

@@ -1,4 +1,4 @@
-"""What the README shows is run."""
+"""The README's example is run, and its commands, options and map are compared with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command costs is measured from outside, and a command that costs too much is ended."""
+"""The cost of a command is measured from outside, and a command that costs too much is ended."""
 
 from __future__ import annotations
 

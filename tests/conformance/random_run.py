@@ -1,6 +1,6 @@
 """A run of a few cores in which anything may happen: loss, delay, repetition, crashes, slow disks, snapshots.
 
-One seed is one run. What must hold always is checked after every step (Raft Figure 3).
+One seed is one run. Every invariant is checked after every step (Raft Figure 3).
 
 See docs/reference/specification.md#3-order-of-durability.
 """

@@ -66,7 +66,7 @@ def test_put_get_delete_and_their_exit_codes(run: Run) -> None:
 
 
 def test_bytes_that_are_no_text_travel_as_base64(run: Run) -> None:
-    """In both directions; `--raw` gives them as they are."""
+    """Arguments and output use base64; `--raw` gives the bytes as they are."""
     assert run("put", "base64:/wA=", "base64:AAH/").exit_code == 0
 
     assert run("get", "base64:/wA=").stdout == "base64:AAH/\n"

@@ -1,4 +1,4 @@
-"""What a command says of an error that its work raises: a line on stderr, and an exit status."""
+"""A command reports an error of its work by a line on stderr and an exit status."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def test_what_is_refused_is_told_in_its_place_and_the_others_go_on(client:
 
 
 async def test_an_atomic_bulk_is_one_change_or_none(client: Client) -> None:
-    """One transaction: its bounds hold, and its error is raised."""
+    """The bulk is one transaction, so a transaction's bounds hold, and its error is raised."""
     results = await client.put_many({"a": "1", "b": "2"}, atomic=True)
     assert results == [PutResult(2), PutResult(2)]
 

@@ -318,7 +318,7 @@ async def test_without_a_session_one_round_trip_is_saved_and_nothing_is_retried(
 
 
 async def test_on_a_cluster_the_client_finds_the_leader_and_asks_members_by_name(tmp_path: Path) -> None:
-    """It is given one address; the others it learns."""
+    """The client is given one address, and learns the others."""
     ports = free_ports(6)
     members = tuple(Member(f"s{i}", f"127.0.0.1:{ports[i]}", f"127.0.0.1:{ports[i + 3]}") for i in range(3))
     async with trio.open_nursery() as nursery:

@@ -117,7 +117,7 @@ def test_a_silent_leader_is_left_after_the_attempt_timeout() -> None:
 
 
 def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> None:
-    """What a member owes is remembered beyond the deadline of the call, else nobody would ever leave it."""
+    """Open requests are remembered beyond their calls' deadlines; otherwise the client would never leave the member."""
     world = a_world()
     world["s1"].is_silent = True
     for _ in range(4):
@@ -228,7 +228,7 @@ def test_not_leader_with_a_hint_leads_straight_there() -> None:
 
 
 def test_two_members_that_name_each_other_are_not_asked_without_end() -> None:
-    """After a few `NotLeader` in a row the client pauses before each further attempt."""
+    """After a few wrong answers in a row the client pauses."""
     world = a_world()
     for member in world.members.values():
         member.leader_id = "s2" if member.node_id == "s1" else "s1"

@@ -58,7 +58,7 @@ def test_a_head_is_in_its_shortest_form(number: int) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["push", "end", "due", "shrink"]), st.integers(0, 50)), max_size=120))
 def test_a_timeline_is_a_heap_of_what_is_open(steps: list[tuple[str, int]]) -> None:
-    """Whatever the order of moments: the same calls come up, in the same order, as from a plain heap."""
+    """For any order of moments the same calls come up, in the same order, as from a plain heap."""
     timeline, heap, calls = DeadlineQueue(), list[tuple[int, int]](), list[Call]()
     now = 0
     for what, number in steps:

@@ -161,7 +161,7 @@ def test_any_bytes_survive_as_text(data: bytes) -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=60))
 def test_numbers_are_acknowledged_only_without_a_gap(choices: list[int]) -> None:
-    """No number up to the floor is open, and no number is used that is more than `open_max` above it."""
+    """The floor is the greatest number up to which nothing is open; no number is more than `open_max` above it."""
     numbers = RequestSequence(open_max=5)
     open_numbers: list[int] = []
     for choice in choices:

@@ -156,7 +156,7 @@ def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(q
 
 @pytest.mark.timeout(60)
 async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Path) -> None:
-    """With its real timer: never early, and a quarter of a second late at most, apart from the load of this machine."""
+    """With its real timer it ends never early, and at most a quarter of a second late, unless the machine is busy."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         sent_at = trio.current_time()
         lease = await store.lease_grant(1)

@@ -435,7 +435,7 @@ class Interrupting(Agreed):
 async def test_a_replacement_that_was_interrupted_anywhere_is_finished_by_the_same_call(
     old_id: str, at: int, is_lost: bool
 ) -> None:
-    """Of a voter (s2) and of a learner (s3)."""
+    """The replaced member is a voter (s2) or a learner (s3)."""
     members = Interrupting(Configuration((new("s1"), new("s2")), (), (new("s3"),)), at, is_lost=is_lost)
 
     with pytest.raises(Interrupted):

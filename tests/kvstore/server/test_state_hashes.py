@@ -314,7 +314,7 @@ def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Clust
 def test_an_answer_to_others_looks_at_no_flood_that_waits_for_its_slice(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that ends costs no work for other connections' floods. Each slice takes up the next few requests."""
+    """However many connections flood, answers to others do not look at them. Each slice serves the next few in turn."""
     flooding = [Paced(cluster, number) for number in range(1, 31)]
     service, page = flooding[0].service, frame(encode_request(5, read_log_request(1, 0)))
     for client in flooding:

@@ -249,7 +249,7 @@ def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any],
 
 
 def test_nested_items_up_to_the_depth_of_frames_are_answered() -> None:
-    """What admission lets in, apply can decode: its depth bound is the greater one."""
+    """Apply can decode everything that admission accepts, because its depth bound is greater."""
     item: Any = 1
     for _ in range(DEPTH_MAX - 2):
         item = [item]

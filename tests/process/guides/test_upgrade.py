@@ -78,7 +78,7 @@ async def run(line: str, cluster: ServerCluster, build: Path) -> subprocess.Comp
 
 
 async def levels(client: Client) -> dict[str, tuple[int, int]]:
-    """Of each member: the level in force, and the highest that its build knows."""
+    """For each member: the level in force, and the highest level that its build knows."""
     found = await client.cluster_status()
     return {
         node_id: (status.feature_level, status.feature_level_max)

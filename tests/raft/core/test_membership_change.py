@@ -70,7 +70,7 @@ def test_a_store_of_one_grows_to_three_and_to_five_and_shrinks_again() -> None:
     assert not group["s1"].core.is_changing
 
 
-# In force on append, and rolled back
+# A configuration is in force on append, and may be rolled back
 
 
 def test_a_configuration_is_in_force_as_soon_as_its_entry_is_in_the_log() -> None:

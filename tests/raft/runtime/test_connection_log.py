@@ -1,4 +1,4 @@
-"""What the log says of connections: words for people, and for machines an event with its fields."""
+"""The log of connections: words for people, and an event with its fields for machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture that is given up is closed: its machine stops keeping old rows for it (raft.StateSnapshot)."""
+"""A picture that is given up is closed: its machine stops saving old values for it (raft.StateSnapshot)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def names(member: OneNode) -> list[str]:
 
 
 def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
-    """Like `a_member_behind_the_log`, but the leader keeps a long log, and the member has lost the log on its disk."""
+    """Like `a_member_behind_the_log`, for a world that keeps a long log: here the leader's log is cut by hand."""
     leader = world.elect()
     lagging = world.followers()[0]
     world.cut_off = {lagging.node_id}
@@ -275,7 +275,7 @@ def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_
 
 
 def test_a_crash_amid_a_transfer_loses_nothing() -> None:
-    """What the member had before is as it was; it gets the snapshot from the beginning."""
+    """The member's old state is unchanged, and it gets the snapshot from the beginning."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     cut_after(world, 8)

@@ -382,7 +382,7 @@ def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
 
 
 def step(watch: LeaderChecker, now: int, leader: RaftCore, *, syncs: bool = True, is_disk_full: bool = False) -> None:
-    """It is told the time, hears s2, and does something."""
+    """One step: the leader is told the time, hears s2, and does something."""
     watch.ticked(leader, now)
     watch.received(leader, "s2", accepted(), now)
     watch.step_is_over(leader, syncs=syncs, is_disk_full=is_disk_full)

@@ -42,7 +42,7 @@ class Noticed:
         return Entry(self.index + behind, self.term + term, EntryKind.NO_OP, b"")
 
     def says(self, name: str, message: AppendEntries | None = None, **fields: int) -> None:
-        """It says so in the step in which it was handed `message`."""
+        """The follower reports the event in the step in which it gets `message`."""
         checker = self.stage.checker(self.follower)._notices
         if message is not None:
             checker.received(message)

@@ -201,8 +201,8 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
 
 
 def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
-    """`writev` may write only a part. The rest is not in the log until it is written again, and a member that claims it
-    before is caught."""
+    """`writev` may write only a part. Such a part does not count for the log until all is written again: until then
+    `is_synced` says no."""
     image = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder(""), *a_synced_file(b"old"))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)

@@ -240,7 +240,7 @@ def test_a_folder_whose_lock_file_was_deleted_is_still_held_by_one(tmp_path: Pat
     holder = holder_of(tmp_path)
 
     assert holder is not None
-    assert not (tmp_path / "LOCK").exists()  # Who was refused has changed nothing.
+    assert not (tmp_path / "LOCK").exists()  # The refused open has changed nothing.
     held.close()
     assert holder_of(tmp_path) is None
     open_data_folder(tmp_path).close()
