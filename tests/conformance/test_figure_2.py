@@ -276,7 +276,7 @@ def test_candidates_follow_a_leader_of_their_term() -> None:
 
 
 def test_candidates_whose_time_is_over_start_anew() -> None:
-    """If election timeout elapses: start new election. It begins with a pre-vote; its timeout runs from the asking on."""
+    """If election timeout elapses: start new election, with a pre-vote first. The timeout runs from the asking on."""
     candidate = a_candidate(term=2)
     candidate.persist()
 
