@@ -107,7 +107,7 @@ def test_faults_that_need_nothing_are_available_everywhere() -> None:
 
 
 def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_not(tmp_path: Path) -> None:
-    """A jump of its holder's clock may break a lease. A run always says that it leaves the fault out, and why."""
+    """A promise lasts by its member's own clock, so a jump may break it. The run says what it leaves out, and why."""
     _, without = usable_faults("clock-jump", lease_reads=False)
     assert without.unavailable == {}
     with pytest.raises(BadInput, match="leaders read by lease"):

@@ -125,7 +125,7 @@ def reading_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """An entry is applied although it is committed but not durable on this member.
+    """An entry is applied as soon as it is committed, even if it is not durable on this member.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """

@@ -67,7 +67,7 @@ def run_script(script: str, folder: Path, commands: Path) -> str:
 
 
 def missing_line(wanted: str, said: str) -> str | None:
-    """The first line of `wanted` that `said` lacks; `said` may have others in between. Any white space is equal."""
+    """The first line of `wanted` that `said` lacks in this order; others may be between. All white space is equal."""
     lines = iter([line.split() for line in said.splitlines()])
     for line in wanted.splitlines():
         if line.split() not in lines:

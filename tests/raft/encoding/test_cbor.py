@@ -98,7 +98,7 @@ def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) ->
 @example(item=b"x" * 100_000)
 @example(item=["x" * 70_000, b"y" * 70_000, [1] * 20_000])
 def test_what_is_allowed_comes_back_equal_and_of_the_same_types(item: Any) -> None:
-    """This holds for the reused decoder (small bodies) and for the one that decodes in place (large ones)."""
+    """The decoder is reused, so items of all sizes go through the same one, one after the other."""
     assert repr(decode_item(encode_item(item))) == repr(item)
 
 
@@ -110,7 +110,7 @@ def test_bytes_after_the_item_are_an_error(item: Any, tail: bytes) -> None:
 
 
 def test_bytes_after_a_large_item_are_an_error() -> None:
-    """They are an error also above the size from which bodies are decoded in place."""
+    """This holds for a large body, too, and the error says how many bytes there are."""
     with pytest.raises(ProtocolError, match="1 bytes after"):
         decode_item(encode_item(b"x" * 100_000) + b"\x00")
 

@@ -97,7 +97,7 @@ def test_a_lone_member_and_one_that_leads_no_more_may_be_alone() -> None:
 
 
 def test_answers_of_another_term_are_no_sign_of_life() -> None:
-    """They answer a leader of an earlier term."""
+    """They answer the leader of another term."""
     watch = a_leader(peers=2)
     watch.received(core(), "s2", accepted(term=2), 50)
 

@@ -157,7 +157,7 @@ def test_a_long_history_without_revisions_is_decided() -> None:
 
 
 def test_across_clocks_only_what_is_impossible_on_the_widened_axis_is_a_violation() -> None:
-    """A key that the clocks' error bounds neither let prove nor refute is undecided, never green.
+    """If a key is neither proven nor refuted with the clocks' error bounds, it is undecided, never green.
 
     See docs/reference/specification.md#107-clocks.
     """

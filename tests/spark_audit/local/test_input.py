@@ -62,7 +62,7 @@ _changes = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_changes, min_size=1, max_size=20))
 def test_columns_and_rows_break_the_same_rules(changes: list[Row]) -> None:
-    """If the types are right, the check of columns finds the same faults as that of rows, with the same words."""
+    """If the types are right, the check of columns finds exactly the faults that the check of rows finds."""
     rows = [_put(op_id=number, **{"output": {"found": True}, **change}) if "op_id" not in change else _put(**change)
             for number, change in enumerate(changes)]  # fmt: skip
     table = pa.Table.from_pylist(rows, schema=schema(names_coded=False))

@@ -272,7 +272,7 @@ def test_a_page_that_finds_no_room_leaves_the_one_before_it_and_no_half(tmp_path
 
 
 def test_a_full_disk_is_told_after_the_verdict_which_stands(tmp_path: Path) -> None:
-    """The result of minutes of work is not lost because the page cannot be written."""
+    """Minutes of work are not lost if the page cannot be written."""
     history = write_lines(tmp_path / "rows.jsonl", generate(Shape(operations=100), 1))
 
     with _files_of_at_most(4_096):
