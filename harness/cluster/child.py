@@ -2,9 +2,9 @@
 
 It makes sure that this process ends with the harness, and then runs `hwm` in the same process. On Linux the kernel
 sends SIGKILL, even to a stopped process, when the thread that started the process ends. On other systems a thread of
-this process notices that the parent has changed. The harness uses no `preexec_fn`, which is unsafe in a program with
-threads. The harness also starts no process between itself and the member, because it would then know the id of that
-process instead of the member's.
+this process checks the id of its parent process, and ends this process once the parent is no longer the harness. The
+harness uses no `preexec_fn`, which is unsafe in a program with threads. The harness also starts no process between
+itself and the member, because it would then know the id of that process instead of the member's.
 """
 
 from __future__ import annotations

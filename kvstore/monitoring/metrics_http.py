@@ -286,7 +286,7 @@ class MetricsServer:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the three pages until cancelled; closes the listeners."""
+        """Serve the three pages until cancelled, then close the listeners."""
         assert self._driver is not None
         assert self._service is not None
         assert self._machine is not None

@@ -214,7 +214,7 @@ def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes
 
 
 def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
-    """Encode the rows in two halves, because not all their integers have the same size. This is rare within a
-    connection."""
+    """Encode the two halves of the rows separately, because their integers differ in size. A half is divided again
+    until all its integers have one size. Such rows are rare within a connection."""
     half = len(ids) // 2
     return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])

@@ -2,7 +2,7 @@
 
 A pin is the incarnation id that this node has recorded for a peer. It is durable before any message from that peer is
 used. A member that comes back with another incarnation has lost its disk and forgotten its votes, so it is refused.
-Only a new member with a new id can replace it. If the configuration names another incarnation of the peer than the pin,
+Only a new member with a new id can replace it. If the configuration and the pin name different incarnations of a peer,
 the configuration decides, because the whole cluster has agreed on it.
 
 See docs/reference/specification.md#13-incarnations-and-pins.

@@ -25,8 +25,8 @@ from spark_audit.store.unknown_writes import Branch, UnknownWrite
 Row: TypeAlias = Mapping[str, Any]
 Marks: TypeAlias = frozenset[Any]  # A set of keys, or, in a wide search, of numbers of parts (`UnknownWrite.part`).
 
-# One search may repeat at most this many steps of the replay, which takes a few seconds. Histories of real runs need
-# some hundreds.
+# One search may repeat at most this many steps of the replay. Repeating them all takes a few seconds. Histories of real
+# runs need some hundreds.
 STEPS_AGAIN_MAX = 200_000
 
 

@@ -37,7 +37,7 @@ def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> lis
 
 
 def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]:
-    """Yield the alternative ranges of a write, above `floor`."""
+    """Yield the parts of the write's alternative ranges that lie above `floor`."""
     for low, high in write.also:
         if high > floor:
             yield max(low, floor + 1), high

@@ -175,7 +175,7 @@ def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_
     leader.propose("acknowledged")
     leader.persist()
     leader.step("s2", accepted(1, 2))
-    assert leader.core.commit_index == 2  # A client is told. Then the leader dies; s2 has not heard of the mark.
+    assert leader.core.commit_index == 2  # A client is told. Then the leader dies; s2 does not know the new mark.
     kept_by_s2 = [1] if cut_to_the_mark else [1, 1]
 
     cluster = Cluster({"s1": [1, 1], "s2": kept_by_s2, "s3": [1]}, term=1, commit_index=1)

@@ -164,7 +164,8 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
 
 
 async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_tell_it_so(tmp_path: Path) -> None:
-    """A member that never met the old folder might count a vote of the new one.
+    """A member that never heard of the old folder accepts the new one. So it might count a second vote of one member in
+    one term.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

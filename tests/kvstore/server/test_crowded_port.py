@@ -169,7 +169,7 @@ async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = connection_places.RESERVED_TICKS_MAX
-    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # So that a slow machine changes nothing.
+    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # A slow machine is no time-out.
     async with serving(tmp_path, ServiceLimits(connections_max=1)) as member:
         async with Client([member.client_address]) as client:
             await client.put("big", bytes(MIB - 100))

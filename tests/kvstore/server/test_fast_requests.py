@@ -1,4 +1,5 @@
-"""Requests that come in one read, most of them by the hot path, are answered as if each had come alone."""
+"""Requests that arrive together get the same responses as requests that arrive one by one. Most of them take the fast
+path."""
 
 from __future__ import annotations
 

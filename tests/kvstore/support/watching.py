@@ -34,7 +34,7 @@ from tests.kvstore.support.machine_fixture import Fed
 
 @dataclass
 class Seen:
-    """The messages that one watch was sent."""
+    """The messages that were sent to one watch."""
 
     messages: list[WatchMessage] = field(default_factory=list)
     revisions: list[int] = field(default_factory=list)  # Of the messages.

@@ -50,7 +50,8 @@ def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() ->
 
 
 def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
-    """Thesis §4.1: it joins with an empty log and the others' configuration, and later gets one that contains it."""
+    """Thesis §4.1: a new member starts with an empty log and a configuration of the others only. Later it receives a
+    configuration that includes it."""
     s9 = Bench("s9", configuration=configuration_of("s1", "s2"))
 
     for _ in range(3):

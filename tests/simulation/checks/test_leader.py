@@ -374,7 +374,7 @@ PATIENCE_NS = 180  # Two election time-outs.
 
 
 def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
-    """The core of a leader of three that has one entry, and may be handing over."""
+    """The core of a leader of three members, with one entry. If `successor_id` is given, it is handing over."""
     seen = SimpleNamespace(term=1, role=Role.LEADER, successor_id=successor_id, last_index=last_index)
     seen.configuration = SimpleNamespace(voter_ids=("s1", "s2", "s3"))
     seen.peers_status = lambda: [SimpleNamespace(peer_id="s2", match_index=1)]

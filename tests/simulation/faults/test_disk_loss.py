@@ -111,7 +111,8 @@ def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
 
 
 def test_nobody_is_made_anew_whom_a_member_has_never_met() -> None:
-    """They would take it for a new member, as its `--bootstrap` claims; then that option is the operator's mistake."""
+    """A member that never met the lost folder would take the new folder for that of a new member, as `--bootstrap`
+    claims. To give this option would be a mistake of the operator, and is no fault to simulate."""
     stage = Stage()
     assert stage.world.disk_loss._is_known_to_all(stage.follower)
 

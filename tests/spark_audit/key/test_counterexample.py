@@ -1,6 +1,6 @@
 """Every fault that can be put into a true history is found, and shown in a few operations.
 
-`HWM_AUDIT_HISTORIES=200` looks at as many histories of each shape; `make test` at one.
+With `HWM_AUDIT_HISTORIES=200` these tests check 200 histories of each shape; `make test` checks one.
 """
 
 from __future__ import annotations

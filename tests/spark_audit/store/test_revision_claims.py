@@ -1,4 +1,4 @@
-"""Revisions of unknown writes, shown by responses or not, are compared with all other keys of the run."""
+"""The revision of an unknown write must fit the operations on all other keys, shown by a response or not."""
 
 from __future__ import annotations
 

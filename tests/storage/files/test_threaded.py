@@ -304,7 +304,7 @@ def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
 def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max: int) -> None:
-    """A write may be short: anywhere, also between two buffers."""
+    """A short write may stop anywhere, even between two buffers."""
     path = tmp_path / "x"
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
 
