@@ -565,11 +565,13 @@ class WatchHub:
             self._revision = self._history.first_revision - 1
         oldest = self._number
         for watcher, number in list(self._cursors()):
+            # A cursor may stand within a revision of which the watch was sent everything that it needs.
+            has_dropped = watcher.next_revision < self._history.first_revision
             if number is None:
-                lost = is_lost and watcher.next_revision < self._history.first_revision
+                lost = is_lost and has_dropped
             else:
-                lost = number < first_number
-                oldest = oldest if lost else min(oldest, number)
+                lost = number < first_number and has_dropped
+                oldest = oldest if lost else min(oldest, max(number, first_number))
             if lost:
                 self._cancel(watcher, CancelReason.COMPACTED)
         self._oldest = oldest
@@ -578,7 +580,7 @@ class WatchHub:
             self._cohorts.clear()
             for watcher, number in places.items():
                 assert number is not None
-                self._cohorts.add(watcher, number)
+                self._cohorts.add(watcher, max(number, first_number))
         if is_lost:
             self._clear_lost_groups()
 
@@ -611,12 +613,15 @@ class WatchHub:
                 places.append((watcher, revision, 0))
             elif number >= self._whole_number:
                 places.append((watcher, self._revision + 1, 0))
-            elif number < old.first_number:
+            elif number < old.first_number and watcher.next_revision < old.first_revision:
                 self._cancel(watcher, CancelReason.COMPACTED)
-            else:
+            elif watcher.is_within:
                 revision = old.revision_of(number)
-                skipped = number - old.number_from(revision) if watcher.is_within else 0
-                places.append((watcher, revision, skipped))
+                places.append((watcher, revision, number - old.number_from(revision)))
+            else:  # The cursor may stand within a revision of which the watch was sent everything that it needs.
+                first = max(number, old.first_number)
+                revision = old.revision_of(first) if first < old.end_number else 0
+                places.append((watcher, max(revision, watcher.next_revision), 0))
         places = [place for place in places if not place[0].is_gone]
         self._due_groups.clear()
         self._cohorts.clear()

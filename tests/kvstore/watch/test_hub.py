@@ -351,6 +351,33 @@ def test_a_stalled_watch_survives_a_compaction_up_to_its_next_event() -> None:
     assert revisions_of(seen.changes) == [12]
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("steps", range(8))
+def test_a_watch_survives_a_compaction_up_to_the_first_revision_that_it_was_not_sent(
+    steps: int, is_restored: bool
+) -> None:
+    """However far it has caught up. Its cursor may stand within its last revision, which has a key that it does not
+    watch."""
+    watching = Watching()
+    first = watching.txn(Put(b"k", b""), Put(b"z", b""))
+    for _ in range(6):
+        watching.txn(Put(b"k", b""), Put(b"z", b""))
+    watching.put(b"other")
+    seen = watching.watch(key=b"k", from_revision=first)
+    for _ in range(steps):
+        watching.hub.step(1)
+
+    next_revision = max(revisions_of(seen.changes), default=first - 1) + 1
+    if next_revision > watching.history.first_revision:
+        watching.do(Compact(next_revision))
+    if is_restored:
+        watching.install(restored(watching.machine))
+    watching.run()
+
+    assert seen.cancelled is None
+    assert revisions_of(seen.changes) == list(range(first, first + 7))
+
+
 def test_switching_the_history_off_ends_all_watches_and_says_why() -> None:
     watching = Watching()
     seen = watching.watch()
