@@ -17,8 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, repeat
-from operator import add
+from itertools import accumulate
 from typing import NamedTuple
 
 from kvstore.limits import RECORD_OVERHEAD_BYTES
@@ -102,10 +101,11 @@ class History:
         self.first_number = self._open_number = count
         self.open.totals[0] = self._dropped_total = size_bytes
 
-    def prepend(self, loaded: EventColumns) -> None:
-        """Add a block before the events that were loaded so far. If the newest block is not full, it stays open."""
-        counted = map(add, map(add, map(len, loaded.keys), map(len, loaded.values)), repeat(RECORD_OVERHEAD_BYTES))
-        sizes = list(counted)
+    def prepend(self, loaded: EventColumns, sizes: list[int]) -> None:
+        """Add a block before the events that were loaded so far. If the newest block is not full, it stays open.
+
+        `sizes`: the bytes that each event counts.
+        """
         is_newest = self.first_number == self.end_number
         self.first_number -= len(sizes)
         self._dropped_total -= sum(sizes)

@@ -34,8 +34,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, islice
-from operator import le, lt, sub
+from io import BytesIO
+from itertools import chain, islice, repeat
 from struct import Struct
 from sys import byteorder
 from typing import Any
@@ -64,7 +64,7 @@ from kvstore.store.copy_on_write import (
 )
 from kvstore.store.leases import FIRST_LEASE_ID, GrantedLease
 from kvstore.store.map import FIRST_REVISION, KeyValueMap
-from kvstore.store.records import SLOTS, Records
+from kvstore.store.records import SLOTS, RecordItem, Records
 from kvstore.store.sealed_block import ABSENT, BLOCK_EVENTS, EventColumns
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from raft import INT64_MAX, INT64_MIN, LevelRange, ProtocolError, StateSnapshot, decode_stored
@@ -535,92 +535,77 @@ class HistoryReader:
         history.compact_revision, history.first_revision = header["compact_revision"], header["first_revision"]
         self._left, self._bytes_left = header["events"], header["events_bytes"]
         history.reset(self._left, header["events_bytes"])
-        self._revision = header["revision"]
+        self._revision = header["revision"]  # No event that is still to be read has a greater revision,
+        self._oldest = max(header["first_revision"], FIRST_REVISION + 1)  # or a smaller one than this.
         self.missing = 0  # Record versions at or above `first_revision` whose events have not been read yet.
         self.older = Records()  # By key: the record before the event that was read last, or ABSENT.
-        self._decoded: EventColumns | None = None  # Events that were verified, but not added yet.
+        self._decoded: tuple[EventColumns, list[int]] | None = None  # Events that were decoded, but not added yet.
 
     def take(self, rows: Iterator[Any]) -> bool:
-        """Decode and verify the next row, or add the events of the last row to the history. Each call does one of the
-        two, because both together take up to 5 ms. Returns False if no row was left. Raises InvalidSnapshot.
-
-        A store may have a million events, so they are verified by column.
-        """
-        events, self._decoded = self._decoded, None
-        if events is not None:
-            self._add(events)
+        """Decode the next row, or verify its events and add them to the history: a call for each, because both together
+        take up to 5 ms. Returns False if no row was left. Raises InvalidSnapshot."""
+        decoded, self._decoded = self._decoded, None
+        if decoded is not None:
+            self._add(*decoded)
             return True
         for row in rows:
             self._decoded = _event_columns(row)
-            _require_events(len(self._decoded) <= self._left, "more events than announced")
-            self._require_sound(self._decoded)
             return True
         return False
 
-    def _add(self, events: EventColumns) -> None:
-        """Add the next older events to the history. Raises InvalidSnapshot."""
-        events.new_values, new_leases = self._after(events)
+    def _add(self, events: EventColumns, sizes: list[int]) -> None:
+        """Add the next older events to the history. `sizes`: the bytes that each of them counts. Raises
+        InvalidSnapshot."""
+        self._left -= len(events)
+        self._bytes_left -= sum(sizes)
+        _require_events(self._left >= 0, "more events than announced")
+        _require(self._bytes_left >= 0, "its events have another size than announced")
+        revisions = list(events.revisions)
+        is_kept = self._oldest <= revisions[0] and revisions[-1] <= self._revision
+        _require_events(is_kept and revisions == sorted(revisions), "revisions out of order")
+        self._revision = revisions[0]
+        afters = self._undo(revisions, events)
+        events.new_values = [record[0] if record[2] else None for record in afters]
+        new_leases = [record[4] for record in afters]
         if events.leases or any(new_leases):  # Both columns have the same length.
             events.leases = events.leases or array("Q", bytes(8 * len(events)))
             events.new_leases = new_leases
-        first = self._history.first_revision
-        self.missing += len([None for each in events.modified if each >= first])
-        self._revision = events.revisions[0]
-        self._left -= len(events)
-        self._bytes_left -= sum(map(len, events.keys)) + sum(map(len, events.values))
-        self._bytes_left -= len(events) * RECORD_OVERHEAD_BYTES
-        _require(self._bytes_left >= 0, "its events have another size than announced")
-        self._history.prepend(events)
+        self._history.prepend(events, sizes)
 
-    def _require_sound(self, events: EventColumns) -> None:
-        """Verify what can be verified without the records of the store. Raises InvalidSnapshot."""
-        revisions, created, modified, versions = events.revisions, events.created, events.modified, events.versions
-        is_ordered = all(map(le, revisions, revisions[1:]))
-        is_kept = self._history.first_revision <= revisions[0] and revisions[-1] <= self._revision
-        _require_events(is_ordered and is_kept, "revisions out of order")
-        _require_events(all(map(lt, modified, revisions)), "a record before of a revision that is not older")
-        _require_events(all(map(le, created, modified)), "a record before that was created later than modified")
-        lives = map(sub, modified, [revision - 2 for revision in created])
-        _require_events(all(map(lt, versions, lives)), "a record before with more versions than revisions")
-        if not all(modified):  # A creation has no record before.
-            places = [place for place, each in enumerate(modified) if not each]
-            used = (events.values, versions, events.leases or versions)  # `created` is not above `modified`.
-            _require_events(not any(column[place] for column in used for place in places), "half a record before")
-            created, versions = list(filter(None, created)), list(filter(None, versions))
-            _require_events(len(created) == len(versions) == len(events) - len(places), "half a record before")
-        _require_events(min(created, default=FIRST_REVISION + 1) > FIRST_REVISION, "a record before of revision 1")
-        _require_events(min(versions, default=1) >= 1, "a record before of version 0")
+    def _undo(self, revisions: list[int], events: EventColumns) -> list[RecordItem]:
+        """Return the records after the events; that of a deletion has the `mod_revision` 0. Raises InvalidSnapshot if
+        an event does not lead from the record before to the record after.
 
-    def _after(self, events: EventColumns) -> tuple[list[bytes | None], list[int]]:
-        """Return the values and leases of the records after the events: None and 0 after a deletion.
-
-        Raises InvalidSnapshot if an event does not lead to the record after it.
+        A store may have a million events. So a record before is checked by itself only if the event that made it is not
+        kept. All other records before are sound because an event takes over the create revision, adds one to the
+        version, and has a greater revision. `missing` shows at the end that their events were there.
         """
-        slots, older_slots, missing = self._store.records.slots, self.older.slots, self.missing
-        values, leases = list[bytes | None](), list[int]()
-        for revision, key, before in zip(
-            reversed(events.revisions), reversed(events.keys), reversed(events.befores()), strict=True
-        ):
-            record = before or ABSENT
+        slots, older_slots, oldest = self._store.records.slots, self.older.slots, self._oldest
+        fields = events.values, events.created, events.modified, events.versions, chain(events.leases, repeat(0))
+        befores = list(zip(*fields, strict=False))
+        afters, missing = list[RecordItem](), self.missing
+        for revision, key, before in zip(reversed(revisions), reversed(events.keys), reversed(befores), strict=True):
             slot = hash(key) % SLOTS
             older = older_slots[slot]
             after = older.get(key) or slots[slot].get(key, ABSENT)
-            older[key] = record
-            if after[2]:
-                missing -= 1
-                is_made = after[2] == revision and after[3] == record[3] + 1 and after[1] == (record[1] or revision)
-                values.append(after[0])
-                leases.append(after[4])
+            older[key] = before
+            afters.append(after)
+            modified = before[2]
+            if modified >= oldest:
+                missing += 1
+                is_sound = modified < revision
             else:
-                is_made = before is not None
-                values.append(None)
-                leases.append(0)
-            if not is_made:
-                raise InvalidSnapshot(f"the event of revision {revision} did not make the record after it, {after[1:]}")
+                is_sound = before == ABSENT or _is_sound(before)
+            if after[2] == revision:
+                missing -= 1
+                is_sound = is_sound and after[3] == before[3] + 1 and after[1] == (before[1] or revision)
+            elif after[2] or not modified:
+                is_sound = False
+            if not is_sound:
+                raise InvalidSnapshot(f"an event of revision {revision} does not lead from {before[1:]} to {after[1:]}")
         self.missing = missing
-        values.reverse()
-        leases.reverse()
-        return values, leases
+        afters.reverse()
+        return afters
 
     def finish(self) -> None:
         """Complete the history. Raises InvalidSnapshot."""
@@ -629,9 +614,9 @@ class HistoryReader:
         _require(self._history.is_on or not len(self._history), "it has events, but keeps no history")
 
 
-def _event_columns(row: object) -> EventColumns:
-    """Decode a block of events; the records after them are still missing. Raises InvalidSnapshot if the columns do not
-    have the same length."""
+def _event_columns(row: object) -> tuple[EventColumns, list[int]]:
+    """Decode a block of events; the records after them are still missing. Return them and the bytes that each of them
+    counts. Raises InvalidSnapshot if the columns do not have the same length."""
     if type(row) is not tuple or len(row) != 9 or {*map(type, row)} != {bytes}:
         raise InvalidSnapshot("a row of events is not 9 byte strings")
     key_sizes, keys, value_sizes, values, revisions, created, modified, versions, leases = row
@@ -645,15 +630,24 @@ def _event_columns(row: object) -> EventColumns:
     _require_events(width == 4 or columns[0][-1] > _NARROW_MAX, "numbers that are too wide")
     lease_ids = _numbers("Q", leases)
     _require_events(not leases or 0 < max(lease_ids) <= INT64_MAX, "a column of leases without a lease, or beyond all")
-    each_key, each_value = _pieces(keys, _numbers("I", key_sizes)), _pieces(values, _numbers("I", value_sizes))
+    each_key_size, each_value_size = _numbers("I", key_sizes), _numbers("I", value_sizes)
+    each_key, each_value = _pieces(keys, each_key_size), _pieces(values, each_value_size)
     _require_events(all(each_key), "an event of no key")
-    return EventColumns(columns[0], each_key, each_value, columns[1], columns[2], columns[3], lease_ids, [], [])
+    sizes = [
+        key_size + value_size + RECORD_OVERHEAD_BYTES
+        for key_size, value_size in zip(each_key_size, each_value_size, strict=True)
+    ]
+    return EventColumns(columns[0], each_key, each_value, columns[1], columns[2], columns[3], lease_ids, [], []), sizes
 
 
-def _pieces(joined: bytes, sizes: Iterable[int]) -> list[bytes]:
-    ends = list(accumulate(sizes))
-    _require_events(ends[-1] == len(joined), "keys or values of other sizes")
-    return [joined[start:end] for start, end in zip(chain((0,), ends), ends, strict=False)]
+def _pieces(joined: bytes, sizes: Sequence[int]) -> list[bytes]:
+    _require_events(sum(sizes) == len(joined), "keys or values of other sizes")
+    return list(map(BytesIO(joined).read, sizes))
+
+
+def _is_sound(record: RecordItem) -> bool:
+    _, create_revision, mod_revision, version, _ = record
+    return FIRST_REVISION < create_revision <= mod_revision and 1 <= version <= mod_revision - create_revision + 1
 
 
 def _require_events(condition: bool, found: str) -> None:

@@ -191,10 +191,20 @@ NONSENSE: dict[str, Damage] = {
     "events without a history": lambda h, c: h.update(limits={**h["limits"], "history_bytes_max": 0}),
     "an event of no key": lambda h, c: c[2][1].__setitem__(1, b""),
     "an event of the future": lambda h, c: c[2][1].__setitem__(0, 7),
-    "an event below the first revision": lambda h, c: c[2][4].__setitem__(0, 2),
-    "events out of order": lambda h, c: c[2].insert(1, c[2].pop()),
+    "an event below the first revision": lambda h, c: (
+        c[2].__setitem__(4, [3, b"z", [b"", 2, 2, 1, 0]]),
+        h.update(compact_revision=4, first_revision=4),
+    ),
+    "events out of order": lambda h, c: c[2].insert(2, c[2].pop(3)),
     "an event that made another record": lambda h, c: c[2][3].__setitem__(0, 5),
-    "a creation of nothing": lambda h, c: c[2][1].__setitem__(2, None),
+    "an event that made an older record": lambda h, c: (
+        c[2].append([3, b"forgotten", [b"", 2, 2, 1, 0]]),
+        h.update(events=5, events_bytes=h["events_bytes"] + 73),
+    ),
+    "a creation of nothing": lambda h, c: (
+        c[2][1].__setitem__(2, None),
+        h.update(events_bytes=h["events_bytes"] - 1),
+    ),
     "a creation of a later version": lambda h, c: c[2][3].__setitem__(2, None),
     "a record before of its own revision": lambda h, c: c[2][1][2].__setitem__(2, 6),
     "a record before that was created later": lambda h, c: c[2][1][2].__setitem__(1, 6),
@@ -206,6 +216,16 @@ NONSENSE: dict[str, Damage] = {
     "a creation with a value before": lambda h, c: c[2][2].__setitem__(2, [b"1", 0, 0, 0, 0]),
     "a creation with a version before": lambda h, c: c[2][2].__setitem__(2, [b"", 0, 0, 1, 0]),
     "a creation with a lease before": lambda h, c: c[2][2].__setitem__(2, [b"", 0, 0, 0, 4]),
+    "a creation with a create revision before": lambda h, c: c[2][2].__setitem__(2, [b"", 4, 0, 0, 0]),
+    "two events of a key in one revision": lambda h, c: (
+        c[2][1].__setitem__(2, [b"1", 5, 5, 2, 0]),
+        c[2].insert(2, [5, b"b", [b"1", 5, 5, 1, 0]]),
+        h.update(events=5, events_bytes=h["events_bytes"] + 66),
+    ),
+    "an event of revision 1": lambda h, c: (
+        c[2].extend([[2, b"forgotten", None], [2, b"z", [b"", 1, 1, 1, 0]], [1, b"z", None]]),
+        h.update(compact_revision=1, first_revision=1, events=7, events_bytes=h["events_bytes"] + 73 + 65 + 65),
+    ),
     "a lease less than announced": lambda h, c: c[3].pop(),
     "a lease of a record that is not there": lambda h, c: c[0][1].__setitem__(5, 9),
     "a lease of a record below 0": lambda h, c: c[0][1].__setitem__(5, -1),
@@ -227,6 +247,33 @@ def test_nonsense_is_refused(damage: Damage) -> None:
     damage(header, chunks)
     with pytest.raises(InvalidSnapshot):
         restore(header, chunks)
+
+
+LONE_RECORDS: dict[str, tuple[list[Any], bool]] = {
+    "as it was": ([b"1", 5, 5, 1, 0], True),
+    "older, and of another version": ([b"", 3, 5, 3, 0], True),
+    "created after it was modified": ([b"1", 6, 5, 1, 0], False),
+    "without a create revision": ([b"1", 0, 5, 1, 0], False),
+    "created at revision 1": ([b"1", 1, 5, 1, 0], False),
+    "of version 0": ([b"1", 5, 5, 0, 0], False),
+    "with more versions than revisions": ([b"1", 3, 5, 4, 0], False),
+}
+
+
+@pytest.mark.parametrize(("before", "is_sound"), LONE_RECORDS.values(), ids=LONE_RECORDS)
+def test_a_record_before_whose_own_event_is_forgotten_must_be_sound_itself(before: list[Any], is_sound: bool) -> None:
+    """Nothing else tells what it was."""
+    fed = lived_in()
+    fed.do(Compact(6))
+    header, chunks = taken(fed)
+    assert chunks[2] == [HISTORY, [6, b"b", [b"1", 5, 5, 1, 0]]]
+    chunks[2][1][2] = before
+    header["events_bytes"] += len(before[0]) - 1
+    if is_sound:
+        restore(header, chunks).check()
+    else:
+        with pytest.raises(InvalidSnapshot, match="an event of revision 6 does not lead from"):
+            restore(header, chunks)
 
 
 KEY_SIZES, KEYS, VALUE_SIZES, VALUES, REVISIONS, LEASE_IDS = 0, 1, 2, 3, 4, 8
