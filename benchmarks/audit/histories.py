@@ -127,7 +127,7 @@ def _played(
     shape: Shape, client: Int64s, kind: Int64s, key: Int64s, call: Int64s, ret: Int64s, unknown: Bools, effect: Int64s,
     fails: Bools,
 ) -> History:  # fmt: skip
-    """Compute what each operation returned, from the last write of its key that took effect before it."""
+    """Compute what each operation returned, from the last write of the same key that took effect earlier."""
     n = len(kind)
     happened = np.flatnonzero(effect >= 0)
     at = happened[np.lexsort((effect[happened], key[happened]))]
@@ -201,7 +201,7 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     nothing = pa.scalar("", text)
 
     def named(prefix: str, ids: Int64s, where: Bools, suffix: Any = nothing) -> Any:
-        # The function takes scalars and arrays together, although its type stubs do not allow that.
+        # binary_join_element_wise takes scalars and arrays together, although its type stubs do not allow this.
         join: Any = pc.binary_join_element_wise
         return join(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), suffix, nothing)
 

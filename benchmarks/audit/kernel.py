@@ -39,7 +39,7 @@ GOALS = {"witness": 0.25, "zones": 0.5}  # Seconds for 10⁶ operations.
 class KernelCell:
     """One measurement. All `keys` are linearizable.
 
-    `undecided_keys`: for how many of them the kernel could not find this out.
+    `undecided_keys`: the number of keys that the kernel could not decide.
     """
 
     kernel: str

@@ -53,7 +53,7 @@ class Case:
 
 
 def full(rival: bool) -> Iterator[Case]:
-    """Yield all cases. Their measurement takes about half an hour."""
+    """Yield all cases. A run of all of them takes about half an hour."""
     yield from _common((10_000, 100_000, 1_000_000), rival)
     for engine in (LOCAL, SPARK):
         yield Case(engine=engine, shape=WATCHED, operations=1_000_000, seconds_max=270)

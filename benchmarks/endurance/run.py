@@ -256,7 +256,7 @@ class EnduranceRun:
                         self._print_progress(self.samples[-PROGRESS_SAMPLES:])
 
     async def _sample(self, client: Client) -> Sample:
-        """Take one sample. Its `phase` is the phase in which sampling begins."""
+        """Take one sample. The `phase` of the sample is the phase in which sampling begins."""
         sample = Sample(at=trio.current_time() - self._began, phase=self._phase, greedy=self._greedy)
         sample.rss = resident_bytes(self.cluster)
         await self._ask_members(client, sample)

@@ -34,7 +34,7 @@ class Dialect(Protocol):
 
 
 def dialed(address: str) -> socket.socket:
-    """Return a blocking connection to `host:port` that sends small frames at once (TCP_NODELAY)."""
+    """Return a blocking connection to `host:port` that sends small frames without delay (TCP_NODELAY)."""
     host, _, port = address.rpartition(":")
     link = socket.create_connection((host, int(port)), timeout=10.0)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

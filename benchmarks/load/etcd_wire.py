@@ -1,7 +1,7 @@
 """etcd's gRPC calls KV.Put and KV.Range, written directly as HTTP/2 frames: the cheapest possible gRPC client.
 
 `grpcio` reaches only a few thousand calls per second and core, so a benchmark with it would measure `grpcio` and not
-etcd. `h2load` can only repeat one key. This dialect sends the same frames as these programs. Each request has a HEADERS
+etcd. `h2load` can only repeat one key. This dialect sends the same frames as both programs. Each request has a HEADERS
 frame of six indexed fields and a DATA frame. Real clients send such HEADERS frames after their first request, and no
 other HEADERS frame is cheaper for a server to read. The dialect obeys the flow control of streams and of the
 connection, and answers settings and pings.
@@ -132,7 +132,7 @@ class EtcdDialect:
         self._answered: set[int] = set()  # The streams whose message has arrived, but whose end has not.
         self._received_bytes = 0
 
-    # These methods make the requests before and after the load, one at a time.
+    # The next methods make the requests before and after the load, one at a time.
 
     def setup(self, link: socket.socket) -> int:
         host, port = link.getpeername()[:2]

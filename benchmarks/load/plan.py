@@ -19,7 +19,10 @@ MIXED_PUT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The settings of a cluster. It is started and filled once per repetition, and serves all cells of the group."""
+    """The settings of a cluster.
+
+    The cluster is started and filled once per repetition, and serves all cells of the group.
+    """
 
     members: int = USUAL_MEMBERS
     existing_keys: int = USUAL_KEYS
@@ -122,7 +125,7 @@ def full_plan() -> Plan:
 def quick_plan() -> Plan:
     """Return a plan of puts and gets at three levels of load, which takes two to three minutes.
 
-    Its results are noisier than those of the full plan. Only the full plan supports claims.
+    The results of this plan are noisier than those of the full plan. Only the full plan supports claims.
     """
     shapes = ((1, 1), (64, 8), (1024, 16))
     return Plan("quick", tuple(closed(Group(existing_keys=10_000), ("put", "get"), shapes)), 3, 1.0, 0.4)

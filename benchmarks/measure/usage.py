@@ -9,7 +9,7 @@ from pathlib import Path
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
     """Return, by name, the CPU seconds of each process since its start.
 
-    They are the user and system time of all threads, in steps of 10 ms.
+    The CPU time is the user and system time of all threads, in steps of 10 ms.
     """
     import psutil
 

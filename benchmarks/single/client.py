@@ -3,7 +3,7 @@
 One process has one `Client` and many tasks, each of which awaits one call after the other. Three real members run on
 the same machine. Each repetition starts new members, and measures all works with all numbers of tasks. On few cores,
 the members limit the rate too. The CPU time per call is that of the client's process, including 1 to 2 µs for the loop
-of the load itself. Its inverse is the greatest rate that one core could reach.
+of the load itself. The inverse of the CPU time per call is the greatest rate that one core could reach.
 """
 
 from __future__ import annotations

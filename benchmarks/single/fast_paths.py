@@ -183,7 +183,7 @@ def copy_without(paths: Sequence[FastPath], folder: Path) -> Path:
 
 @contextmanager
 def environment(path: FastPath, copy: Path) -> Iterator[None]:
-    """Make processes that are started within the block import the packages of `copy`, whatever their working folder."""
+    """Set the environment so that processes started within the block import the packages from `copy`."""
     wanted = {
         "PYTHONPATH": str(copy),
         "PYTHONSAFEPATH": "1",

@@ -13,8 +13,8 @@ Reads: gets and pages at random revisions of the history. First calls are measur
 
 Restore: the time to restore a snapshot with the whole history, and the longest step of this work.
 
-Longest step: the longest single put, the time to drop the whole history at once, and the longest put while the dropped
-blocks are freed.
+Longest step: the longest single put, the time to drop the whole history in one step, and the longest put while the
+dropped blocks are freed.
 
 Keys have 16 bytes, and values have 128. `loop_ms` and `loop_ms_after` show the speed of the machine before and after
 the measurements: the time of `sum(range(10**6))`, which takes 12.7 ms on the machine of the other results.
@@ -228,7 +228,7 @@ def _steps(restoring: Any) -> Iterator[float]:
 
 
 def measure_longest_step(events: int) -> dict[str, Any]:
-    """Measure the longest `apply_batch` of a single put, and a command that drops nearly the whole history at once."""
+    """Measure the longest `apply_batch` of a single put, and a command that drops nearly the whole history."""
     filled = Filled(history_bytes_max=UNBOUNDED, history_events_max=UNBOUNDED)
     filled.fill(events)
     entries, more = filled.puts(22_000, 1), filled.puts(2_000, 1)

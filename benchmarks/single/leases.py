@@ -4,10 +4,10 @@ Each measurement runs in a fresh process, on one `KvMachine` with Python's garba
 times are CPU times, so other processes do not count. Leader time is simulated. The measurements are:
 
 Renewals: all leases are renewed every third of their TTL, as the client does, by commands with 1,000 ids each. Each
-command has an entry of its own. The entries are spread evenly over the time, or follow each other at once.
+command has an entry of its own. The entries are spread evenly over the time, or follow each other without a pause.
 
 Expiry: leases expire, each with one key, within one second or all at the same time. As a leader would, the benchmark
-applies an entry without commands every 10 ms, and at once while further leases are due.
+applies an entry without commands every 10 ms, and without a pause while further leases are due.
 
 Removal: one command deletes a range of keys, and the end of a lease deletes as many keys.
 
@@ -142,7 +142,7 @@ def measure_removal(keys: int) -> dict[str, Any]:
     leased = Leased()
     leased.apply(0, [ChangeLimits(deletions_max=2 * keys), LeaseGrant(1, TTL_NS)])
     took = {}
-    for turn in range(6):  # Only the last turn counts. The others fill the table of remembered deletions.
+    for turn in range(6):  # Only the last turn counts. The earlier turns fill the table of remembered deletions.
         for name, lease_id in (("range_ms", 0), ("lease_ms", 1)):
             if lease_id and turn:
                 leased.apply(turn * 2 * TTL_NS, [LeaseGrant(1, TTL_NS)])

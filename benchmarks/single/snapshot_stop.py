@@ -65,7 +65,7 @@ class MemberProcess:
         return answer
 
     def kill(self) -> None:
-        """Kill the process at once, and wait for its end."""
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -82,7 +82,7 @@ class Trial:
         self.members = [(name, *pair) for name, pair in zip(NAMES, self.addresses, strict=True)]
         raft = {
             "snapshot_log_bytes": NEVER_BYTES,  # Members build a snapshot only on the command `snapshot`.
-            "retention_bytes_max": 1,  # After a snapshot the log is cut at once, even if a follower needs entries.
+            "retention_bytes_max": 1,  # After a snapshot the log is cut immediately, even if a follower needs entries.
             "snapshot_bytes_per_second": snapshot_bytes_per_second,
         }
         self._settings = {"members": self.members, "raft": raft}

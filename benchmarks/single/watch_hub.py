@@ -49,7 +49,7 @@ class Member:
         return self.machine.revision
 
     def has_room(self, connection_id: int) -> bool:
-        """Always True, because nothing is sent."""
+        """Return True, because nothing is sent."""
         del connection_id
         return True
 

@@ -5,7 +5,7 @@ the watchers are there, another client writes the watched key once a second. A s
 the watchers. It counts the frames that it receives, and does not decode them.
 
 An event's delay begins when the client that wrote the key has the answer, and ends when the last watcher's frame has
-been read. One more connection with as many watches reads nothing at all.
+been read. One more connection has the same number of watches, and nobody reads their messages.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class Watchers:
 
 
 async def watch(address: str, endpoints: Sequence[str], connections: int, watches: int) -> None:
-    """Begin all watches, say so on stdout, then write the key once a second until stdin is closed."""
+    """Begin all watches, print `ready`, then write the key once a second until stdin is closed."""
     each = watches // connections
-    stopped = connect(address, each)  # Its watches begin as well, but nothing that they send is read.
+    stopped = connect(address, each)  # This connection's watches begin as well, but nobody reads their messages.
     found = Watchers([connect(address, each) for _ in range(connections)], each)
     await found.receive_next(SETUP_SECONDS_MAX)  # Each watch is confirmed by a message.
     print("ready", flush=True)

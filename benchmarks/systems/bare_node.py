@@ -155,7 +155,7 @@ class Batch:
 
 
 class Leader:
-    """The leader. It writes one batch at a time, and gathers requests while its disk syncs the previous batch."""
+    """A leader that writes one batch at a time, and gathers requests while its disk syncs the previous batch."""
 
     def __init__(self, listener: socket.socket, followers: list[socket.socket], disk: Disk, store: BareStore) -> None:
         self._listener, self._disk, self._store = listener, disk, store

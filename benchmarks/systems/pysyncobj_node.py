@@ -6,7 +6,7 @@ The leader's CPU time includes that of the load generator. PySyncObj has a journ
 
 If `tuned` is false, all settings are the defaults: a thread of PySyncObj ticks every 50 ms. If `tuned` is true, this
 program calls `doTick`, which returns as soon as a socket is ready, and there is no compaction. With 16 or more requests
-in flight, appends then leave every 0.5 or 2 ms; with fewer, each command is sent at once.
+in flight, appends then leave every 0.5 or 2 ms; with fewer, each command is sent immediately.
 
 The program prints `ready`. It then answers each line on stdin with one line on stdout: the line `who` with `leader` or
 `follower`, and a `LoadSpec` with the `LoadResult` of that load.
@@ -101,7 +101,7 @@ class InProcessLoad:
     def run(self, pause: Any) -> LoadResult:
         """Warm up, measure one window, and wait for the open puts.
 
-        `pause(seconds)` waits for at most this long, and lets the store work meanwhile.
+        `pause(seconds)` waits for at most `seconds`, and lets the store work meanwhile.
         """
         spec, before = self.spec, self.store.revision
         for _ in range(spec.in_flight):
@@ -137,7 +137,7 @@ class InProcessLoad:
 def tuned_period_seconds(in_flight: int) -> float:
     """Return the time between appends. These values were the best of those that were tried.
 
-    Without batches, commands leave at once, and with a short period they would be sent twice.
+    Without batches, commands leave immediately, and with a short period they would be sent twice.
     """
     if in_flight <= UNBATCHED_IN_FLIGHT_MAX:
         return 0.05

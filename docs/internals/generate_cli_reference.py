@@ -56,7 +56,7 @@ def reference() -> str:
 
 
 def commands_of(path: str, group: click.Group) -> Iterator[tuple[str, click.Command]]:
-    """Each command of a group and of its subgroups, with its full name, in the order of the group's help."""
+    """Yield each command of a group and of its subgroups, with its full name, in the order of the group's help."""
     context = click.Context(group, info_name=path)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -69,7 +69,7 @@ def commands_of(path: str, group: click.Group) -> Iterator[tuple[str, click.Comm
 
 
 def usage(path: str, command: click.Command) -> str:
-    """The usage line of a command."""
+    """Return the usage line of a command."""
     words = [path]
     if any(isinstance(param, click.Option) for param in command.params):
         words.append("[OPTIONS]")
@@ -80,7 +80,7 @@ def usage(path: str, command: click.Command) -> str:
 
 
 def argument(param: click.Argument) -> str:
-    """An argument, as the usage line shows it."""
+    """Return an argument as the usage line shows it."""
     if param.metavar is not None:
         return param.metavar
     assert param.name is not None
@@ -89,7 +89,7 @@ def argument(param: click.Argument) -> str:
 
 
 def paragraphs(command: click.Command) -> Iterator[str]:
-    """The paragraphs of a command's help. A paragraph that click must not wrap keeps its lines."""
+    """Yield the paragraphs of a command's help. A paragraph that click must not wrap keeps its lines."""
     for paragraph in cleandoc((command.help or "").partition("\f")[0]).split("\n\n"):
         if paragraph.startswith("\b\n"):
             yield f"```text\n{paragraph[2:]}\n```\n"
@@ -98,7 +98,7 @@ def paragraphs(command: click.Command) -> Iterator[str]:
 
 
 def row_of(param: click.Option) -> str:
-    """The table row of an option: its names, what it does, and which values it takes."""
+    """Return the table row of an option: its names, what it does, and which values it takes."""
     names = ", ".join(f"`{each}`" for each in (*param.opts, *param.secondary_opts))
     if value := value_of(param):
         names += f" `{value}`"
@@ -112,7 +112,7 @@ def row_of(param: click.Option) -> str:
 
 
 def value_of(param: click.Option) -> str:
-    """The placeholder for the value of an option; empty for a flag."""
+    """Return the placeholder for the value of an option. It is empty for a flag."""
     if param.is_flag or param.count:
         return ""
     if param.metavar is not None:
@@ -123,7 +123,7 @@ def value_of(param: click.Option) -> str:
 
 
 def bounds_of(kind: object) -> Iterator[str]:
-    """The range of a number."""
+    """Yield the range of a number, as text."""
     if not isinstance(kind, click.IntRange | click.FloatRange):
         return
     least, most = kind.min, kind.max
@@ -137,8 +137,10 @@ def bounds_of(kind: object) -> Iterator[str]:
 
 
 def default_of(param: click.Option) -> Iterator[str]:
-    """The default of an option. It is left out if it is empty, or if the help states it. No default depends on the
-    machine."""
+    """Yield the default of an option, unless the default is empty or the help states it.
+
+    No default depends on the machine.
+    """
     default = param.default
     if param.secondary_opts and isinstance(default, bool):
         yield f"default `{(param.opts if default else param.secondary_opts)[0]}`"

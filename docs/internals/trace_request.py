@@ -1,4 +1,4 @@
-"""Which files one request enters, and how often: `python docs/internals/trace_request.py put|get|append|fault`.
+"""Prints which files one request enters, and how often: `python docs/internals/trace_request.py put|get|append|fault`.
 
 Three members run, one of them in this process; a client in a process of its own makes one request after the other.
 The trace contains every call of a Python function of the project on the loop of the member in this process. A *stay*
