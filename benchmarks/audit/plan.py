@@ -1,4 +1,4 @@
-"""The cases. A case is an engine with a history. It runs in a process of its own, and gives one row of results."""
+"""The cases. A case is an engine with a history. A case runs in a process of its own, and gives one row of results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def full(rival: bool) -> Iterator[Case]:
 
 
 def quick(rival: bool) -> Iterator[Case]:
-    """Yield a few small cases, which show within two minutes that everything works. Their times support no claim."""
+    """Yield a few small cases, which show within two minutes that everything works.
+
+    The times of these cases support no claim.
+    """
     yield from _common((10_000,), rival)
     yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=10_000)
     yield Case(engine=LOCAL, shape=WATCHED, operations=10_000)

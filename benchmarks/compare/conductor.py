@@ -130,8 +130,8 @@ def _spec(
 def row_of(contender: Contender, cell: Cell, repetition: int, result: LoadResult) -> Row:
     """Return the row of `latest.json` for one measurement.
 
-    It is `verified` if there was no error, every request was answered, and the revision rose by exactly the number of
-    puts sent.
+    The row is `verified` if there was no error, every request was answered, and the revision rose by exactly the number
+    of puts sent.
     """
     per_op = 1e6 / result.operations
     changed = result.revision_after - result.revision_before

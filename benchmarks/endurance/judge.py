@@ -89,7 +89,8 @@ class Bounds:
     def overload_seconds_max(self, per_second: float) -> float:
         """The bound on any wait in the overload.
 
-        It is the light client's bound plus twice the time in which all open requests are answered at the measured rate.
+        The bound is the light client's bound plus twice the time in which all open requests are answered at the
+        measured rate.
         """
         return self.light_seconds_max + 2 * self.window_requests / max(per_second, 1.0)
 

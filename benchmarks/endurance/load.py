@@ -31,16 +31,20 @@ from benchmarks.measure.statistics import latencies_ms
 TICK_SECONDS = 1.0
 
 WINDOW_MAX = 4_096
-"""The most requests of one connection that a member has open. It reads no more until it has answered some of them, so
-further requests would only fill socket buffers.
+"""The most requests of one connection that a member has open.
+
+The member reads no more until it has answered some of these requests, so further requests would only fill socket
+buffers.
 """
 
 OFFER_MAX = 4_096
 """The most requests that an open loop issues at a time, so that even a late generator reads answers in between."""
 
 NICENESS = 5
-"""The niceness of a generator. It shares the cores with the members and must not take processor time from them, because
-real clients run on other machines.
+"""The niceness of a generator.
+
+A generator shares the cores with the members. It must not take processor time from the members, because real clients
+run on other machines.
 """
 
 BUSY_NAMES = frozenset({"busy", "code 3"})
@@ -49,7 +53,7 @@ BUSY_NAMES = frozenset({"busy", "code 3"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnduranceSpec:
-    """The request for one load. `put_share`: the share of puts among the operations; the rest are gets."""
+    """The request for one load. `put_share`: the share of puts among the operations; all other operations are gets."""
 
     load: LoadSpec
     put_share: float
@@ -130,7 +134,7 @@ class EnduringLoad(Load):
         """Issue requests when they are due, at even intervals since `start`, on the connections in turn.
 
         A request is held back if its connection has `window` open requests. A generator that falls behind offers less
-        than its rate; `offered` in its ticks shows how many requests it offered.
+        than its rate. The field `offered` of a tick is the number of requests that were offered.
         """
         rate, connections, window = self.spec.rate, self.connections, self.endurance.window
         while (now := time.perf_counter()) < until:

@@ -56,7 +56,7 @@ class Connection:
         return len(batch)
 
     def flush(self) -> None:
-        """Send as much as the dialect's flow control allows and the socket takes."""
+        """Send the data that the dialect's flow control allows and that fit into the socket's buffer."""
         data = self.unsent + self.dialect.take_output()
         if data:
             try:
@@ -144,7 +144,7 @@ class Load:
     def _closed_loop(self, until: float) -> None:
         """Keep `in_flight` requests open until the time `until`.
 
-        A fill continues, whatever the time, until all keys have been put.
+        A fill continues after `until` if some keys have not been put yet.
         """
         share = self.spec.in_flight // len(self.connections)
         for connection in self.connections:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 KEY_BYTES = 16
 SHAPES: tuple[tuple[int, int], ...] = ((1, 1), (16, 4), (64, 8), (256, 8), (1024, 16))
-"""The usual pairs (requests in flight, connections). They are the same for every system that has connections."""
+"""The usual pairs (requests in flight, connections). The pairs are the same for every system that has connections."""
 
 USUAL_VALUE_BYTES = 128
 USUAL_KEYS = 100_000
@@ -45,7 +45,10 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The name of the work in results. It differs from `work` for cells with many keys and for open loops."""
+        """The name of the work in results.
+
+        The label differs from `work` for cells with many keys and for open loops.
+        """
         keys = "" if self.group.existing_keys <= USUAL_KEYS else f"_{self.group.existing_keys}_keys"
         return self.work + keys + ("_at_rate" if self.rate else "")
 

@@ -10,8 +10,9 @@ from random import Random
 from benchmarks.load.plan import KEY_BYTES, MIXED_PUT_SHARE
 
 VALUES_MAX = 64
-"""The number of different values. They are random bytes, so that no layer can save work by compressing or interning
-them.
+"""The number of different values.
+
+The values are random bytes, so that no layer can save work by compressing or interning the values.
 """
 
 DRAWS_MAX = 131_072

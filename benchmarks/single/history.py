@@ -62,7 +62,10 @@ UNBOUNDED = 2**40
 
 
 class Filled:
-    """A state machine at feature level 2. It applies puts in sessions: to each key in turn, in a scattered order."""
+    """A state machine at feature level 2.
+
+    The machine applies puts in sessions: to each key in turn, in a scattered order.
+    """
 
     def __init__(self, **limits: int) -> None:
         self.machine = KvMachine(StoreLimits(), on_applied=gc_tuning.note_allocations)
@@ -192,7 +195,7 @@ def _spent(calls: list[Any]) -> list[float]:
 def measure_restore(events: int) -> dict[str, Any]:
     """Take and restore a snapshot of a store without history and of a store with `events` events.
 
-    The difference between the two is the cost of the history.
+    The difference between the two stores is the cost of the history.
     """
     without, took = _measure_restore(0), _measure_restore(events)
     return {"without": without, "with": took, "history_seconds": took["seconds"] - without["seconds"]}

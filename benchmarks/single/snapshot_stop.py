@@ -147,8 +147,10 @@ class Trial:
 
 
 class SteadyPuts:
-    """Puts at a steady rate. All tasks make equal shares of them. `latencies`: the latencies of the current window, in
-    ms."""
+    """Puts at a steady rate.
+
+    All tasks make equal shares of these puts. `latencies`: the latencies of the current window, in ms.
+    """
 
     def __init__(self, client: Client, keys: int, rate: float) -> None:
         self._client, self._keys, self._interval = client, keys, TASKS / rate
@@ -252,7 +254,7 @@ HEAD = (
 def ratio(rows: list[Row], member: str) -> float:
     """Return the p99.9 of the event loop's lateness with a snapshot, divided by the p99.9 without a snapshot.
 
-    Each of the two is a mean over windows.
+    Both percentiles are means over windows.
     """
     means: list[float] = []
     for with_snapshot in (True, False):

@@ -1,9 +1,9 @@
 """`python -m benchmarks.single.startup`: measures the phases of a member's restart, and the peak memory.
 
 A log of puts is opened, read and applied. The puts have 16-byte keys (out of 100,000 different ones, or all new) and
-128-byte values; their sessions acknowledge results as clients do. A snapshot is opened (which verifies it) and
-restored. Each measurement runs in a fresh process, with the files in the page cache. The times are CPU seconds of the
-process, so waiting for the disk is not measured.
+128-byte values. The sessions of the puts acknowledge results as clients do. A snapshot is opened (which verifies it)
+and restored. Each measurement runs in a fresh process, with the files in the page cache. The times are CPU seconds of
+the process, so waiting for the disk is not measured.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Three members run as processes. Windows with and without the watchers alternate; in both, clients put other keys. While
 the watchers are there, another client writes the watched key once a second. A separate process holds the connections of
-the watchers. It counts the frames that it receives, and does not decode them.
+the watchers. This process counts the frames that it receives, and does not decode them.
 
 An event's delay begins when the client that wrote the key has the answer, and ends when the last watcher's frame has
 been read. One more connection has the same number of watches, and nobody reads their messages.

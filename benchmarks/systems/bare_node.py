@@ -31,8 +31,10 @@ from benchmarks.load.dialect import dialed
 
 RECEIVE_BYTES_MAX = 1 << 16
 FILE_BYTES = 32 << 20
-"""The size of the file. It is first filled with zeroes and then overwritten again and again, because overwriting
-existing bytes costs the least.
+"""The size of the file.
+
+The file is first filled with zeroes and then overwritten repeatedly, because overwriting existing bytes costs the
+least.
 """
 
 # The fields: length of what follows, index, commit index, number of puts. The frames of the puts come after them.

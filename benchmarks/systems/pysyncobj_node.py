@@ -8,8 +8,8 @@ If `tuned` is false, all settings are the defaults: a thread of PySyncObj ticks 
 program calls `doTick`, which returns as soon as a socket is ready, and there is no compaction. With 16 or more requests
 in flight, appends then leave every 0.5 or 2 ms; with fewer, each command is sent immediately.
 
-The program prints `ready`. It then answers each line on stdin with one line on stdout: the line `who` with `leader` or
-`follower`, and a `LoadSpec` with the `LoadResult` of that load.
+The program prints `ready`. The program then answers each line on stdin with one line on stdout: the line `who` with
+`leader` or `follower`, and a `LoadSpec` with the `LoadResult` of that load.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def row_of(param: click.Option) -> str:
 
 
 def value_of(param: click.Option) -> str:
-    """Return the placeholder for the value of an option. It is empty for a flag."""
+    """Return the placeholder for the value of an option. A flag has an empty placeholder."""
     if param.is_flag or param.count:
         return ""
     if param.metavar is not None:
