@@ -3,8 +3,8 @@
 Each measurement runs in a fresh process, with Python's garbage collector set as in a member. All times are CPU times,
 so other processes do not count. The measurements are:
 
-Puts: the CPU time to apply a put (`KvMachine.apply_batch`, in sessions), alternately without and with history. This is
-measured for entries of one put and for entries of 100 puts. The history is full, so each put adds an event and drops
+Puts: the CPU time to apply a put (`KvMachine.apply_batch`, in sessions), alternately without and with history. The time
+is measured for entries of one put and for entries of 100 puts. The history is full, so each put adds an event and drops
 one.
 
 Memory: the resident bytes per kept event, without the bytes of its key and value.
