@@ -120,7 +120,7 @@ def _print_row(row: AuditRow) -> None:
 
 
 def _is_wrong(row: AuditRow) -> bool:
-    """True if a linearizable history was judged a violation, a fault was not found, or a command failed.
+    """Return True if a linearizable history was judged a violation, a fault was not found, or a command failed.
 
     A time-out on a linearizable history does not count. A time-out on a history with a fault counts, because the fault
     was not found.

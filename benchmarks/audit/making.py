@@ -19,7 +19,7 @@ from spark_audit import generate as generate_rows
 
 _FAULTY = Shape(keys=12, multi_key_share=0.1, local_share=0.05, unknown_share=0.01)
 _FAULTY_APPENDS = Shape(keys=200, append_share=0.2, unknown_share=0.01)
-SEEDS_MAX = 20  # If the history of a seed has no place for the fault, the next seed is tried.
+SEEDS_MAX = 20  # If the fault cannot be put into the history of a seed, the next seed is tried.
 _OPS = {GET: "get", PUT: "put", DELETE: "delete", CAS: "cas"}
 
 

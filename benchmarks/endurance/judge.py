@@ -22,7 +22,7 @@ value (docs/internals/performance.md).
 """
 
 REQUEST_BYTES = 2_048
-"""The bound on resident bytes per open request: its frame, its entry, its result and its place in five tables."""
+"""The bound on resident bytes per open request: its frame, its entry, its result and its rows in five tables."""
 
 LIGHT_SECONDS_MAX = 2.0
 """The bound on a wait of the light client under steady load. Up to 5,120 other requests may be served before its own

@@ -274,7 +274,7 @@ class EtcdDialect:
     def _release(self) -> None:
         """Queue as much held-back data as the windows allow.
 
-        A stream that waits for its own window does not hold back the others.
+        A stream that waits for its own window does not delay the other streams.
         """
         still_held = []
         for stream, data in self._held:

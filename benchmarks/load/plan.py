@@ -64,7 +64,7 @@ class Contender:
     options: tuple[str, ...] = ()  # Further options of its servers.
 
     def takes_part(self, cell: Cell) -> bool:
-        """False if the system does not offer this work, or if the other contenders are enough for this cell."""
+        """Return False if the system does not offer this work, or if the other contenders are enough for this cell."""
         if self.generator == "lean" and self.kind != "bare":
             return True
         usual = not cell.rate and cell.group.members == USUAL_MEMBERS and cell.group.value_bytes == USUAL_VALUE_BYTES

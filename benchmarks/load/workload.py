@@ -49,7 +49,7 @@ def _drawing(work: str, keys: int, seed: int) -> list[Operation]:
 def drawn(work: str, keys: int, seed: int, connection: int) -> Iterator[Operation]:
     """Return endless operations on uniformly drawn keys.
 
-    All connections use the same cyclic list of operations, but each starts at another place in it.
+    All connections use the same cyclic list of operations, but each connection starts at another operation.
     """
     operations = _drawing(work, keys, seed)
     start = connection * 7_919 % DRAWS_MAX

@@ -65,7 +65,7 @@ def filesystem(folder: Path) -> str:
 
 
 def is_real_disk(folder: Path) -> bool:
-    """False if `folder` is in memory, where a sync costs nothing."""
+    """Return False if `folder` is in memory, where a sync costs nothing."""
     return filesystem(folder) not in _MEMORY_FILESYSTEMS
 
 

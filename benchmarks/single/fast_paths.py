@@ -3,7 +3,7 @@
 For each path, the packages are copied twice; in the second copy, this path is turned off. A cluster runs on each copy,
 and windows of load alternate between the two clusters. For recovery there is no cluster: processes with the first and
 with the second copy alternately open, read and apply the same log. The gain is the median of the ratios of adjacent
-windows. The path `all` stands for the switch that turns off all paths at once (docs/internals/fast-paths.md).
+windows. The path `all` stands for the switch that turns off all paths (docs/internals/fast-paths.md).
 """
 
 from __future__ import annotations

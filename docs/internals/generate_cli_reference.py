@@ -42,7 +42,7 @@ VALUES = {
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for name, program, explained in PROGRAMS:
         commands = list(commands_of(name, program))
