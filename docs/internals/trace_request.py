@@ -6,8 +6,8 @@ is a run of consecutive calls inside one file. `put` and `get` trace the leader.
 client puts. `fault` traces a follower from the death of the leader until this follower leads and has answered one put.
 
 Prints the number of files and of stays per request. If the leader is traced, these are the numbers of the median
-request. Otherwise they are averages: heartbeats and timers add some stays to them, and on a slow machine they add more.
-With `--files`, prints each file with its calls per request (averages).
+request. Otherwise the numbers are averages, which include some stays for heartbeats and timers. On a slow machine there
+are more such stays. With `--files`, prints each file with its calls per request (averages).
 """
 
 from __future__ import annotations
