@@ -1,4 +1,4 @@
-"""Every test relies on this: it tests this checkout, not a package of the same name from elsewhere."""
+"""Fixtures and options of all tests, which test this checkout and no package of the same name from elsewhere."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure() -> None:
     """Let processes that tests start be interrupted. A shell that runs the tests in the background makes them ignore
-    SIGINT, and children inherit that; with a handler here, which no child inherits, they do not."""
+    SIGINT, and a child process inherits an ignored signal. A child does not inherit a handler, so this function sets
+    one."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,6 @@
 """The types that a type checker finds in the public API. mypy checks this file (`make lint`); nothing here runs.
 
-A change of one of these types is a change for users, whose own checks would fail.
+If one of these types changes, the type checks of users may fail.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_audit import Verdict, check_rows
 
 
 async def values_of_a_client(client: Client) -> None:
-    """Text and bytes go in; records come out, and a record may be absent."""
+    """A client takes text and bytes. It returns records, and a record may be absent."""
     assert_type(await client.put("key", b"value"), PutResult)
     found = await client.get(b"key")
     assert_type(found, GetResult)
@@ -54,13 +54,13 @@ async def values_of_a_client(client: Client) -> None:
 
 
 async def many_at_once(client: Client) -> None:
-    """One outcome for each item, in order: its result, or its own error."""
+    """Each item gets one outcome, in order: its result, or its own error."""
     assert_type(await client.put_many([("a", "1")]), list[PutResult | OperationFailed | OutcomeUnknown])
     assert_type(await client.get_many(["a"]), list[GetResult | OperationFailed | OutcomeUnknown])
 
 
 async def listings(client: Client) -> None:
-    """A range, page by page, or record by record."""
+    """A range comes page by page, or record by record."""
     assert_type(await client.range(prefix="users/"), RangeResult)
     async for page in client.pages(prefix="users/"):
         assert_type(page, RangeResult)
@@ -69,14 +69,14 @@ async def listings(client: Client) -> None:
 
 
 async def transactions(client: Client) -> None:
-    """Comparisons, and operations for either end."""
+    """A transaction has comparisons, and operations for success and for failure."""
     compares = [Compare(b"key", Target.VALUE, Comparison.EQUAL, b"value")]
     assert_type(await client.txn(compares, success=[Put(b"key", b"new")], failure=[Get(b"key")]), TxnResult)
     assert_type(await client.execute(Get(b"key")), Answer[Result])
 
 
 async def the_cluster(client: Client) -> None:
-    """The calls for operators."""
+    """These calls are for operators."""
     assert_type(await client.status(), MemberStatus)
     assert_type(await client.cluster_status(), dict[str, MemberStatus | StoreError])
     assert_type(await client.transfer_leadership(), str)
@@ -84,7 +84,7 @@ async def the_cluster(client: Client) -> None:
 
 
 async def an_embedded_member(folder: Path, members: Sequence[Member]) -> None:
-    """A member that is embedded in a program is a client, too."""
+    """A program can use a member that is embedded in it like a client."""
     async with open_node(folder, node_id="s1", members=members, bootstrap=True) as store:
         assert_type(store, EmbeddedStore)
         assert_type(store.node_id, str)
@@ -94,11 +94,11 @@ async def an_embedded_member(folder: Path, members: Sequence[Member]) -> None:
 
 
 def a_node_of_the_engine(node: Node) -> None:
-    """The engine without I/O: events go in, effects come out."""
+    """The engine does no I/O: it takes events and returns effects."""
     assert_type(node.take_effects(), Effects)
     assert_type(node.status(), NodeStatus)
 
 
 def an_audit(rows: list[dict[str, object]]) -> None:
-    """Rows of a recorded history, and a verdict."""
+    """The audit reads rows of a recorded history, and gives a verdict."""
     assert_type(check_rows(rows), Verdict)

@@ -1,7 +1,8 @@
 """Runs many commands of `hwm` in processes whose standard streams are broken: `python -m tests.process.broken_streams`.
 
-It reads a list of cases from the file that its first argument names, and writes their outcomes to the second. Each case
-is a process of its own, forked from this one, which has loaded the commands already: so it takes milliseconds.
+The program reads a list of cases from the file that its first argument names, and writes their outcomes to the file
+that its second argument names. Each case is a process of its own. It is forked from this process, which has already
+loaded the commands, so a case takes milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DESCRIPTORS = tuple(f"{count} descriptors" for count in range(5, 12))
 
 
 def has_lost_output(kind: str) -> bool:
-    """True if nothing can be written to standard output."""
+    """True if this process cannot write to its standard output."""
     return kind.startswith(("output", "both", "all"))
 
 
@@ -89,7 +90,7 @@ def _break(kind: str) -> None:
         else:
             os.close(descriptor)
             name = ("stdin", "stdout", "stderr")[descriptor]
-            setattr(sys, name, None)  # As the interpreter does at its start.
+            setattr(sys, name, None)  # The interpreter sets None, too, when it starts.
             setattr(sys, f"__{name}__", None)
 
 

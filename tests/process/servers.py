@@ -21,12 +21,13 @@ STARTS_MAX = 5
 
 
 def hwm(*arguments: str | Path) -> list[str]:
-    """The command line of `hwm` in this interpreter."""
+    """The command line that runs `hwm` in this interpreter."""
     return [sys.executable, "-m", "kvstore.cli.main", *map(str, arguments)]
 
 
 def in_build(build: Path | None) -> dict[str, Any]:
-    """How a process is started that runs the packages in the folder `build`, or those of this interpreter."""
+    """The arguments of Popen for a process that runs the packages in the folder `build`, or those of this
+    interpreter."""
     return {} if build is None else {"cwd": build, "env": {**os.environ, "PYTHONPATH": str(build)}}
 
 
@@ -38,11 +39,12 @@ class Server:
         self.log = folder.with_name(f"{node_id}.log")
         self._ready = folder.with_name(f"{node_id}.ready")
         self.arguments = arguments
-        self.build: Path | None = None  # The folder of the packages to run from the next start on; None: our own.
+        # The folder with the packages that the next start runs. None: those of this checkout.
+        self.build: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; `wait_ready` says when it serves."""
+        """Start the process; `wait_ready` waits until it serves."""
         assert self._process is None or self._process.poll() is not None, "it runs"
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
@@ -55,7 +57,7 @@ class Server:
             )  # fmt: skip
 
     def wait_ready(self) -> bool:
-        """True once it serves; False if it has ended instead."""
+        """True once the server is ready; False if it has ended instead."""
         assert self._process is not None
         end = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < end:
@@ -68,7 +70,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The id of the running process."""
+        """The id of the process."""
         assert self._process is not None
         return self._process.pid
 
@@ -83,32 +85,32 @@ class Server:
         return self._process.wait(START_SECONDS_MAX)
 
     def kill(self) -> None:
-        """`kill -9`, and gone when this returns."""
+        """Send SIGKILL, and wait until the process has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
 
 class ServerCluster:
-    """Three or so servers that know each other."""
+    """Servers that know each other, usually three."""
 
     def __init__(self, servers: Sequence[Server], endpoints: Sequence[str]) -> None:
         self.servers = {server.node_id: server for server in servers}
         self.endpoints = list(endpoints)
 
     def client(self, deadline_seconds: float = 20.0) -> Client:
-        """A client that knows all of them."""
+        """A client that knows all servers of the cluster."""
         return Client(self.endpoints, deadline_seconds=deadline_seconds)
 
     def kill_all(self) -> None:
-        """Kill all at once, so that none has time to do anything."""
+        """Kill all servers before any of them can react."""
         for server in self.servers.values():
             server.send_signal(signal.SIGKILL)
         for server in self.servers.values():
             server.wait()
 
     def start_all(self) -> bool:
-        """True once all serve."""
+        """Start all servers; returns True once all are ready."""
         for server in self.servers.values():
             server.start()
         return all(server.wait_ready() for server in self.servers.values())
@@ -122,8 +124,8 @@ def running_cluster(
     builds: Mapping[str, Path] | None = None,
     options: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[ServerCluster]:
-    """`size` servers on free ports; all are dead in the end. `builds`: the package folders of servers that run another
-    build; `options`: the options of servers that have their own."""
+    """Start `size` servers on free ports; kills all of them at the end. `builds`: the package folders of servers that
+    run another build; `options`: the options of single servers."""
     for attempt in range(STARTS_MAX):
         ports = free_ports(2 * size)
         members = [f"--member=s{i + 1}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(size)]

@@ -1,4 +1,4 @@
-"""A cluster of real processes is saved under load, killed, and restored as a new one."""
+"""A cluster of real processes is saved under load and killed, and a new cluster is restored from the backup."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def everything(client: Client) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("who", [pytest.param("leader", marks=pytest.mark.slow), "follower"])
 async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluster(tmp_path: Path, who: str) -> None:
-    """The new members have the addresses of the old ones, and refuse an old one that comes back."""
+    """The new members have the addresses of the old members. An old member that is started again is refused."""
     ledger, file = Ledger(), tmp_path / "backup"
     with trio.fail_after(90), running_cluster(tmp_path, 3) as old:
         async with old.client() as client:
@@ -106,7 +106,8 @@ async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluste
 
 
 async def applied_everywhere(client: Client, revision: int) -> None:
-    """Wait until all members have applied it: a follower learns of a commit later than the client that wrote."""
+    """Wait until all members have applied the revision: a follower learns of a commit later than the client that
+    wrote."""
     while True:
         found = (await client.cluster_status()).values()
         if all(not isinstance(each, StoreError) and each.revision >= revision for each in found):
@@ -115,7 +116,7 @@ async def applied_everywhere(client: Client, revision: int) -> None:
 
 
 async def test_the_last_member_that_is_left_gives_all_that_it_has_applied(tmp_path: Path) -> None:
-    """It does not give the snapshot that it already has, which here is of the empty store."""
+    """The member must not give the snapshot on its disk, which in this test contains an empty store."""
     file, keys = tmp_path / "backup", [f"key{number}" for number in range(5)]
     with trio.fail_after(90), running_cluster(tmp_path, 3) as old:
         async with old.client() as client:
@@ -153,7 +154,7 @@ async def test_the_last_member_that_is_left_gives_all_that_it_has_applied(tmp_pa
 
 
 def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
-    """Run these lines as they are written; `hwm` is that of this interpreter."""
+    """Run these lines in a shell, unchanged; `hwm` is that of this interpreter."""
     shim = folder / "bin" / "hwm"
     shim.parent.mkdir(exist_ok=True)
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvstore.cli.main "$@"\n')
@@ -166,7 +167,7 @@ def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
 
 
 def value_served_by(line: str, folder: Path) -> str:
-    """Start a member by this line, but on a free port; returns what it has under `key`."""
+    """Start a member with this line, but on a free port; returns the value of `key`."""
     words = line.replace(":7101", ":0").split()
     assert words[0] == "hwm"
     with subprocess.Popen(hwm(*words[1:]), cwd=folder, stderr=subprocess.PIPE, text=True) as member:
@@ -180,7 +181,7 @@ def value_served_by(line: str, folder: Path) -> str:
 
 
 async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) -> None:
-    """All commands of docs/operations/guide.md are run; only the port of `serve` is changed."""
+    """The test runs all commands of docs/operations/guide.md; it changes only the port of `serve`."""
     save, check, alone, several, *_ = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)  # The last: test_upgrade.py.
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", "value")
@@ -197,7 +198,8 @@ async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) 
 
 
 def test_a_backup_can_go_through_a_pipe(tmp_path: Path) -> None:
-    """`hwm snapshot save - | ssh … 'cat > file'`: it is verified before the first byte leaves; words go to stderr."""
+    """`hwm snapshot save - | ssh … 'cat > file'`: the backup is verified before its first byte is written. Messages go
+    to stderr."""
     with running_cluster(tmp_path, 1) as cluster:
         endpoint = ["--endpoints", cluster.endpoints[0]]
         for name in ("put", "put"):
@@ -242,7 +244,7 @@ def test_standard_output_by_its_name_gets_the_backup_and_no_word(tmp_path: Path)
 
 
 def test_a_pipe_that_nobody_writes_to_is_no_saved_file(tmp_path: Path) -> None:
-    """Otherwise `status` and `restore` would wait for ever."""
+    """If the commands opened the pipe, they would wait for ever."""
     os.mkfifo(tmp_path / "pipe")
     pipe, made = str(tmp_path / "pipe"), str(tmp_path / "made")
     for words, code in ((["status", pipe], 2), (["restore", pipe, made], 3)):

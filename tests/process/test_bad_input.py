@@ -1,4 +1,4 @@
-"""A new user's mistakes and other obstacles: each gives one message that says what happened and what to do."""
+"""A new user's mistakes and other obstacles. Each gives one message, which says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ended(arguments: Sequence[str | Path], **keywords: object) -> subprocess.Com
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "0", "1e99"])
 def test_a_deadline_that_is_no_time_is_refused(seconds: str) -> None:
-    """Python reads these as numbers, but they are no time that anybody can wait."""
+    """Python reads these words as numbers, but no program can wait for such a time."""
     result = invoke("get", "a", "--deadline", seconds)
 
     assert result.exit_code == 2
@@ -65,7 +65,7 @@ def test_a_deadline_that_is_no_time_is_refused(seconds: str) -> None:
 
 
 async def test_a_program_may_wait_for_ever_but_not_for_no_number() -> None:
-    """`math.inf` is what a trio program says for "no deadline"."""
+    """A trio program writes `math.inf` for "no deadline"."""
     async with Client([NOBODY], deadline_seconds=float("inf")) as client:
         with trio.move_on_after(0.2) as patience:
             await client.put("a", "b")
@@ -75,7 +75,7 @@ async def test_a_program_may_wait_for_ever_but_not_for_no_number() -> None:
 
 
 def test_who_asks_for_help_gets_it() -> None:
-    """`hwm help` is no misspelt `hwm del`."""
+    """`hwm help` shows the help, and is not taken for a misspelt `hwm del`."""
     assert "hwm --help" in invoke("help").stderr
 
 
@@ -115,7 +115,7 @@ def test_standard_input_without_an_end_is_not_read_to_the_end() -> None:
 
 @pytest.mark.parametrize("arguments", [["put", "k", "-"], ["txn"], ["cas", "k", "-", "--absent"]])
 def test_standard_input_that_is_closed_is_wrong_usage(arguments: list[str]) -> None:
-    """It is not reported as a bug of the program."""
+    """The error is wrong usage, and not a bug of the program."""
     command = shlex.join(hwm(*arguments, "--endpoints", NOBODY))
     done = subprocess.run(["bash", "-c", f"{command} <&-"], stderr=subprocess.PIPE, text=True, timeout=40, check=False)
 
@@ -124,14 +124,14 @@ def test_standard_input_that_is_closed_is_wrong_usage(arguments: list[str]) -> N
 
 @pytest.mark.parametrize("option", ["--rate", "--reads", "--seconds"])
 def test_what_is_no_number_is_no_load(option: str) -> None:
-    """Python reads `nan` as a number, and no comparison finds it out of bounds."""
+    """Python reads `nan` as a number, and a comparison with a bound is always false."""
     result = invoke("bench", option, "nan")
 
     assert (result.exit_code, "is no number" in result.stderr) == (2, True)
 
 
 def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path: Path) -> None:
-    """The command was carried out: a script must not take this for "certainly not"."""
+    """The command was carried out, so its exit code must not mean "certainly not carried out"."""
     with running_cluster(tmp_path, 1) as cluster:
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
@@ -161,7 +161,7 @@ def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path:
     ],
 )
 def test_a_member_that_could_never_work_is_not_made(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """It is refused before there is a folder, because what is written into a new folder stays for ever."""
+    """`hwm serve` refuses before it makes a folder, because what a new folder contains cannot be changed later."""
     done = invoke("serve", str(tmp_path / "data"), "--bootstrap", *arguments)
 
     assert done.exit_code == 2
@@ -183,7 +183,7 @@ def test_who_joins_nobody_founds_no_cluster_of_its_own(tmp_path: Path, command: 
 
 
 def test_who_joins_without_saying_who_it_is_is_told_how(tmp_path: Path) -> None:
-    """The error names the missing option."""
+    """The error names the option that is missing."""
     result = invoke("init", str(tmp_path / "data"), "--join", NOBODY)
 
     assert result.exit_code == 2
@@ -192,7 +192,7 @@ def test_who_joins_without_saying_who_it_is_is_told_how(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7001", "[::]:7001", ":::7001"])
 def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address: str) -> None:
-    """All members and clients learn this address, and each would connect to itself there."""
+    """All members and clients learn this address, and each of them would connect to itself."""
     member = f"s1={address}/127.0.0.1:7101"
 
     founding = invoke("init", str(tmp_path / "data"), "--node-id", "s1", "--member", member)
@@ -206,7 +206,8 @@ def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address:
 def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 5 makes a supervisor try again. A member that is refused (3) must not be started again."""
+    """With exit code 5 a supervisor starts the member again. With exit code 3, the member was refused and must not be
+    started again."""
     monkeypatch.setattr(joining, "ASK_SECONDS", 0.5)
     arguments = ["--join", NOBODY, "--member", "s2=127.0.0.1:7002/127.0.0.1:7102"]
 
@@ -218,7 +219,7 @@ def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(
 
 
 def test_a_member_is_not_replaced_by_itself() -> None:
-    """That would remove its id for ever, and the new member with the same id would be refused."""
+    """The command would remove the id for ever, and a new member with the same id would be refused."""
     result = invoke("member", "replace", "s2", "s2=127.0.0.1:7002/127.0.0.1:7102")
 
     assert result.exit_code == 2
@@ -227,7 +228,7 @@ def test_a_member_is_not_replaced_by_itself() -> None:
 
 
 def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_be_given_again() -> None:
-    """There is nothing to read first, because the command states a goal."""
+    """The command states a goal, so it can be repeated without reading the members first."""
 
     async def work(client: Client) -> Membership:
         raise OutcomeUnknown("the answer was lost")
@@ -241,7 +242,7 @@ def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_
 
 @pytest.mark.parametrize("name", ["meta", "groups/0/log"])
 def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name: str) -> None:
-    """The system's error text alone is not a message for users."""
+    """The operating system's error text alone does not tell a user what to do."""
     folder = tmp_path / "data"
     assert ended(["init", folder]).returncode == 0
     (folder / name).rename(tmp_path / "aside")
@@ -259,7 +260,7 @@ def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name:
 
 
 def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`hwm` as another user, who may not be able to read this interpreter; so the imports come first."""
+    """Run `hwm` as another user. That user may not be able to read this interpreter, so the imports come first."""
     code = (
         "import os, kvstore.cli.main, kvstore.cli.serve, kvstore.cli.process\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); kvstore.cli.main.main()"
@@ -281,7 +282,7 @@ def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_a_folder_that_this_user_may_not_enter_is_no_command_that_was_carried_out(
     tmp_path: Path, arguments: list[str], exit_code: int
 ) -> None:
-    """Exit code 74 would say that the backup is there and only the report about it is lost."""
+    """Exit code 74 would mean that the backup was written and only the report about it is lost."""
     sealed = tmp_path / "sealed"
     sealed.mkdir(mode=0o700)
 
@@ -295,8 +296,8 @@ def test_a_folder_that_this_user_may_not_enter_is_no_command_that_was_carried_ou
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root for a user without rights")
 def test_a_folder_of_somebody_else_is_refused_as_such() -> None:
-    """A folder that is not readable or not writable: exit code 3, as for all other folders that cannot serve."""
-    with tempfile.TemporaryDirectory() as name:  # Others cannot enter the folders above a `tmp_path`.
+    """If this user cannot read or write the folder, the exit code is 3, as for every folder that cannot be served."""
+    with tempfile.TemporaryDirectory() as name:  # Other users cannot enter the folders above a `tmp_path`.
         Path(name).chmod(0o711)
         folder = Path(name) / "data"
         assert ended(["init", folder]).returncode == 0
@@ -313,7 +314,7 @@ def test_a_folder_of_somebody_else_is_refused_as_such() -> None:
 
 
 def test_a_snapshot_that_was_passed_over_is_told(tmp_path: Path) -> None:
-    """An older snapshot is used instead, and the operator should know that the member's disk is not well."""
+    """The member uses an older snapshot, and its log warns the operator that a file on the disk is damaged."""
     folder = tmp_path / "data"
     assert ended(["init", folder]).returncode == 0
     damaged = folder / "groups/0/snapshots/0000000000099999-0000000000000001.snap"
@@ -343,7 +344,8 @@ def test_a_snapshot_that_was_passed_over_is_told(tmp_path: Path) -> None:
 async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is silent after half a frame is closed; one that is silent between two frames is idle."""
+    """A connection that is silent in the middle of a frame is closed. A connection that is silent between frames
+    stays."""
     monkeypatch.setattr(client_listener, "HALF_FRAME_SECONDS_MAX", 0.3)
     config = MemberConfig(folder=tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0")
     with trio.fail_after(30):
@@ -368,7 +370,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_pl
 
 
 def test_hundreds_of_strangers_do_not_keep_a_member_from_serving(tmp_path: Path) -> None:
-    """Strangers are closed at the bound, or when their time is up; meanwhile honest clients go on."""
+    """The member closes strangers at the bound, or when their time is up, and serves honest clients meanwhile."""
     with running_cluster(tmp_path, 2) as cluster:
         arguments = cluster.servers["s1"].arguments[0].split("=")[2].split("/")
         strangers = [
@@ -385,11 +387,11 @@ def test_hundreds_of_strangers_do_not_keep_a_member_from_serving(tmp_path: Path)
     assert [member["reachable"] for member in json.loads(status.stdout)] == [True, True]
 
 
-# Folders, looked at by `python -m storage`.
+# Data folders that `python -m storage` reads.
 
 
 def test_what_is_no_data_folder_is_answered_with_what_to_name(tmp_path: Path) -> None:
-    """Somewhere else, a file, nothing at all."""
+    """The path is a folder of something else, a file, or missing."""
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file", tmp_path / "nothing"):
         done = subprocess.run(

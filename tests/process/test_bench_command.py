@@ -1,4 +1,4 @@
-"""`hwm bench` against real servers: its figures are of work that took place, and it leaves no keys behind."""
+"""`hwm bench` against real servers: it counts only operations that took place, and leaves no keys behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORT = ["--seconds", "0.5", "--keys", "50", "--in-flight", "8", "--clients", "2
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A store of one."""
+    """The address of a store with one member."""
     with running_cluster(tmp_path_factory.mktemp("bench"), 1) as cluster:
         yield cluster.endpoints[0]
 
@@ -43,7 +43,7 @@ def count_and_revision(endpoint: str, prefix: str) -> tuple[int, int]:
 
 
 def test_a_short_run_tells_its_figures_and_leaves_no_key(endpoint: str) -> None:
-    """Every put it counts is a revision of the store."""
+    """The store's revision rises by one for each put that the command counts."""
     _, before = count_and_revision(endpoint, "bench/")
     result = bench(endpoint, *SHORT, "--json")
 
@@ -59,7 +59,7 @@ def test_a_short_run_tells_its_figures_and_leaves_no_key(endpoint: str) -> None:
 
 
 def test_reads_find_what_was_written_first_and_keys_can_be_kept(endpoint: str) -> None:
-    """The result is a table for people, and afterwards all keys are there."""
+    """Without --json the result is a table, and with --keep all keys stay in the store."""
     result = bench(endpoint, *SHORT, "--reads", "0.9", "--prefix", "kept/", "--keep", "--value-bytes", "7")
 
     assert result.exit_code == 0, result.output
@@ -68,7 +68,7 @@ def test_reads_find_what_was_written_first_and_keys_can_be_kept(endpoint: str) -
 
 
 def test_an_open_loop_asks_no_more_than_its_rate(endpoint: str) -> None:
-    """It sends what is due in half a second at 40 per second."""
+    """At 40 operations per second, half a second allows at most 20."""
     result = bench(endpoint, *SHORT, "--rate", "40", "--json")
 
     assert result.exit_code == 0, result.output
@@ -76,7 +76,7 @@ def test_an_open_loop_asks_no_more_than_its_rate(endpoint: str) -> None:
 
 
 def test_where_nobody_is_the_exit_code_is_that_of_unavailable() -> None:
-    """It is the same as for every other command."""
+    """Every other command ends with the same exit code."""
     result = bench(f"127.0.0.1:{free_ports(1)[0]}", *SHORT, "--deadline", "0.3")
 
     assert result.exit_code == 5
@@ -84,7 +84,7 @@ def test_where_nobody_is_the_exit_code_is_that_of_unavailable() -> None:
 
 
 def test_percentiles_are_those_of_the_sorted_list_within_a_step() -> None:
-    """The slow twin sorts all values."""
+    """The test compares the histogram with a sorted list of all values."""
     random = Random(1)
     for count in (1, 2, 100, 5_000):
         seconds = sorted(random.lognormvariate(-6, 1.5) for _ in range(count))

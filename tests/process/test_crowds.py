@@ -1,4 +1,4 @@
-"""Real members whose connections are used up by strangers: they go on serving, and operators get in."""
+"""Strangers use up the connections of real members; the members go on serving, and operators can still connect."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def open_files(server: servers.Server) -> int:
 async def test_more_idle_connections_than_descriptors_keep_nobody_from_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile the member opens new log files; no connection with an open request is closed."""
+    """The member opens new log files at the same time. It closes no connection that has an open request."""
     monkeypatch.setattr(servers, "hwm", lambda *arguments: with_descriptors(1_024, hwm(*arguments)))
     with trio.fail_after(SECONDS_MAX), ExitStack() as held:
         cluster = held.enter_context(running_cluster(tmp_path, 1, "--segment-bytes", "65536"))
@@ -91,7 +91,7 @@ async def test_more_idle_connections_than_descriptors_keep_nobody_from_serving(
 
 
 async def test_operators_get_in_when_strangers_hold_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are so few descriptors that a few strangers take all places. Clients get in, too."""
+    """The member has so few descriptors that a few strangers use up all connections. Clients can connect, too."""
     monkeypatch.setattr(servers, "hwm", lambda *arguments: with_descriptors(DESCRIPTORS_MIN, hwm(*arguments)))
     with trio.fail_after(SECONDS_MAX), ExitStack() as held:
         cluster = held.enter_context(running_cluster(tmp_path, 1))

@@ -1,4 +1,4 @@
-"""A real member that is left without file descriptors: writes are refused, it lives on, and takes them again."""
+"""A real member has no file descriptors left: it refuses writes, goes on, and takes writes once it has descriptors."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ VALUE = bytes(2_000)
 
 
 async def puts_until_one_waits(client: Client) -> int:
-    """Write until the log needs another file; returns how many puts were acknowledged before."""
+    """Write until the log needs another file; returns the number of puts that were acknowledged."""
     for count in range(100):
         try:
             await client.put(b"k%d" % count, VALUE, deadline_seconds=0.5)
-        except OutcomeUnknown:  # Its entry waits in the log, so its outcome is unknown.
+        except OutcomeUnknown:  # The entry of this put waits in the log, so its outcome is unknown.
             return count
     raise AssertionError("the log needed no other file")
 
 
 async def test_a_member_without_descriptors_refuses_writes_and_takes_them_again_with_more(tmp_path: Path) -> None:
-    """Its log needs another file and cannot open it. Nothing is damaged, so the member goes on."""
+    """The member's log needs another file and cannot open it. Nothing is damaged, so the member goes on."""
     with running_cluster(tmp_path, 1, "--segment-bytes", "8000") as cluster:
         (server,) = cluster.servers.values()
         async with cluster.client() as client:
@@ -53,5 +53,5 @@ async def test_a_member_without_descriptors_refuses_writes_and_takes_them_again_
         assert isinstance(told, MemberStatus), told
         assert told.lacks_descriptors == f"too many files are open (limit {limit})"
         assert not told.is_disk_full
-        assert [record and record.value for record in stored] == (count + 1) * [VALUE]  # Including the put that waited.
+        assert [record and record.value for record in stored] == (count + 1) * [VALUE]  # The put that waited counts.
         assert (count > 0, refused) == (True, None)

@@ -1,4 +1,4 @@
-"""What a script gets from a command that failed or found a fault: the exit code, and one JSON value."""
+"""The exit code and the one JSON value that a script gets from a command that failed or found a fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 def test_a_member_at_an_address_that_nobody_can_dial_is_wrong_usage(
     tmp_path: Path, command: list[str], address: str
 ) -> None:
-    """If it were "unavailable", a supervisor would try again for ever."""
+    """With exit code 5 ("unavailable") a supervisor would try again for ever."""
     result = invoke(*(word.format(tmp_path) for word in command), "--deadline", "0.2", "--member", address)
 
     assert result.exit_code == 2, result.stderr
@@ -56,7 +56,7 @@ def test_an_error_is_an_object_too_for_who_asks_for_json(
     reason: str | None,
     lag: int | None,
 ) -> None:
-    """The error is on stdout, where the answer would be. The same words are on stderr, for people."""
+    """With --json the error goes to stdout, as an answer would. A message for people goes to stderr."""
 
     async def fail(*_: object, **__: object) -> Membership:
         raise error
@@ -81,7 +81,7 @@ def test_an_error_is_an_object_too_for_who_asks_for_json(
 
 
 def test_there_is_one_json_value_whatever_happens(tmp_path: Path) -> None:
-    """If a command has found something, that is the value, and the error is only in words on stderr."""
+    """If a command has printed its finding as the JSON value, the error goes to stderr only."""
     damaged = tmp_path / "file"
     damaged.write_bytes(b"no snapshot")
 
@@ -93,7 +93,7 @@ def test_there_is_one_json_value_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_an_error_that_cannot_be_written_keeps_its_exit_code() -> None:
-    """Nothing was carried out, and exit code 74 would say that it was."""
+    """The put was not carried out; exit code 74 would mean that it was."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             hwm("put", "a", "b", "--json", "--deadline", "0.2", "--endpoints", NOBODY),
@@ -123,7 +123,7 @@ def test_a_list_of_members_ends_well_only_if_a_leader_hears_them_all(
     words: str,
     form: list[str],
 ) -> None:
-    """Without a leader nobody knows which members are heard, and a monitor must not take that for good news."""
+    """Without a leader the command does not know which members are heard, so it must not end with exit code 0."""
     members = tuple(
         MemberView(
             node_id=f"s{at}",

@@ -57,7 +57,7 @@ def the_rows(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(60)
 async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path: Path) -> None:
-    """The central promise: `kill -9` of the leader loses no acknowledged write."""
+    """`kill -9` of the leader loses no acknowledged write."""
     settings = RunSettings(
         out=tmp_path / "run",
         nodes=3,
@@ -96,7 +96,8 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
 async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
     tmp_path: Path, pipelined: dict[str, int]
 ) -> None:
-    """Clients pipeline without a rate, so a hundred times as many requests are open when the leader is killed."""
+    """Clients send without waiting for answers, so a hundred times as many requests are open when the leader is
+    killed."""
     settings = RunSettings(
         out=tmp_path / "run",
         nodes=3,
@@ -118,7 +119,8 @@ async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
 
 @pytest.mark.timeout(60)
 async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_ends_itself(tmp_path: Path) -> None:
-    """docs/operations/guide.md: exit code 6. No acknowledged write is lost, because only one write failed."""
+    """The member with the failed write ends with exit code 6 (docs/operations/guide.md). No acknowledged write is lost,
+    because only one write to the disk failed."""
     kinds: tuple[Kind, ...] = ("clock-jump", "write-error")
     plan = tuple(
         replace(against_the_leader(number, 0.0, kind), target="random", duration_seconds=0.2)
@@ -154,7 +156,7 @@ async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_e
 
 @pytest.fixture
 def _ext4(tmp_path: Path) -> None:
-    """Skip here, outside of trio, because trio's exception groups lose the reason of a skip."""
+    """Skip here, outside of trio: the exception groups of trio lose the reason of a skip."""
     trouble = trouble_with_ext4(tmp_path / "probe")
     if trouble:
         pytest.skip(f"no ext4 can be mounted here: {trouble}")
@@ -163,7 +165,7 @@ def _ext4(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("_ext4")
 async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(tmp_path: Path) -> None:
-    """A disk fails only when it is used, so the harness makes the member write something that is in no history."""
+    """A disk fails only when it is used, so the harness makes the member write an entry that is in no history."""
     failing = replace(against_the_leader(1, 0.0, "disk-error"), duration_seconds=0.1)
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     with trio.fail_after(50):
@@ -173,17 +175,19 @@ async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(t
             nemesis = Nemesis(cluster, writer, (failing,))
             await nemesis.run()
             async with Client(cluster.endpoints) as client:
-                assert (await client.put("k", "1", deadline_seconds=30)).revision == 2  # The store's first write.
+                # This is the store's first write.
+                assert (await client.put("k", "1", deadline_seconds=30)).revision == 2
     writer.close()
     assert nemesis.records[0].outcome == {"exit_codes": {"n1": 6}}
 
 
 @pytest.mark.timeout(120)
 def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_and_go(tmp_path: Path) -> None:
-    """The long run of docs/reference/harness.md, cut to seconds, with its history in Parquet.
+    """This is the long run of docs/reference/harness.md, cut to seconds, with its history in Parquet.
 
-    Where Linux offers every fault, this seed cuts the leader's power while a member is replaced, restarts, pauses and
-    partitions the leader, and has members added and removed. Elsewhere the plan is another one and must pass, too.
+    Where Linux offers every fault, the plan of this seed cuts the leader's power while a member is replaced; it
+    restarts, pauses and partitions the leader, and adds and removes members. On other systems the plan differs, and the
+    run must pass, too.
     """
     options = ["--faults", "all", "--seed", "2311", "--seconds", "8", "--fault-every", "0.5", "--nodes", "3"]
     load = ["--clients", "10", "--keys", "12", "--rate", "250", "--format", "parquet"]
@@ -216,7 +220,7 @@ def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_a
 
 @pytest.mark.timeout(60)
 async def test_a_member_that_ends_by_itself_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    """No fault of the plan ended it, so it is a finding. The records up to then stay readable."""
+    """No fault of the plan ended the member, so its end is a finding. What was recorded before stays readable."""
     progress = Progress(RunSettings(out=tmp_path / "run", nodes=3, seconds=20, clients=10))
 
     async def kill_one_behind_its_back() -> None:
@@ -248,7 +252,7 @@ async def test_failover_is_measured_from_the_kill_to_a_write_called_after_it(tmp
 
     (with_ms,), (without_ms,) = result.with_hint.unavailable_ms, result.without_hint.unavailable_ms
     assert 0 < with_ms < 20_000
-    assert 50 < without_ms < 20_000  # Nobody is elected before the minimum election time-out.
+    assert 50 < without_ms < 20_000  # No member is elected before the minimum election time-out.
     assert result.without_hint.median_ms == result.without_hint.worst_ms == without_ms
     assert result.ratio_of_medians == with_ms / without_ms
     assert not processes_of(tmp_path / "failover")
@@ -256,7 +260,7 @@ async def test_failover_is_measured_from_the_kill_to_a_write_called_after_it(tmp
 
 @pytest.mark.timeout(60)
 async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
-    """A leader that is asked to stop hands over, so that not even its clients see more than a pause."""
+    """A leader that is asked to stop hands over, so its clients see only a short pause."""
     console = Console(file=io.StringIO())
     with trio.fail_after(40):
         result = await measure_rolling(rounds=1, nodes=3, out=tmp_path / "rolling", console=console)
@@ -269,7 +273,7 @@ async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audited(tmp_path: Path) -> None:
-    """kill -9 of the harness: its members end with it, and no recorded read shows a value that nobody wrote."""
+    """SIGKILL ends the harness, and its members end with it. No recorded read shows a value that nobody wrote."""
     rows = tmp_path / "run" / "ops" / "rows.jsonl"
     with a_harness(tmp_path / "run") as harness:
         wait_until(lambda: rows.exists() and rows.stat().st_size > 50_000)
@@ -277,13 +281,13 @@ def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audite
     wait_until(lambda: not processes_of(tmp_path / "run"))
 
     assert read_about(tmp_path / "run")["finished"] is False
-    assert close_unfinished_run(tmp_path / "run") > 0  # With twelve clients some write is always open.
+    assert close_unfinished_run(tmp_path / "run") > 0  # Some write is open, because there are twelve clients.
     assert check_rows(the_rows(tmp_path / "run")).exit_code == 0
 
 
 @pytest.mark.timeout(60)
 def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> None:
-    """After SIGTERM: exit code 128 + 15, one sentence, no process left, and the records are kept."""
+    """After SIGTERM the harness prints one sentence, keeps the records, leaves no process, and ends with 128 + 15."""
     events = tmp_path / "run" / "events.jsonl"
     with a_harness(tmp_path / "run") as harness:
         wait_until(lambda: events.exists() and b"load_started" in events.read_bytes())
@@ -299,7 +303,7 @@ def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> No
 
 @contextmanager
 def a_harness(out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`hwm-harness run` as its own process; gone at the end, whatever the test does."""
+    """Run `hwm-harness run` as a process; ends it at the end, whatever the test does."""
     options = ["--nodes", "3", "--seconds", "30", "--out", str(out)]
     command = [sys.executable, "-P", "-m", "harness.cli", "run", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as harness:
@@ -318,7 +322,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def processes_of(run: Path) -> list[str]:
-    """Process ids of members: their command line names a data folder below `run`."""
+    """The ids of member processes: their command line names a data folder below `run`."""
     return [path.name for path in Path("/proc").glob("[0-9]*") if f"serve\0{run}/" in command_line(path)]
 
 
@@ -326,4 +330,4 @@ def command_line(process: Path) -> str:
     try:
         return (process / "cmdline").read_text()
     except OSError:
-        return ""  # The process has just ended.
+        return ""  # The process ended after it was listed.

@@ -1,4 +1,5 @@
-"""Ten minutes of hostile strangers at every port of a real cluster, with honest clients and killed members."""
+"""For ten minutes, hostile strangers connect to every port of a real cluster, with honest clients and killed
+members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leases and locks of real processes: their holders are killed, stopped and told of their loss; leaders are killed."""
+"""Leases and locks of real processes. Holders are killed, stopped, or told that they lost the lock; leaders are
+killed."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ class Holder:
         return int(fence), int(pid)
 
     async def ends(self) -> tuple[int, str]:
-        """Wait until it has ended; returns its exit code and what it wrote to stderr."""
+        """Wait until `hwm` has ended; returns its exit code and what it wrote to stderr."""
         with trio.fail_after(PATIENCE_SECONDS):
             _, err = await trio.to_thread.run_sync(self.process.communicate, abandon_on_cancel=True)
         self.has_ended = True
         return self.process.returncode, err.decode()
 
     def kill(self, pid: int) -> None:
-        """Kill `hwm` and the script, whatever they do."""
+        """Kill `hwm` and the script, in whatever state they are."""
         if is_running(pid):
             os.kill(pid, signal.SIGKILL)
         if not self.has_ended:
@@ -68,7 +69,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) -> None:
-    """The waiter gets it after the lease's time to live, with a greater fence."""
+    """After the lease's time to live, the waiting process gets the lock with a greater fence."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -84,7 +85,7 @@ def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) ->
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait)
-                    await trio.sleep(4)  # For twice its time to live the lease is kept alive.
+                    await trio.sleep(4)  # The holder keeps its lease alive for twice the time to live.
                     assert not obtained.is_set()
                     holder.process.kill()
                     with trio.fail_after(PATIENCE_SECONDS):
@@ -118,7 +119,7 @@ def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> 
 
 
 def test_the_exit_code_is_that_of_the_command_and_a_signal_ends_it(tmp_path: Path) -> None:
-    """In both cases the lock is free at once."""
+    """The lock is free as soon as the command ends, or a signal ends it."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -148,7 +149,8 @@ async def leader_of(client: Client) -> str:
 
 
 def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> None:
-    """The leader is killed twice; a lock of 5 s is held all the time, and is released at the end of its block."""
+    """The leader is killed twice. The client holds a lock with 5 s to live throughout, and releases it at the end of
+    its block."""
 
     async def main() -> None:
         async with cluster.client() as client, client.lock("x", ttl_seconds=5) as lock:
@@ -170,7 +172,8 @@ def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> N
 
 
 def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill(tmp_path: Path) -> None:
-    """Nobody renews the lease. The leader is killed at several moments, and the key goes late, but never early."""
+    """Nobody renews the lease, and the leader is killed at several moments. The key is deleted late, but never
+    early."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -195,7 +198,7 @@ def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill
 
 
 def test_candidates_of_an_election_lead_one_after_the_other(tmp_path: Path) -> None:
-    """`hwm elect`: each prints its fence when it is elected; a listener sees both."""
+    """Each `hwm elect` prints its fence when it is elected; a listener sees both of them."""
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

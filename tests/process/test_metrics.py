@@ -1,4 +1,4 @@
-"""The metrics port of real members: what it answers to a scraper under load, to a probe, and to garbage."""
+"""What the metrics port of real members answers to a scraper under load, to a probe, and to garbage."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ REVISION, SYNCS = "highwatermark_revision", "highwatermark_log_sync_seconds_coun
 
 
 def metrics_address(server: Server) -> str:
-    """The address from the ready line, because the port was given as 0."""
+    """The port was given as 0, so the address is in the ready line."""
     line = server._ready.read_text(encoding="utf-8")
     return line.split("metrics=")[1].strip()
 
 
 async def say(address: str, data: bytes) -> bytes:
-    """The whole answer to these bytes until the member closes; empty if it closes at once."""
+    """Send these bytes; returns all that the member answers until it closes. Empty if it closes without an answer."""
     host, _, port = address.rpartition(":")
     answer = b""
     async with await trio.open_tcp_stream(host, int(port)) as stream:
-        with contextlib.suppress(trio.BrokenResourceError):  # The member closed before it had read all of it.
+        with contextlib.suppress(trio.BrokenResourceError):  # The member closed before it had read all bytes.
             await stream.send_all(data)
             async for part in stream:
                 answer += part
@@ -41,7 +41,7 @@ async def say(address: str, data: bytes) -> bytes:
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body; status 0 if there are, or were a moment ago, too many connections."""
+    """The status and the body. The status is 0 if there are, or were a moment ago, too many connections."""
     answer = await say(address, f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
     if not answer:
         return 0, ""
@@ -53,7 +53,7 @@ async def get(address: str, path: str) -> tuple[int, str]:
 
 
 async def scrape(address: str) -> dict[str, float]:
-    """Samples by name, and `name{value}` of those that have one label."""
+    """The samples by name, or by `name{value}` if they have one label."""
     status, body = await get(address, "/metrics")
     assert status == 200, body
     return {
@@ -78,7 +78,7 @@ async def wait_for(address: str, status: int) -> str:
 
 
 async def ready_all(cluster: ServerCluster) -> None:
-    """Until every member says that it is."""
+    """Wait until `/readyz` of every member says that it is ready."""
     for server in cluster.servers.values():
         await wait_for(metrics_address(server), 200)
 
@@ -95,7 +95,7 @@ async def test_the_values_move_under_load_and_every_member_tells_its_own(tmp_pat
             before = after = await scrape_all(cluster)
             nursery.start_soon(load_forever, client)
             while min(after[name][REVISION] - before[name][REVISION] for name in after) < 400:
-                after = await scrape_all(cluster)  # Scrapes are served beside the load.
+                after = await scrape_all(cluster)  # The member answers scrapes while it carries out the load.
             nursery.cancel_scope.cancel()
         (leader,) = [name for name, each in after.items() if each["highwatermark_is_leader"]]
         for name, samples in after.items():
@@ -145,7 +145,8 @@ async def test_garbage_gets_400_and_a_crowd_makes_room_and_neither_does_any_harm
 
         host, _, port = address.rpartition(":")
         crowd = [await trio.open_tcp_stream(host, int(port)) for _ in range(CONNECTIONS_MAX)]
-        assert await get(address, "/livez") == (200, "alive\n")  # One too many: the oldest makes room.
+        # This connection is above the bound, so the oldest is closed.
+        assert await get(address, "/livez") == (200, "alive\n")
         with contextlib.suppress(trio.BrokenResourceError):
             assert await crowd[0].receive_some() == b""
         for stream in crowd:
@@ -169,7 +170,7 @@ async def test_a_follower_counts_whom_it_has_sent_to_the_leader(tmp_path: Path) 
                 frame(encode_client_hello()) + frame(encode_request(1, command_request(Put(b"k", b"v"))))
             )
             splitter, bodies = FrameSplitter(FRAME_BYTES_MAX_CLIENT), list[bytes]()
-            while len(bodies) < 2:  # The member's hello, and the refusal.
+            while len(bodies) < 2:  # The first frame is the member's hello; the second is the refusal.
                 bodies += splitter.feed(bytes(await stream.receive_some()))
 
         name = "highwatermark_refusals_total{not_leader}"

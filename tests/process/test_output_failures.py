@@ -1,4 +1,4 @@
-"""Streams that cannot be written: the exit code says what the command did, and a server goes on."""
+"""Programs whose streams cannot be written: the exit code says what the command did, and a server goes on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ CASES: dict[str, list[str]] = {
     "lease ttl": ["lease", "ttl", "999999999"],
     "lease list": ["lease", "list"],
     "lock": ["lock", "{key}", "--", "true"],
-    "elect with a wrong option": ["elect", "{key}", "--ttl", "0"],  # Otherwise it would lead until interrupted.
+    # Without a wrong option the command would lead until it is interrupted.
+    "elect with a wrong option": ["elect", "{key}", "--ttl", "0"],
     "snapshot save": ["snapshot", "save", "{folder}/{key}.snap"],
     "snapshot status": ["snapshot", "status", "{folder}/base.snap"],
     "snapshot restore": ["snapshot", "restore", "{folder}/base.snap", "{folder}/{key}-restored"],
@@ -95,14 +96,14 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_every_command_is_walked() -> None:
-    """A new command needs a case above: its exit code is a promise, even if it can print nothing."""
+    """A new command needs a case in CASES: its exit code must be right even if the command cannot print."""
     walked = {name for name in leaves(cli) if any(case == name or case.startswith(f"{name} ") for case in CASES)}
     assert set(leaves(cli)) - walked == set()
 
 
-@pytest.mark.timeout(180)  # It takes 6 s, and hundreds of syncs of a disk that others use, too.
+@pytest.mark.timeout(180)  # The test usually takes 6 s, but it syncs hundreds of times, and others use the disk, too.
 async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_words(tmp_path: Path) -> None:
-    """All commands, all kinds of broken streams: a script decides by the exit code whether to retry."""
+    """All commands run with all kinds of broken streams: a script decides by the exit code whether to retry."""
     with running_cluster(tmp_path, 1) as cluster:
         save = hwm("snapshot", "save", tmp_path / "base.snap", "--endpoints", cluster.endpoints[0])
         raised = hwm("upgrade", "--endpoints", cluster.endpoints[0])
@@ -147,7 +148,7 @@ def walk(folder: Path, rows: Sequence[tuple[str, str, str]], endpoint: str) -> l
 
 
 async def has_effect(client: Client, name: str, key: str, folder: Path) -> bool | None:
-    """Whether the store or the folder shows the command's effect; None for a command that has none of its own."""
+    """Whether the command's effect is in the store or in the folder; None for a command that has no effect."""
     word = name.partition(" --")[0]
     if word in WRITES:
         return (await client.get(key)).record is not None
@@ -176,7 +177,8 @@ def flaw_of(
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "<&- >&- 2>&-", "2>&1 | true"])
 def test_a_server_that_can_say_nothing_starts_serves_and_hands_over(tmp_path: Path, redirection: str) -> None:
-    """If its log's disk is full or its log's reader is dead, it neither stops nor omits the hand-over at its end."""
+    """If the disk of the log is full, or its reader has ended, the server neither stops nor omits the hand-over at its
+    end."""
     ready = tmp_path / "ready"
     command = " ".join(hwm("serve", tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0",
                            "--log-level", "debug", "--ready-file", ready))  # fmt: skip
@@ -196,7 +198,7 @@ def test_a_server_that_can_say_nothing_starts_serves_and_hands_over(tmp_path: Pa
 
 
 def test_a_server_whose_log_nobody_reads_does_not_stand_still(tmp_path: Path) -> None:
-    """If the pipe is full and its reader lives but does not read, a blocking write would never return."""
+    """The pipe is full, and its reader lives but does not read, so a blocking write would never return."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -237,7 +239,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> str:
     ],
 )
 def test_the_other_two_programs_tell_the_truth_as_well(arguments: list[str], exit_code: int, redirection: str) -> None:
-    """They end with the exit code of their result, or with 74 if nobody could read the result."""
+    """The programs end with the exit code of their result, or with 74 if the result could not be written."""
     command = " ".join([sys.executable, "-m", *arguments])
     done = subprocess.run(
         ["bash", "-c", f"{command} {redirection}"], capture_output=True, text=True, timeout=60, check=False
@@ -248,7 +250,7 @@ def test_the_other_two_programs_tell_the_truth_as_well(arguments: list[str], exi
 
 
 def test_both_packages_have_the_same_streams() -> None:
-    """`spark_audit` imports no other package."""
+    """`spark_audit` imports no other package, so it has a copy of the module."""
     ours, theirs = (Path(module.__file__ or "").read_text() for module in
                     (kvstore.cli.standard_streams, spark_audit.standard_streams))  # fmt: skip
     assert ours == theirs

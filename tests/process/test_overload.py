@@ -1,4 +1,4 @@
-"""Overload of real processes: bounds hold, refusals name them, others are not slowed, and then all is as before.
+"""Overload of real processes: bounds hold, refusals name the bound, other clients are served, and members recover.
 
 No test measures how long anything took: each step waits for what must happen, up to an absolute limit.
 """
@@ -41,7 +41,7 @@ the few MiB of log that it writes; the rest is room for the allocator. With all 
 
 
 def peak_bytes(server: Server) -> int:
-    """The most memory that this process has ever had."""
+    """The most memory that this process has used at any time."""
     assert server._process is not None
     status = Path(f"/proc/{server._process.pid}/status").read_text(encoding="ascii")
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
@@ -49,7 +49,7 @@ def peak_bytes(server: Server) -> int:
 
 
 class RawClient:
-    """One connection that pipelines what it likes, and reads only when the test says so."""
+    """A connection that sends requests without waiting, and reads only when the test says so."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -58,7 +58,7 @@ class RawClient:
 
     @classmethod
     async def connected(cls, address: str, receive_buffer_bytes: int = 0) -> RawClient:
-        """It has said its hello and read the answer."""
+        """Connect, send a hello, and read the member's hello."""
         host, _, port = address.rpartition(":")
         raw = trio.socket.socket()
         if receive_buffer_bytes:
@@ -70,7 +70,7 @@ class RawClient:
         return client
 
     async def flood_forever(self, data: bytes) -> None:
-        """Send the data again and again; `sent_bytes` does not change while the member reads nothing more."""
+        """Send the data repeatedly; `sent_bytes` stops rising while the member does not read."""
         while True:
             rest = memoryview(data)
             while rest:
@@ -79,7 +79,7 @@ class RawClient:
                 rest = rest[count:]
 
     async def responses(self) -> list[Response]:
-        """The responses that have come, at least one."""
+        """The responses that have come; waits for the first one."""
         return [decode_response(body) for body in await self._bodies()]
 
     async def _bodies(self) -> list[bytes]:
@@ -92,7 +92,7 @@ class RawClient:
 
 
 async def leader_of(client: Client) -> tuple[str, str, int]:
-    """(node_id, client address, term), once one is known."""
+    """The leader as (node_id, client address, term); waits until one is known."""
     while True:
         view = await client.members()
         if view.leader_id is not None and view.leader_address:
@@ -101,7 +101,7 @@ async def leader_of(client: Client) -> tuple[str, str, int]:
 
 
 async def puts_until_stalled(client: Client, greedy: RawClient) -> None:
-    """Put one by one, each answered, until the greedy connection could send nothing during ten of these puts."""
+    """Put keys one after the other, until the greedy connection could send nothing during ten puts in a row."""
     number, unmoved, last = 0, 0, -1
     while unmoved < 10:
         number += 1
@@ -111,7 +111,8 @@ async def puts_until_stalled(client: Client, greedy: RawClient) -> None:
 
 
 async def test_a_connection_that_floods_and_reads_nothing_stops_itself_and_nobody_else(tmp_path: Path) -> None:
-    """Its answers wait, up to a bound; then its requests wait in its own socket. Puts of others are carried out."""
+    """The answers to the connection wait, up to a bound; then its requests stay in the client's socket. The puts of
+    other clients are carried out."""
     with trio.fail_after(SECONDS_MAX), running_cluster(tmp_path, 3, *PATIENT) as cluster:
         async with cluster.client() as client:
             await client.put(b"big", BIG)
@@ -139,7 +140,8 @@ async def test_a_connection_that_floods_and_reads_nothing_stops_itself_and_nobod
 async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The members' bound is so small that one read of a socket holds more requests; still every put is answered."""
+    """One read of a socket holds more requests than the members' bound allows open. Every put of other clients is
+    answered."""
     monkeypatch.setattr(servers, "hwm", hwm_with_a_small_bound)
     count = 4_000
     flood = [frame(encode_request(number, command_request(Put(b"k", b"v")))) for number in range(1, count + 1)]
@@ -170,7 +172,8 @@ async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so
 
 
 def hwm_with_a_small_bound(*arguments: str | Path) -> list[str]:
-    """The command line of `hwm`, but with OPEN_MAX as the bound on open proposals, for which there is no option."""
+    """The command line of `hwm`, but with OPEN_MAX as the bound on open proposals. There is no option for this
+    bound."""
     program = (
         "import functools, runpy, kvstore.cli.serve as serve;"
         f"serve.RaftConfig = functools.partial(serve.RaftConfig, proposals_pending_max={OPEN_MAX});"

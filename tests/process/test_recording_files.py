@@ -1,6 +1,6 @@
 """All production code in one process, including threads and sockets, over disks that record what they synced.
 
-When the answer to a write has come, its bytes must already be in a completed sync on a majority of the members.
+When a client gets the answer to a write, a majority of the members must have completed a sync of its bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.timeout(60)]
 
 
 class RecordingFiles:
-    """Passes every call on, and records what was written and then synced, in the order of completion."""
+    """Passes every call on, and records which bytes were written and then synced, in the order of completion."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -58,7 +58,7 @@ class RecordingFiles:
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_no_acknowledgement_arrives_before_a_majority_has_synced_it(tmp_path: Path, size: int) -> None:
-    """No reply leaves before the sync that it depends on.
+    """No reply is sent before the sync that it depends on.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """

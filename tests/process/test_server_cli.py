@@ -1,4 +1,4 @@
-"""`hwm` as a new user meets it: what works, typing mistakes, and other obstacles. There is never a traceback."""
+"""`hwm` as a new user sees it: what works, typing mistakes, and other obstacles. No case prints a traceback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A store of one, shared by all tests of this file that do not disturb each other."""
+    """A store with one member. All tests of this file that do not disturb each other share it."""
     with running_cluster(tmp_path_factory.mktemp("cli"), 1) as cluster:
         yield cluster.servers["s1"], cluster.endpoints[0]
 
@@ -52,7 +52,7 @@ def invoke(arguments: Sequence[str], env: dict[str, str] | None = None, stdin: s
 
 
 def test_put_get_delete_and_their_exit_codes(run: Run) -> None:
-    """Data goes to stdout, words to stderr; exit code 1 means that the key is absent."""
+    """Data goes to stdout, messages to stderr; exit code 1 means that the key is absent."""
     put, got = run("put", "a", "hello"), run("get", "a")
     assert (put.exit_code, put.stdout) == (0, "")
     assert "revision" in put.stderr
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_text_travel_as_base64(run: Run) -> None:
 
 
 def test_a_value_can_come_from_standard_input(run: Run) -> None:
-    """It is stored byte for byte, including line ends."""
+    """The value is stored byte for byte, including line ends."""
     assert run("put", "a", "-", stdin=b"line\nline\xff").exit_code == 0
 
     assert run("get", "a", "--raw").stdout_bytes == b"line\nline\xff"
@@ -99,7 +99,7 @@ def test_compare_and_set_names_what_it_saw(run: Run) -> None:
 
 
 def test_ranges_for_people_and_for_programs(run: Run) -> None:
-    """Lines with tabs when no terminal is there; one JSON object with --json."""
+    """Without a terminal the output is lines with tabs; with --json it is one JSON object."""
     for key in ("r/1", "r/2", "r/3"):
         run("put", key, f"value of {key}")
 
@@ -114,7 +114,8 @@ def test_ranges_for_people_and_for_programs(run: Run) -> None:
 
 @pytest.mark.parametrize("key", ["x\ty\nz", "\x1b[31mred", "a\u202eb", "\x9b"])
 def test_one_key_is_one_line_whatever_is_in_it(run: Run, key: str) -> None:
-    """`base64:...` is accepted as input. A single value needs no separator, so a pipe gets its text as it is."""
+    """The command accepts `base64:...` as input. A single value needs no separator, so a pipe gets its text
+    unchanged."""
     assert run("put", f"odd/{key}", key).exit_code == 0
     listed, names = run("range", "--prefix", "odd/"), run("range", "--prefix", "odd/", "--keys-only")
     as_json, got = run("range", "--prefix", "odd/", "--json"), run("get", f"odd/{key}")
@@ -135,7 +136,7 @@ def test_one_key_is_one_line_whatever_is_in_it(run: Run, key: str) -> None:
 def test_a_terminal_is_shown_no_value_that_it_would_obey(
     run: Run, server: tuple[Server, str], value: str, shown: str
 ) -> None:
-    """The text that is shown instead is accepted as input, and a message says how to get the bytes."""
+    """The terminal gets an encoded text, which commands accept as input. A message says how to get the bytes."""
     assert run("put", "v", value).exit_code == 0
     near, far = pty.openpty()
     done = subprocess.run(hwm("get", "v", "--endpoints", server[1]), stdout=far, stderr=subprocess.PIPE, timeout=30,
@@ -149,7 +150,7 @@ def test_a_terminal_is_shown_no_value_that_it_would_obey(
 
 
 def test_a_transaction_is_written_as_json(run: Run) -> None:
-    """It is given as an argument or on standard input; exit code 1 means that the failure branch ran."""
+    """The transaction is an argument or standard input; exit code 1 means that the failure branch ran."""
     document = {
         "compares": [{"key": "t", "op": "=", "target": "version", "value": 0}],
         "success": [{"op": "put", "key": "t", "value": "1"}, {"op": "get", "key": "t"}],
@@ -181,7 +182,7 @@ def test_a_transaction_is_written_as_json(run: Run) -> None:
     ],
 )
 def test_a_transaction_that_cannot_be_read_says_where(document: str, words: str) -> None:
-    """The error comes before anything is sent."""
+    """The command refuses the document before it sends anything."""
     result = invoke(["txn", document, "--endpoints", "127.0.0.1:1"])
 
     assert result.exit_code == 2
@@ -189,12 +190,12 @@ def test_a_transaction_that_cannot_be_read_says_where(document: str, words: str)
 
 
 def test_status_shows_marks_and_lag(run: Run) -> None:
-    """Tab-separated for scripts; JSON has every field."""
+    """Without a terminal the output is separated by tabs; with --json it has every field."""
     lines = run("status").stdout.splitlines()
     assert len(lines) == 1
     assert lines[0].split("\t")[:2] == ["s1", "leader"]
     (services,) = run("status", "--services").stdout.splitlines()
-    assert services.split("\t")[:3] == ["s1", "0", "0"]  # It has no watches and no leases.
+    assert services.split("\t")[:3] == ["s1", "0", "0"]  # The member has no watches and no leases.
     (shown,) = json.loads(run("status", "--json", "--state-hash").stdout)
     assert {"role", "term", "last_index", "commit_index", "last_applied", "low_watermark", "lag"} <= set(shown)
     assert (shown["lag"], shown["reachable"], len(shown["state_hash"])) == (0, True, 64)
@@ -205,7 +206,7 @@ def test_status_shows_marks_and_lag(run: Run) -> None:
     [("gte", "get"), ("puts", "put"), ("delete", "del"), ("ls", "range"), ("stauts", "status"), ("sever", "serve")],
 )
 def test_an_unknown_command_is_answered_with_the_nearest(typed: str, near: str) -> None:
-    """Names that other stores use are known, too."""
+    """The command names of other stores are known, too."""
     result = invoke([typed, "a"])
 
     assert result.exit_code == 2
@@ -221,7 +222,8 @@ def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
 
 
 def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> None:
-    """3 means refused, 5 that nobody is there: so a script knows what it may repeat."""
+    """Exit code 3 means that the command was refused, 5 that no member answered. In both cases it had no effect, so a
+    script may repeat it."""
     refused = run("put", "k" * 2000, "v")
     assert refused.exit_code == 3
     assert "too long" in refused.stderr
@@ -235,7 +237,8 @@ def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> No
 
 
 def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) -> None:
-    """Exit code 4: it may have happened, because the member could be reached, so the write was sent."""
+    """Exit code 4 means that the write may have been carried out: the member could be reached, so the write was
+    sent."""
     process, endpoint = server
     try:
         code = (
@@ -262,7 +265,8 @@ def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) 
 
 
 def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> None:
-    """Oversized frames, other protocols, half a frame: the servers go on. `status` shows the absent member."""
+    """The ports get frames that are too long, other protocols, and half a frame; the servers go on. `status` shows the
+    absent member."""
     with running_cluster(tmp_path, 3) as cluster:
         arguments = cluster.servers["s1"].arguments
         ports = [part.rpartition(":")[2] for each in arguments[:1] for part in each.split("/")]
@@ -288,7 +292,8 @@ def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> No
 
 
 def test_transfer_moves_the_leadership_to_the_member_that_is_named(tmp_path: Path) -> None:
-    """It waits until that member leads. If that member leads already, or does not exist, it ends at once."""
+    """The command waits until the named member leads. It ends immediately if that member leads already, or does not
+    exist."""
     with running_cluster(tmp_path, 3) as cluster:
         env = {"HWM_ENDPOINTS": ",".join(cluster.endpoints)}
         assert invoke(["put", "a", "1", "--deadline", "20"], env).exit_code == 0
@@ -304,7 +309,7 @@ def test_transfer_moves_the_leadership_to_the_member_that_is_named(tmp_path: Pat
 
 
 def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
-    """Ports are easily confused."""
+    """Users easily confuse the two ports."""
     with running_cluster(tmp_path, 2) as cluster:
         peer_port = cluster.servers["s1"].arguments[0].split("=")[2].split("/")[0]
         result = invoke(["get", "a", "--endpoints", peer_port, "--deadline", "0.5"])
@@ -314,7 +319,7 @@ def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
     assert "clients have another" in result.stderr
 
 
-# Starting, and refusing to.
+# Starting a server, and what makes it refuse to start.
 
 
 def serve_fails(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -332,7 +337,7 @@ def serve_fails(*arguments: str | Path, env: dict[str, str] | None = None) -> su
 
 
 def test_a_folder_without_a_member_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    """The folder is empty, but a member is expected in it."""
+    """The folder is empty, and without --bootstrap it must contain a member."""
     done = serve_fails(tmp_path / "data")
 
     assert done.returncode == 3
@@ -341,7 +346,7 @@ def test_a_folder_without_a_member_is_refused_with_the_remedy(tmp_path: Path) ->
 
 
 def test_a_locked_folder_is_refused_with_the_process_that_holds_it(server: tuple[Server, str]) -> None:
-    """Two servers on one folder would destroy its data."""
+    """Two servers that use one folder would destroy its data."""
     done = serve_fails(server[0].folder, "--listen-client", "127.0.0.1:0")
 
     assert done.returncode == 3
@@ -349,7 +354,7 @@ def test_a_locked_folder_is_refused_with_the_process_that_holds_it(server: tuple
 
 
 def test_a_port_in_use_is_refused_with_the_option_to_change_it(tmp_path: Path, server: tuple[Server, str]) -> None:
-    """One line and a hint."""
+    """The message is one line and a hint."""
     done = serve_fails(tmp_path / "data", "--bootstrap", "--listen-client", server[1])
 
     assert done.returncode == 3
@@ -358,7 +363,7 @@ def test_a_port_in_use_is_refused_with_the_option_to_change_it(tmp_path: Path, s
 
 
 def test_another_membership_is_refused(tmp_path: Path) -> None:
-    """The folder knows which cluster it belongs to."""
+    """The folder records which cluster it belongs to."""
     members = ["--member=a=127.0.0.1:1/127.0.0.1:2", "--member=b=127.0.0.1:3/127.0.0.1:4"]
     made = invoke(["init", str(tmp_path / "a"), "--node-id", "a", *members])
     assert made.exit_code == 0
@@ -394,7 +399,7 @@ def test_another_membership_is_refused(tmp_path: Path) -> None:
 def test_options_that_cannot_work_are_refused_before_anything_is_made(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    """The error says what would work."""
+    """The error says which setting would work."""
     result = invoke(["serve", str(tmp_path / "data"), "--bootstrap", *arguments])
 
     assert result.exit_code == 2
@@ -403,7 +408,7 @@ def test_options_that_cannot_work_are_refused_before_anything_is_made(
 
 
 def test_the_server_does_not_run_without_assertions(tmp_path: Path) -> None:
-    """`python -O` removes assertions."""
+    """`python -O` removes assertions, on which the server relies."""
     done = serve_fails(tmp_path / "data", "--bootstrap", env={"PYTHONOPTIMIZE": "1"})
 
     assert done.returncode == 2
@@ -412,7 +417,7 @@ def test_the_server_does_not_run_without_assertions(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_asked_to_stop_finishes_and_exits_with_0(tmp_path: Path) -> None:
-    """After SIGTERM all acknowledged writes are there, and the log proves its last batch."""
+    """After SIGTERM all acknowledged writes are in the store, and the last batch of the log is proved by a frame."""
     with running_cluster(tmp_path, 1) as cluster:
         server = cluster.servers["s1"]
         env = {"HWM_ENDPOINTS": cluster.endpoints[0]}
@@ -428,12 +433,13 @@ def test_a_server_that_is_asked_to_stop_finishes_and_exits_with_0(tmp_path: Path
 
 @pytest.mark.parametrize("has_terminal", [False, True])
 def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_terminal: bool) -> None:
-    """SIGHUP means "read your options anew" in many unit files, and "your terminal has gone" to other processes."""
+    """In many unit files SIGHUP means "read your options anew". To other processes it means "your terminal has
+    gone"."""
     ready, log = tmp_path / "ready", tmp_path / "log"
     near, far = pty.openpty()
 
     def begin() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, under which the tests may run, ignores it.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The tests may run under `nohup`, which ignores the signal.
         if has_terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -469,7 +475,7 @@ def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_termina
 
 
 def test_a_ready_line_can_go_to_a_pipe_or_a_device_and_replaces_none(tmp_path: Path) -> None:
-    """A shell waits for it by `read line < pipe`."""
+    """A shell script waits for the ready line with `read line < pipe`."""
     pipe, link = tmp_path / "pipe", tmp_path / "null"
     os.mkfifo(pipe)
     link.symlink_to(os.devnull)
@@ -497,7 +503,7 @@ def test_a_ready_line_can_go_to_a_pipe_or_a_device_and_replaces_none(tmp_path: P
 
 
 def test_a_ready_line_that_cannot_be_written_is_no_matter_of_the_data_folder(tmp_path: Path) -> None:
-    """An operator who reads "replace this node" would throw away a sound member."""
+    """An error that says "replace this node" would make an operator discard a good member."""
     pipe, away = tmp_path / "pipe", tmp_path / "away"
     os.mkfifo(pipe)
     away.symlink_to("/proc/none")
@@ -513,7 +519,7 @@ def test_a_ready_line_that_cannot_be_written_is_no_matter_of_the_data_folder(tmp
 
 
 def test_the_ready_line_names_the_ports_that_were_chosen(tmp_path: Path) -> None:
-    """Port 0 means any port; the program that starts the server reads the chosen one."""
+    """Port 0 means any free port. The program that starts the server reads the chosen port from the ready line."""
     process = subprocess.Popen(
         hwm("serve", tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0"),
         stderr=subprocess.PIPE,
@@ -533,7 +539,7 @@ def test_the_ready_line_names_the_ports_that_were_chosen(tmp_path: Path) -> None
 
 
 def test_what_only_two_hellos_reveal(server: tuple[Server, str]) -> None:
-    """A member names itself in its hello, before it is asked anything."""
+    """A member sends its name in its hello, before it gets a request."""
     host, _, port = server[1].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(frame(encode_client_hello()))
@@ -561,7 +567,7 @@ def test_tables_fit_a_terminal_of_80_columns(server: tuple[Server, str]) -> None
 
 
 def test_a_mistake_in_the_program_ends_without_a_traceback() -> None:
-    """HWM_DEBUG=1 shows the traceback."""
+    """The traceback is printed only with HWM_DEBUG=1."""
     code = "import kvstore.cli.main as c; c.COMMANDS['get'] = ('kvstore.cli.data', 'nothing'); c.main()"
     for debug, shown in (("", False), ("1", True)):
         done = subprocess.run(

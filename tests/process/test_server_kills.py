@@ -1,4 +1,4 @@
-"""`kill -9` on real processes: each acknowledged write is there once, whichever member dies, and whenever."""
+"""`kill -9` on real processes: each acknowledged write is there once, whichever member is killed, and whenever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITERS = 6
 
 
 class Ledger:
-    """The outcomes that writers were told."""
+    """The outcomes of the writes, as their clients learnt them."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[bytes, bytes] = {}
@@ -28,7 +28,7 @@ class Ledger:
         self._progress = trio.Event()
 
     async def write_forever(self, client: Client, writer: int) -> None:
-        """One write after the other, each to a key of its own."""
+        """Write one value after the other, each to a key of its own."""
         number = 0
         while True:
             number += 1
@@ -46,13 +46,14 @@ class Ledger:
                 self._progress = trio.Event()
 
     async def wait_for(self, more: int) -> None:
-        """Until so many more writes are acknowledged."""
+        """Wait until this many more writes are acknowledged."""
         wanted = len(self.acknowledged) + more
         while len(self.acknowledged) < wanted:
             await self._progress.wait()
 
     async def check(self, client: Client) -> None:
-        """Every acknowledged write is there, once; nothing is there that nobody wrote, or that certainly failed."""
+        """Check that every acknowledged write is there once, and no value that nobody wrote or whose write certainly
+        failed."""
         found = {}
         async for page in client.pages(Range()):
             for item in page.items:
@@ -80,7 +81,7 @@ async def under_load(cluster: ServerCluster, disturb: Callable[[Client, Ledger],
 
 
 async def until_applied(client: Client, node_id: str, revision: int) -> None:
-    """Wait until a member has applied it: a follower learns the mark within a heartbeat."""
+    """Wait until a member has applied the revision: a follower learns the mark within a heartbeat."""
     while True:
         if (await client.status(node_id)).revision >= revision:
             return
@@ -97,7 +98,8 @@ async def leader_of(client: Client) -> str:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path, kills: int) -> None:
-    """No acknowledged write is lost, none is done twice; with sessions the clients hardly notice.
+    """No acknowledged write is lost or carried out twice. Clients resend within their sessions, so hardly any write
+    fails.
 
     See docs/reference/specification.md#95-outcomes.
     """
@@ -117,7 +119,7 @@ async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path
 
 @pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.slow)])
 async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) -> None:
-    """Leader or not, at random moments, sometimes before it has caught up."""
+    """The members are killed at random moments, whether they lead or not, and sometimes before they have caught up."""
     chance = random.Random(5)
     with running_cluster(tmp_path, 3) as cluster:
 
@@ -125,7 +127,7 @@ async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) ->
             for _ in range(kills):
                 server = cluster.servers[chance.choice(sorted(cluster.servers))]
                 server.kill()
-                await trio.sleep(chance.random() * 0.3)  # A random moment for the next kill.
+                await trio.sleep(chance.random() * 0.3)  # The next kill comes at a random moment.
                 server.start()
                 await trio.to_thread.run_sync(server.wait_ready)
 
@@ -134,7 +136,7 @@ async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) ->
 
 @pytest.mark.parametrize("cuts", [2, pytest.param(4, marks=pytest.mark.slow)])
 async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_path: Path, cuts: int) -> None:
-    """Like a power cut, except for the page cache: every member comes back from its folder alone."""
+    """Unlike a power cut, the kill keeps the page cache. Every member comes back from its folder alone."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -147,7 +149,8 @@ async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_p
 
 
 async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tmp_path: Path) -> None:
-    """By the retention bound the log is cut beyond the mark; the absent member catches up and has the same state.
+    """The retention bound lets the members cut the log beyond the mark. The absent member catches up, and has the same
+    state as the others.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -176,7 +179,8 @@ async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tm
 
 
 async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path: Path) -> None:
-    """After SIGSTOP its connections stay open and it answers nothing; clients leave it after the attempt time-out."""
+    """After SIGSTOP the leader's connections stay open, but it answers nothing. Clients leave it after the attempt
+    time-out."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -192,7 +196,7 @@ async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path
 
 
 async def test_a_leader_that_is_asked_to_stop_under_load_exits_cleanly_and_loses_nothing(tmp_path: Path) -> None:
-    """Writes that it refuses after SIGTERM certainly had no effect, so clients send them to the next leader."""
+    """Writes that the leader refuses after SIGTERM certainly had no effect, so clients send them to the next leader."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:

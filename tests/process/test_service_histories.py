@@ -1,4 +1,4 @@
-"""Watches, leases, locks and ranges are recorded over real servers while a leader is killed; the audit passes."""
+"""Real servers carry out watches, leases, locks and ranges while a leader is killed; the audit passes their history."""
 
 from __future__ import annotations
 

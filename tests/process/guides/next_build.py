@@ -1,7 +1,7 @@
-"""A second build on disk: these very packages as their next minor version might be, a feature level further.
+"""Makes a second build on disk: these packages, as their next minor version might be, with one more feature level.
 
-It adds little, but what it adds is real: a command `note` from level 3 on, and words in its hello, its acknowledgements
-and its status that today's build does not know, as later versions may add them (docs/reference/versions.md).
+The next build adds a command `note` from level 3 on. It also adds fields to its hello, its acknowledgements and its
+status that today's build does not know, as later versions may (docs/reference/versions.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOTE_KIND = 63
 
 CHANGES: tuple[tuple[str, str, str], ...] = (
     ("kvstore/limits.py", f"FEATURE_LEVEL_MAX = {NEXT_LEVEL - 1}\n", f"FEATURE_LEVEL_MAX = {NEXT_LEVEL}\n"),
-    # A command that changes nothing, and is answered.
+    # The command `note` changes nothing in the store, and is answered.
     (
         "kvstore/protocol/commands.py",
         "    RAISE_FEATURE_LEVEL = 20\n",
@@ -34,7 +34,7 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
         "        if kind == CommandKind.NOTE:\n            return (0, self._store.revision, (kind,))\n"
         "        if kind > CommandKind.RAISE_FEATURE_LEVEL:\n",
     ),
-    # Words that an older build ignores.
+    # An older build ignores these fields.
     (
         "raft/protocol/hello.py",
         "            return [self.peer_address, self.level_min, self.level_max, self.process_id]\n",

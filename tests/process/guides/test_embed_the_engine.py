@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
 
 
 def run(program: Path) -> str:
-    """What the program prints. It must end in order, and without a warning."""
+    """Run the program, which must end in order and without a warning; returns what it prints."""
     return subprocess.run(
         [sys.executable, "-W", "error", program.name],
         cwd=program.parent,

@@ -1,4 +1,4 @@
-"""Real processes under writes: by the guide's recipes a cluster grows, and loses a machine and its first leader."""
+"""Real processes under writes: with the recipes of the guide a cluster grows, and replaces and removes members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MACHINES = 6
 
 
 class Machines:
-    """Carries out lines of the guide: servers are started and left running, other commands must succeed."""
+    """Carries out lines of the guide. It starts servers and leaves them running; every other command must succeed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class Machines:
         return f"127.0.0.1{self._ports[f':710{node_id[1:]}']}"
 
     def carry_out(self, lines: str) -> str:
-        """Carry out all these lines in order; returns what they print."""
+        """Carry out all these lines in order; returns what the last command prints."""
         printed = ""
         for line in lines.splitlines():
             words = shlex.split(re.sub(r":7[01]0\d", lambda found: self._ports[found[0]], line))
@@ -54,7 +54,7 @@ class Machines:
                 alive = ",".join(map(self.address, self.servers))
                 done = subprocess.run(
                     hwm(*words[1:], "--endpoints", alive), capture_output=True, text=True, timeout=75, check=False
-                )  # Longer than the command itself waits, so that it can say what it waited for.
+                )  # The command waits less, so it ends first and says what it waited for.
                 assert done.returncode == 0, (line, done.stderr)
                 printed = done.stdout
         return printed
@@ -64,7 +64,8 @@ class Machines:
 
 
 async def test_the_recipes_for_members_run_as_they_are_written_under_writes(tmp_path: Path) -> None:
-    """One member, three, five; a leader is killed and replaced, another is removed. Each write is there once."""
+    """The cluster grows to three members and to five; a killed leader is replaced, and another is removed. Each write
+    is in the store once."""
     one, three, five, replace, remove, transfer = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
     machines, ledger = Machines(tmp_path), Ledger()
     try:

@@ -1,4 +1,4 @@
-"""The documentation is run: the examples, and the code, options and exit codes of docs/reference/client.md."""
+"""Runs the examples, and checks the code, options and exit codes of docs/reference/client.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_the_replicated_example_does_each_job_once(tmp_path: Path) -> None:
 
 
 def test_no_connection_of_the_replicated_example_can_be_given_the_port_of_a_member() -> None:
-    """A member dials others that do not listen yet. Its own end of such a connection must not take their port."""
+    """A member dials others that do not listen yet. The local port of such a connection must not be one of their
+    ports."""
     find = runpy.run_path(str(ROOT / "examples" / "replicated_service.py"))["free_addresses"]
     ports = [int(address.rpartition(":")[2]) for address in find(200)]
 
@@ -56,7 +57,7 @@ def test_no_connection_of_the_replicated_example_can_be_given_the_port_of_a_memb
 
 
 async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
-    """examples/transfer.py, beside a store."""
+    """The test runs examples/transfer.py against a store."""
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         example = ROOT / "examples" / "transfer.py"
         done = await trio.run_process(
@@ -69,7 +70,7 @@ async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
-    """All Python blocks of docs/reference/client.md; the client's against a store."""
+    """The test runs all Python blocks of docs/reference/client.md. A store runs beside those that need a client."""
     client_code, lock_code, bulk_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     run_python("-c", embedded_code, cwd=tmp_path)
 
@@ -88,7 +89,7 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
 
 
 def test_every_option_of_the_server_is_documented_and_no_other() -> None:
-    """The table in docs/reference/client.md against click's own list."""
+    """The test compares the table in docs/reference/client.md with click's own list."""
     section = GUIDE.split("### Options of `hwm serve`")[1]
     documented = set(re.findall(r"`(--[a-z-]+)", section))
 
@@ -96,7 +97,7 @@ def test_every_option_of_the_server_is_documented_and_no_other() -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    """The table in docs/reference/client.md against the enum."""
+    """The test compares the table in docs/reference/client.md with the enum."""
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", GUIDE, re.MULTILINE)}
 
     assert documented == {int(code) for code in ExitCode} | {130}

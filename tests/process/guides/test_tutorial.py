@@ -1,4 +1,4 @@
-"""docs/tutorial.md is run as it stands: real processes, on free ports instead of those of the page."""
+"""The tests run docs/tutorial.md as it is written: real processes, but on free ports instead of those of the page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_commands(folder: Path) -> None:
 
 
 def run_script(script: str, folder: Path, commands: Path) -> str:
-    """All output of a shell script whose every command must succeed; nothing that it started is left behind."""
+    """Run a shell script whose every command must succeed, and leave no process behind; returns all its output."""
     output = folder / "output"
     with output.open("wb") as target:
         shell = subprocess.Popen(
@@ -67,7 +67,8 @@ def run_script(script: str, folder: Path, commands: Path) -> str:
 
 
 def missing_line(wanted: str, said: str) -> str | None:
-    """The first line of `wanted` that `said` lacks in this order; others may be between. All white space is equal."""
+    """The first line of `wanted` that does not follow the lines before it in `said`; other lines may be between. All
+    white space is equal."""
     lines = iter([line.split() for line in said.splitlines()])
     for line in wanted.splitlines():
         if line.split() not in lines:

@@ -101,7 +101,7 @@ async def upgraded_under_writes(cluster: ServerCluster, build: Path, client: Cli
     await ledger.wait_for(10)
     await is_not_taken(client)
 
-    await replaced(s2, None)  # Nothing is raised yet: every member can go back.
+    await replaced(s2, None)  # The level is not raised yet, so every member can go back to the older build.
     await ledger.wait_for(10)
     assert {status[0] for status in (await levels(client)).values()} == {1}
     for server in (s2, s3):
@@ -119,7 +119,7 @@ async def upgraded_under_writes(cluster: ServerCluster, build: Path, client: Cli
 
 
 async def is_refused_from_now_on(server: Server, build: Path, client: Client, ledger: Ledger) -> None:
-    """The older build stops at the entry that its log has, says why, and does no harm."""
+    """The older build stops when it reads the entry that raised the level, and says why. Its data folder stays good."""
     server.send_signal(signal.SIGTERM)
     await trio.to_thread.run_sync(server.wait)
     said_before = len(server.log.read_text())
@@ -139,7 +139,8 @@ async def is_refused_from_now_on(server: Server, build: Path, client: Client, le
 
 
 def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> None:
-    """No write is lost; nothing new is used before every member knows it; then the older build is refused."""
+    """The upgrade loses no write. The new command is refused until every member knows it, and the older build
+    afterwards."""
     build = make_next_build(tmp_path / "next")
 
     async def main(cluster: ServerCluster) -> None:
@@ -155,7 +156,7 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
                     nursery.cancel_scope.cancel()
                 await ledger.check(client)
 
-    # Founders of two builds, which agree on a level. One has been the new build from its first start.
+    # The founders run two builds and agree on a level. s1 runs the new build from its first start.
     with running_cluster(tmp_path, 3, "--feature-level=1", builds={"s1": build}) as cluster:
         trio.run(main, cluster)
 
@@ -163,7 +164,8 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_with_the_remedy_and_goes_on_as_that_build(
     tmp_path: Path,
 ) -> None:
-    """It stores nothing of the unknown form, so the newer build can start. It ends, instead of closing connections."""
+    """The member ends instead of closing the connection. It stores nothing of the unknown form, so the newer build can
+    start."""
     build = make_next_build(tmp_path / "next", NEWER_MEMBERS)
 
     async def main(cluster: ServerCluster) -> None:

@@ -1,1 +1,1 @@
-"""Holders of locks as processes that are stopped, and the program that they run."""
+"""Tests of lock holders that run as processes and are stopped, and the program that these processes run."""

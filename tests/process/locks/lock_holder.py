@@ -1,12 +1,11 @@
-"""A program that shields its work under a lock from cancellation. A test runs it as a process, and stops it.
+"""A program that shields its work under a lock from cancellation. A test runs the program as a process, and stops it.
 
     lock_holder.py write LOCK KEY
     lock_holder.py replace LOCK KEY VALUE [unguarded] [paused]
 
-`write` obtains the lock again and again, and writes the record under it until a write is refused. `replace` reads the
-record under the lock and then writes a new value: a change that it takes for a single one, because of the lock. If it
-is `paused`, it stops itself between the read and the write (SIGSTOP). If it is `unguarded`, its write compares no
-fence.
+`write` obtains the lock repeatedly, and writes the record under it until a write is refused. `replace` reads the record
+under the lock and then writes a new value; it relies on the lock to make the two steps one change. With `paused`, it
+stops itself between the read and the write (SIGSTOP). With `unguarded`, its write compares no fence.
 
 The program reports what happens as JSON lines on stdout. `replace` reports rows of a history, with `call_ns` and
 `return_ns` of `RunClock`, which all processes of a machine share.
@@ -59,7 +58,7 @@ async def _write_until_refused(lock: Lock, key: str) -> None:
 
 
 async def replace(client: Client, name: str, key: str, value: str, options: Sequence[str]) -> None:
-    """Replace the record under the lock. The two rows that are reported: `lock`, and `cas` for the read and write."""
+    """Replace the record under the lock; reports two rows: `lock`, and `cas` for the read and the write."""
     clock = RunClock()
     row: Row = {"op": "lock", "request": canonical_json({"name": name}), "call_ns": clock.now_ns()}
     try:

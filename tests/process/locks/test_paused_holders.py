@@ -1,4 +1,4 @@
-"""Holders of a lock, as processes, that are stopped (SIGSTOP) for longer than their lease, and go on (SIGCONT)."""
+"""Processes that hold a lock are stopped (SIGSTOP) for longer than their lease, and then go on (SIGCONT)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ END = b"end"
 
 
 class Holder:
-    """A process that runs `lock_holder`, and its reports."""
+    """A process that runs `lock_holder`, and the reports that it writes."""
 
     def __init__(self, folder: Path, cluster: ServerCluster, name: str, *arguments: str) -> None:
         self.name = name
@@ -53,21 +53,22 @@ class Holder:
             )  # fmt: skip
 
     def reports(self, kind: str) -> list[dict[str, Any]]:
-        """The reports of a kind so far, in order."""
-        lines = self._reports.read_bytes().split(b"\n")[:-1]  # Without the beginning of a line that is being written.
+        """The reports of a kind that have come until now, in order."""
+        # The last line may be incomplete, because the process still writes it.
+        lines = self._reports.read_bytes().split(b"\n")[:-1]
         return [line for line in map(json.loads, lines) if line["kind"] == kind]
 
     @property
     def fence(self) -> int:
-        """The fence of the last lock under which it has written; 0 if it has written under none."""
+        """The fence of the last lock under which the process has written; 0 if it has not written."""
         return max((line["fence"] for line in self.reports("wrote")), default=0)
 
     def refusals(self, fence: int) -> list[str]:
-        """The errors of the refused writes with this fence."""
+        """The errors of the writes with this fence that were refused."""
         return [line["error"] for line in self.reports("refused") if line["fence"] == fence]
 
     async def writes_above(self, fence: int) -> int:
-        """Wait until it has written under a greater fence; returns that fence."""
+        """Wait until the process has written under a greater fence; returns that fence."""
         with trio.fail_after(PATIENCE_SECONDS):
             while self.fence <= fence:
                 await self._runs_on()
@@ -86,7 +87,7 @@ class Holder:
         await trio.sleep(0.01)
 
     async def is_stopped(self) -> None:
-        """Wait until the process does not run any more because of a SIGSTOP."""
+        """Wait until SIGSTOP has stopped the process."""
         with trio.fail_after(PATIENCE_SECONDS):
             while not self._has_stopped():
                 await self._runs_on()
@@ -95,7 +96,7 @@ class Holder:
         return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG) is not None
 
     async def pause(self) -> None:
-        """Stop it at any point of its work."""
+        """Stop the process at any point of its work."""
         self._process.send_signal(signal.SIGSTOP)
         await self.is_stopped()
 
@@ -103,20 +104,20 @@ class Holder:
         self._process.send_signal(signal.SIGCONT)
 
     async def ends(self) -> None:
-        """Wait until it has done its work."""
+        """Wait until the process has done its work."""
         with trio.fail_after(PATIENCE_SECONDS):
             await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
         assert self._process.returncode == 0, self._errors.read_text()
 
     def kill(self) -> None:
-        """Kill it, even if it is stopped."""
+        """Kill the process, even if it is stopped."""
         self._process.kill()
         self._process.wait()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerCluster]:
-    """Three members, which all tests of this file share."""
+    """Three members that all tests of this file share."""
     with running_cluster(tmp_path_factory.mktemp("members"), 3) as members:
         yield members
 
@@ -167,8 +168,8 @@ async def _note_fences(changes: Watch, fences: list[int]) -> None:
 
 
 async def _is_refused_after_a_pause(client: Client, first: Holder, second: Holder) -> bool:
-    """One round. Returns False if the holder had lost the lock before it was stopped, so that the round shows nothing:
-    on a busy machine its lease may end without a pause."""
+    """One round. Returns False if the holder lost the lock before it was stopped: on a busy machine its lease may end
+    without a pause, and such a round proves nothing."""
     await first.pause()
     fence = first.fence
     if second.fence > fence or first.refusals(fence):
@@ -195,8 +196,9 @@ async def _is_refused_after_a_pause(client: Client, first: Holder, second: Holde
 async def test_an_audit_shows_what_a_paused_holder_does_without_a_guard(
     tmp_path: Path, cluster: ServerCluster, guard: str
 ) -> None:
-    """Two processes replace one record, each under the lock, which makes the read and the write one change. The first
-    is stopped between them. With a guard, its write has no effect; without one, the successor's change is lost."""
+    """Two processes replace one record. Each does so under the lock, which makes the read and the write one change. The
+    first process is stopped between its read and its write. With a guard its write has no effect; without a guard the
+    change of the second process is lost."""
     name, key = f"{guard}-job", f"{guard}-record"
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     async with cluster.client() as client:
