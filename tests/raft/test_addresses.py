@@ -1,4 +1,4 @@
-"""An address is split in one place: at its last colon, with or without brackets."""
+"""An address is split at its last colon, with or without brackets, and by one function for the whole project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raft import split_address
     ],
 )
 def test_an_address_is_a_host_and_a_port(text: str, parts: tuple[str, int, bool]) -> None:
-    """The host can be any text: the callers decide which are good."""
+    """The host can be any text; the callers decide which hosts are valid."""
     assert split_address(text) == parts
 
 

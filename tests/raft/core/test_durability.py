@@ -32,7 +32,7 @@ from tests.raft.support.core_fixture import (
 
 
 def test_a_vote_leaves_when_it_is_durable() -> None:
-    """If the vote left first, a crash could let the member vote a second time in the term.
+    """If the vote left before it is durable, a crash could let the member vote a second time in the term.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -62,7 +62,7 @@ def test_a_refusal_that_carries_a_new_term_waits_for_it_too() -> None:
 
 
 def test_an_acknowledgement_leaves_when_the_entries_are_durable() -> None:
-    """A copy counts when durable (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    """A copy counts once it is durable (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     follower = a_follower(term=1)
 
     follower.step("s2", append(1, (0, 0), [1, 1]))
@@ -73,7 +73,7 @@ def test_an_acknowledgement_leaves_when_the_entries_are_durable() -> None:
 
 
 def test_acknowledgements_of_one_write_leave_as_one() -> None:
-    """Acknowledgements are cumulative; the last read counter is sent with them."""
+    """Acknowledgements are cumulative, so one is enough; it carries the last read counter."""
     follower = a_follower(term=1)
 
     follower.core.step("s2", append(1, (0, 0), [1], read_counter=1))
@@ -86,7 +86,7 @@ def test_acknowledgements_of_one_write_leave_as_one() -> None:
 
 
 def test_each_acknowledgement_waits_for_its_own_write_only() -> None:
-    """Group commit: the first write is done while the second is still under way."""
+    """Group commit: the first write completes while the second is still under way."""
     follower = a_follower(term=1)
     follower.step("s2", append(1, (0, 0), [1]))
     follower.step("s2", append(1, (1, 1), [1]))
@@ -100,7 +100,7 @@ def test_each_acknowledgement_waits_for_its_own_write_only() -> None:
 
 
 def test_a_heartbeat_is_answered_without_a_disk() -> None:
-    """The answer claims only what is durable here already. So a slow disk does not look like a silent member."""
+    """The answer claims only what is already durable here, so a slow disk does not look like a silent member."""
     follower = a_follower(term=1, log_terms=[1])
     follower.step("s2", append(1, (1, 1), [1]))
 
@@ -110,7 +110,7 @@ def test_a_heartbeat_is_answered_without_a_disk() -> None:
 
 
 def test_a_repeated_append_is_not_acknowledged_before_its_first_copy_is_durable() -> None:
-    """A repeat adds nothing, but an answer would claim entries that are still on their way to the disk."""
+    """A repeated append adds nothing, but its answer would claim entries that are not durable yet."""
     follower = a_follower(term=1, log_terms=[1])
     for message in (append(1, (1, 1), [1]), append(1, (1, 1), [1]), heartbeat(1, (2, 1))):
         follower.step("s2", message)
@@ -121,7 +121,7 @@ def test_a_repeated_append_is_not_acknowledged_before_its_first_copy_is_durable(
 
 
 def test_the_first_heartbeat_of_a_new_term_waits_for_that_term() -> None:
-    """Its answer carries the term (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    """The answer to the heartbeat carries the term (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     follower = a_follower(term=1)
 
     follower.step("s2", heartbeat(2))
@@ -146,7 +146,7 @@ def test_a_rejection_of_a_new_term_waits_for_that_term() -> None:
 
 
 def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
-    """Vote requests, and the candidate's vote for itself.
+    """The vote requests and the candidate's vote for itself wait until all three are durable.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -154,7 +154,8 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
     candidate.take_sent()
     candidate.step("s2", VoteResponse(term=2, granted=True))
     assert candidate.sent == []
-    assert candidate.core.role is Role.CANDIDATE  # One vote of three: its own is not on disk yet.
+    # The candidate has one vote of three; its own vote is not durable yet.
+    assert candidate.core.role is Role.CANDIDATE
 
     candidate.persist()
 
@@ -182,7 +183,8 @@ def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
 
 
 def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
-    """The usual order of things (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    """In most campaigns the candidacy is durable first
+    (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     candidate = a_candidate(term=2)
     assert [message for _, message in candidate.take_sent() if isinstance(message, VoteRequest)] == []
 
@@ -206,7 +208,7 @@ def test_a_pre_vote_request_waits_for_the_log_tail_that_it_announces() -> None:
 
 
 def test_a_pre_vote_grant_leaves_at_once_if_the_own_term_is_durable() -> None:
-    """`next_term` is never made durable."""
+    """The voter never makes `next_term` durable."""
     member = a_follower(term=3)
 
     member.step("s2", pre_vote_request(5))
@@ -216,7 +218,7 @@ def test_a_pre_vote_grant_leaves_at_once_if_the_own_term_is_durable() -> None:
 
 
 def test_only_append_requests_may_race_the_leaders_own_disk() -> None:
-    """Thesis §10.2.1: replication leaves together with the own write.
+    """Thesis §10.2.1: the leader sends its appends while it writes the entries to its own disk.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -229,7 +231,7 @@ def test_only_append_requests_may_race_the_leaders_own_disk() -> None:
 
 
 def test_the_leaders_own_copy_counts_only_once_durable() -> None:
-    """With one follower both copies are needed, and both must be on disk.
+    """With one follower both copies are needed, and both must be durable.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -259,7 +261,7 @@ def test_a_majority_without_the_leader_commits_but_the_leader_applies_when_it_is
 
 
 def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
-    """Even if it is committed by the leader's word (docs/reference/specification.md#32-copies-count-when-durable)."""
+    """The leader's mark alone is not enough (docs/reference/specification.md#32-copies-count-when-durable)."""
     follower = a_follower(term=1)
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=1))
@@ -270,7 +272,7 @@ def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
 
 
 def test_term_and_vote_are_written_with_or_before_the_entries_of_that_term() -> None:
-    """Here they are in the same write, with the hard state first.
+    """In this test they are in the same write, with the hard state first.
 
     See docs/reference/specification.md#33-term-and-vote-come-first.
     """
@@ -285,7 +287,7 @@ def test_term_and_vote_are_written_with_or_before_the_entries_of_that_term() -> 
 
 
 def test_an_acknowledgement_whose_entries_were_cut_before_it_could_leave_never_leaves() -> None:
-    """Entry 2 of term 1 is still on its way to the disk when the leader of term 2 replaces it."""
+    """Entry 2 of term 1 is not durable yet when the leader of term 2 replaces it."""
     follower = a_follower(term=1, log_terms=[1])
     follower.step("s2", append(1, (1, 1), [1, 1]))
     follower.step("s3", append(2, (1, 1), [2]))
@@ -297,7 +299,8 @@ def test_an_acknowledgement_whose_entries_were_cut_before_it_could_leave_never_l
 
 
 def test_what_waited_in_an_older_term_is_not_said_in_a_newer_one() -> None:
-    """A vote of term 2 waits for the disk when the member moves to term 3. Only the newer hard state is written."""
+    """A vote of term 2 waits for the disk when the member moves to term 3. The member then writes only the newer hard
+    state."""
     voter = a_follower(term=1)
     voter.core.step("s2", vote_request(2))
     voter.core.step("s3", vote_request(3))
@@ -310,7 +313,7 @@ def test_what_waited_in_an_older_term_is_not_said_in_a_newer_one() -> None:
 
 
 def test_a_campaign_that_was_given_up_sends_no_requests() -> None:
-    """The disk was too slow: another was elected in this term before the requests could leave."""
+    """The candidate's disk was slow, so another member was elected in this term before the requests could leave."""
     candidate = a_candidate(term=2)
     candidate.step("s2", heartbeat(2))
     candidate.take_sent()
@@ -321,7 +324,7 @@ def test_a_campaign_that_was_given_up_sends_no_requests() -> None:
 
 
 def test_a_slow_disk_makes_no_queue_without_an_end() -> None:
-    """What waits is bounded: one message of a kind per peer and write."""
+    """At most one message of a kind waits per peer and write."""
     follower = a_follower(term=1)
 
     for _ in range(500):
@@ -364,7 +367,7 @@ def test_the_commit_hint_is_clamped_to_the_log_at_start() -> None:
 
 
 def test_entries_are_small_enough_to_send_even_if_one_is_above_the_bound() -> None:
-    """`append_bytes_max`: at least one entry, however large; otherwise as many as fit."""
+    """A slice has at least one entry, however large, and as many more as fit into `append_bytes_max`."""
     two_entries_bytes = sum(entry.size_bytes for entry in entries_of([1, 1]))
     for bytes_max, sent in ((1, 1), (two_entries_bytes, 2)):
         leader = a_leader(term=2, log_terms=[1] * 5, config=RaftConfig(append_bytes_max=bytes_max))

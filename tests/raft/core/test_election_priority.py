@@ -20,7 +20,7 @@ def prefers(priority: int, last_applied: int = 1) -> AppendAccepted:
 
 
 def live(leader: Bench, duration_ns: int, *, of_s2: int = 0, of_s3: int = 0) -> list[str]:
-    """Let the leader send heartbeats that both answer; returns the members that were asked to campaign."""
+    """Let the leader send heartbeats that both followers answer; returns the members that were asked to campaign."""
     asked: list[str] = []
     for _ in range(duration_ns // CONFIG.heartbeat_interval_ns):
         leader.heartbeat()
@@ -32,7 +32,7 @@ def live(leader: Bench, duration_ns: int, *, of_s2: int = 0, of_s3: int = 0) -> 
 
 
 def test_a_leader_makes_way_for_the_highest_priority_after_a_calm_time() -> None:
-    """The calm time has a minimum, so that a member that has just come back does not get the leadership at once."""
+    """The calm time has a minimum, so a member that has just come back does not lead immediately."""
     leader = a_leader_with_commits()
 
     assert live(leader, CALM_NS, of_s2=10, of_s3=20) == []
@@ -40,7 +40,7 @@ def test_a_leader_makes_way_for_the_highest_priority_after_a_calm_time() -> None
 
 
 def test_a_leader_keeps_its_place_among_equals() -> None:
-    """A leader hands over only to a higher priority, so the leadership never goes to and fro."""
+    """A leader hands over only to a higher priority, so two equal members never pass the leadership back and forth."""
     leader = a_leader_with_commits(config=RaftConfig(election_priority=20))
 
     assert live(leader, 2 * CALM_NS, of_s2=20, of_s3=10) == []
@@ -59,7 +59,7 @@ def test_a_member_that_was_silent_begins_its_calm_time_anew() -> None:
 
 
 def test_each_time_in_vain_doubles_the_calm_time() -> None:
-    """A member that cannot lead is not asked again and again at the same pace."""
+    """A member may be unable to lead, so the leader asks it less and less often."""
     leader = a_leader_with_commits()
     live(leader, CALM_NS + CONFIG.election_timeout_max_ns * 2, of_s3=20)
     assert leader.core.successor_id is None
@@ -69,7 +69,7 @@ def test_each_time_in_vain_doubles_the_calm_time() -> None:
 
 
 def test_a_higher_priority_draws_shorter_time_outs() -> None:
-    """They are from the first quarter of the range, so two such members still seldom campaign together."""
+    """The time-outs are from the first quarter of the range, so two such members still seldom campaign together."""
     latest = [0, 0]
     for place, priority in enumerate((0, 100)):
         for seed in range(50):

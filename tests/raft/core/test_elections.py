@@ -35,7 +35,7 @@ from tests.raft.support.core_fixture import (
 
 
 def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() -> None:
-    """It waits for nobody, but its vote and its entries still count only when durable."""
+    """A single voter waits for no other member, but its vote and its entries count only once they are durable."""
     alone = Bench(peers=())
     assert alone.core.next_deadline == 0
 
@@ -50,8 +50,8 @@ def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() ->
 
 
 def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
-    """Thesis §4.1: a new member starts with an empty log and a configuration of the others only. Later it receives a
-    configuration that includes it."""
+    """Thesis §4.1: a new member starts with an empty log and a configuration that names only the others. Later it
+    receives a configuration that includes it."""
     s9 = Bench("s9", configuration=configuration_of("s1", "s2"))
 
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
 
 
 def test_a_pre_vote_request_moves_no_term_on_either_side() -> None:
-    """Neither the request nor a grant moves a term; `next_term` is a field of its own.
+    """Neither the request nor a grant changes a term; `next_term` is a separate field.
 
     See docs/reference/specification.md#78-elections.
     """
@@ -81,7 +81,7 @@ def test_a_pre_vote_request_moves_no_term_on_either_side() -> None:
 
 
 def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
-    """The answer has the voter's own term, which need not be the one that was asked for."""
+    """The answer has the voter's own term, which may differ from the term that it was asked for."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -91,7 +91,8 @@ def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
 
 
 def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
-    """Otherwise two of three could refuse each other for ever (docs/reference/specification.md#78-elections)."""
+    """Without the higher term, two of three could refuse each other for ever
+    (docs/reference/specification.md#78-elections)."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -101,7 +102,8 @@ def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
 
 
 def test_two_of_three_that_could_refuse_each_other_for_ever_elect_a_leader() -> None:
-    """s1 is gone, s2 has the higher term, s3 the longer log: s2's refusal raises s3's term, and then s3 wins."""
+    """s1 is down, s2 has the higher term, and s3 the longer log. The refusal by s2 raises the term of s3, and then s3
+    wins."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1, 2]}, terms={"s1": 2, "s2": 7, "s3": 2})
     cluster.crash("s1")
 
@@ -111,7 +113,7 @@ def test_two_of_three_that_could_refuse_each_other_for_ever_elect_a_leader() -> 
 
 
 def test_a_pre_vote_answer_to_an_older_wish_does_not_count() -> None:
-    """A late grant of an earlier campaign proves nothing about this one."""
+    """A late grant of an earlier campaign proves nothing about the present campaign."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -121,7 +123,7 @@ def test_a_pre_vote_answer_to_an_older_wish_does_not_count() -> None:
 
 
 def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_returns() -> None:
-    """Thesis §9.6: this is the purpose of pre-vote."""
+    """Thesis §9.6: pre-vote exists for this case."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     term = cluster["s1"].core.term
@@ -139,7 +141,7 @@ def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_re
 
 
 def test_a_pre_candidate_that_a_majority_refuses_waits_as_a_follower() -> None:
-    """It cannot win any more, and a grant that comes later must not count."""
+    """The pre-candidate cannot win any more, and a grant that comes later must not count."""
     asker = a_follower(term=4, log_terms=[1])
     asker.time_out()
 
@@ -151,7 +153,7 @@ def test_a_pre_candidate_that_a_majority_refuses_waits_as_a_follower() -> None:
 
 
 def test_a_pre_vote_for_a_log_that_is_behind_is_refused() -> None:
-    """The same rule as for a vote (Raft §5.4.1)."""
+    """Raft §5.4.1: the rule for a pre-vote is the rule for a vote."""
     voter = a_follower(term=2, log_terms=[1, 2])
 
     voter.step("s2", pre_vote_request(2, (9, 1)))
@@ -166,7 +168,7 @@ def test_a_pre_vote_for_a_log_that_is_behind_is_refused() -> None:
 def test_a_member_that_hears_a_leader_ignores_campaigns_term_included(
     campaign: VoteRequest | PreVoteRequest,
 ) -> None:
-    """Votes are refused within the minimum election time-out after a leader's last message.
+    """A member refuses votes for the minimum election time-out after its leader's last message.
 
     See docs/reference/specification.md#78-elections.
     """
@@ -184,7 +186,7 @@ def test_a_member_that_hears_a_leader_ignores_campaigns_term_included(
 
 
 def test_after_the_minimum_time_out_without_a_leader_a_member_votes_again() -> None:
-    """One nanosecond earlier it would not."""
+    """One nanosecond earlier the member would still refuse."""
     for waited_ns, granted in ((CONFIG.election_timeout_min_ns - 1, False), (CONFIG.election_timeout_min_ns, True)):
         follower = a_follower(term=2)
         follower.step("s3", heartbeat(2))
@@ -208,7 +210,8 @@ def test_the_transfer_flag_lets_a_campaign_through() -> None:
 
 
 def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
-    """Its campaigns are ignored, but its answer to the leader's append has its term, so the leader must step down."""
+    """Its campaigns are ignored. Its answer to the leader's append has the higher term, so the leader must step
+    down."""
     member = a_follower("s2", peers=["s1", "s3"], term=7)
     leader = a_leader(term=2)
 
@@ -220,7 +223,7 @@ def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
 
 
 def test_answers_of_strangers_are_ignored() -> None:
-    """Only members were asked, so a stranger's answer changes nothing, not even a term."""
+    """Only members are asked, so an answer of a stranger changes nothing, not even a term."""
     follower = a_follower(term=2)
 
     for message in (VoteResponse(term=9, granted=True), VoteResponse(term=9, granted=False), accepted(9, 1)):
@@ -234,7 +237,7 @@ def test_answers_of_strangers_are_ignored() -> None:
 
 
 def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -> None:
-    """Thesis §6.2: it does so within an election time-out, and keeps its term."""
+    """Thesis §6.2: the leader steps down within an election time-out, and keeps its term."""
     leader = a_leader(term=2)
     elected_at = leader.now
 
@@ -250,7 +253,7 @@ def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -
 
 
 def test_a_leader_whose_own_disk_is_silent_hands_over_to_those_whose_disks_work() -> None:
-    """It cannot apply what is not on its own disk, and its heartbeats keep others from campaigning.
+    """The leader cannot apply what is not on its own disk, and its heartbeats keep other members from campaigning.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -301,7 +304,7 @@ def test_one_answering_follower_of_two_keeps_a_leader_in_power() -> None:
 
 
 def test_answers_of_older_terms_do_not_keep_a_leader_in_power() -> None:
-    """They were sent to a leader of an earlier term."""
+    """Such answers were sent to the leader of an earlier term."""
     leader = a_leader(term=5)
 
     for _ in range(50):
@@ -313,7 +316,7 @@ def test_answers_of_older_terms_do_not_keep_a_leader_in_power() -> None:
 
 
 def test_a_leader_that_stepped_down_votes_for_another() -> None:
-    """It no longer hears a leader, and no longer is one."""
+    """A leader that stepped down hears no leader, so stickiness does not apply."""
     leader = a_leader(term=2)
     while leader.core.role is Role.LEADER:
         leader.time_out()
@@ -327,7 +330,7 @@ def test_a_leader_that_stepped_down_votes_for_another() -> None:
 
 
 def test_a_candidate_that_a_majority_refuses_becomes_a_follower() -> None:
-    """It keeps its term and its vote."""
+    """The candidate keeps its term and its vote."""
     candidate = a_candidate(term=3)
     candidate.persist()
 
@@ -338,7 +341,7 @@ def test_a_candidate_that_a_majority_refuses_becomes_a_follower() -> None:
 
 
 def test_a_second_answer_of_the_same_voter_changes_nothing() -> None:
-    """A repeated or contradictory answer is not another vote."""
+    """A repeated or contradictory answer does not count as another vote."""
     candidate = a_candidate(term=3, peers=["s2", "s3", "s4", "s5"])
     candidate.persist()
 
@@ -349,7 +352,7 @@ def test_a_second_answer_of_the_same_voter_changes_nothing() -> None:
 
 
 def test_a_second_leader_of_one_term_is_refused_before_anything_is_changed() -> None:
-    """It would break election safety (Raft Figure 3), and the logs would diverge."""
+    """A second leader would break election safety (Raft Figure 3), and the logs would diverge."""
     leader, follower = a_leader(term=2), a_follower(term=2)
     follower.step("s2", heartbeat(2))
 
@@ -361,7 +364,7 @@ def test_a_second_leader_of_one_term_is_refused_before_anything_is_changed() -> 
 
 
 def test_timeouts_are_spread_and_come_from_the_random_source_handed_in() -> None:
-    """Raft §5.2; the same seed gives the same run."""
+    """Raft §5.2: time-outs are random. The same seed gives the same run."""
     deadlines = [a_follower(seed=seed).core.next_deadline for seed in range(30)]
 
     assert len(set(deadlines)) > 20

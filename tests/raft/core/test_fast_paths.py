@@ -1,4 +1,4 @@
-"""Code that is written for speed gives the same results as readable code: here each fast path has its slow twin."""
+"""Each fast path must give the same result as a readable slow version of the same code, which the tests contain."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NUMBERS = st.one_of(
 
 
 def test_a_core_with_anything_to_do_in_its_next_ready_has_work() -> None:
-    """This test notices a field that is added later. Events and states of peers are only reported; the writes and the
-    entries to apply are filled in last."""
+    """The test fails if somebody adds a field that `has_work` ignores. Events and states of peers are only reported;
+    the writes and the entries to apply are filled in last."""
     core = a_leader_with_commits().core
     while core.has_ready():
         core.take_ready()
@@ -71,7 +71,7 @@ def test_an_acknowledgement_is_the_array_of_its_fields(
     st.lists(st.one_of(NUMBERS, st.integers(-2, -1), st.booleans(), st.text(max_size=2)), max_size=5), st.integers(1, 4)
 )
 def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) -> None:
-    """Both give the same items, or the same refusal with the same words, and go on from the same place."""
+    """Both ways give the same items, or the same refusal with the same text, and go on from the same offset."""
     together, one_by_one = _Fields([6, *items]), _Fields([6, *items])
     try:
         expected = [one_by_one.number() for _ in range(count)]
@@ -85,7 +85,8 @@ def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) 
 
 @given(st.integers(0, 2**32), st.integers(1, 2**40))
 def test_a_time_out_is_drawn_as_the_library_draws_it(seed: int, below: int) -> None:
-    """The number is the same, and so are those drawn after it, so a simulation with this seed does not change."""
+    """The number is that of the library, and so are all later numbers, so a simulation with this seed stays the
+    same."""
     ours, theirs = Random(seed), Random(seed)
     assert [drawn(ours, below) for _ in range(3)] == [theirs.randrange(below) for _ in range(3)]
     assert ours.getstate() == theirs.getstate()
@@ -102,7 +103,7 @@ def test_no_deadline_of_a_leader_is_over_before_it_is_due(steps: list[tuple[str,
     assert leadership is not None
     bench.core.request_read(-1)
     bench.flush()
-    bench.step("s2", accepted(1, 1, read_counter=1))  # So the leader asks s2 first.
+    bench.step("s2", accepted(1, 1, read_counter=1))  # This answer makes s2 the first member that the leader asks.
     for ticket, (what, microseconds) in enumerate(steps):
         if what == "propose":
             bench.propose()

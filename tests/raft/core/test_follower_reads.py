@@ -1,4 +1,4 @@
-"""Reads on members that do not lead: by a read index of the leader, or with a bounded age."""
+"""Reads on members that do not lead: with a read index from the leader, or with a bounded age."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.raft.support.core_fixture import (
 
 
 def following(config: RaftConfig = CONFIG, *, now: int = 0) -> Bench:
-    """s1, which follows s2 in term 1 and has applied one entry. It was started at `now`."""
+    """The member s1, started at `now`. It follows s2 in term 1 and has applied one entry."""
     follower = a_follower(term=1, log_terms=[1], config=config, now=now)
     follower.step("s2", heartbeat(1, (1, 1), commit_index=1))
     follower.take_sent()
@@ -43,7 +43,7 @@ def answer(member: Bench, number: int, read_index: int) -> None:
 
 
 def test_all_reads_of_a_follower_share_one_question_to_the_leader() -> None:
-    """So the leader's load does not grow with the reads on followers."""
+    """The leader's load does not grow with the number of reads on followers."""
     follower = following()
 
     ask(follower, *range(100))
@@ -54,7 +54,7 @@ def test_all_reads_of_a_follower_share_one_question_to_the_leader() -> None:
 
 
 def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
-    """Thesis §6.4: the read index is that of the leader, not the mark that this member knows."""
+    """Thesis §6.4: the read index is the leader's mark, not the mark that the follower knows."""
     follower = following()
     ask(follower, 7)
 
@@ -67,7 +67,7 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
 
 
 def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
-    """A learner never campaigns, but it neither waits for a silent leader for ever nor names it for ever."""
+    """A learner never campaigns, but it stops waiting for a silent leader, and stops naming it."""
     members = Configuration((Member("s2"), Member("s3")), (), (Member("s1"),))
     learner = Bench("s1", configuration=members, term=1)
     learner.step("s2", heartbeat(1))
@@ -81,7 +81,7 @@ def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
 
 
 def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
-    """The leader was asked before the restart and answers after it: meanwhile clients may have seen newer writes."""
+    """The leader was asked before the restart and answers after it. Clients may have seen newer writes meanwhile."""
     earlier = following()
     ask(earlier, 7)
     later = following(now=earlier.now + milliseconds(300))
@@ -123,7 +123,7 @@ def test_a_question_that_was_lost_is_asked_again_when_the_leader_is_heard() -> N
 
 
 def test_without_a_leader_reads_end_without_an_answer() -> None:
-    """They certainly fail, because nobody else will answer them."""
+    """The reads certainly fail, because no other member will answer them."""
     follower = following()
     ask(follower, 1)
     ask(follower, 2, age_ms=10)
@@ -135,7 +135,7 @@ def test_without_a_leader_reads_end_without_an_answer() -> None:
 
 
 def test_a_leader_answers_members_when_a_round_says_that_it_leads() -> None:
-    """It does not answer before, because its followers' reads must be as linearizable as its own."""
+    """The leader answers only after a round, because reads on followers must be linearizable, like its own."""
     leader = a_leader_with_commits(commands=1)
 
     leader.ask_read_index("s3", 5)
@@ -162,7 +162,8 @@ def test_questions_and_own_reads_share_a_round() -> None:
 
 
 def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> None:
-    """The age counts from when the question was asked, plus the clocks' possible difference, not from the answer."""
+    """The age counts from the moment of the question, not of the answer, and includes the clocks' possible
+    difference."""
     follower = following()
     ask(follower, 1, age_ms=100)
     follower.core.tick(milliseconds(60))
@@ -178,12 +179,12 @@ def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> No
 
     follower.core.tick(milliseconds(99) + 1)
     ask(follower, 3, age_ms=100)
-    assert follower.reads_otherwise[-1] == (2, ReadMode.BOUNDED_STALENESS)  # 99 ms by a slow clock may be 100 ms.
+    assert follower.reads_otherwise[-1] == (2, ReadMode.BOUNDED_STALENESS)  # On a slow clock 99 ms may be 100 ms.
     assert follower.sent_to("s2", ReadIndexRequest) == [ReadIndexRequest(term=1, number=2)]
 
 
 def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
-    """Until then the state is older than the leader's answer says."""
+    """Before the entries are applied, the state is older than the leader's answer says."""
     follower = following()
     ask(follower, 1)
     answer(follower, 1, 2)
@@ -192,7 +193,7 @@ def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
 
 
 def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
-    """The age counts from the begin of a round."""
+    """The age counts from the beginning of a round."""
     leader = a_leader_with_commits()
     ask(leader, 1, age_ms=1_000)
     began_at = leader.now

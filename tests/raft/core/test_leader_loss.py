@@ -1,4 +1,4 @@
-"""When a follower's connections with its leader end, it campaigns soon after; a false alarm does no harm."""
+"""When a follower's connections with its leader end, the follower soon campaigns; a false alarm does no harm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RETRY_NS = CONFIG.heartbeat_interval_ns // RETRIES_PER_HEARTBEAT
 
 
 def a_follower_of(leader_id: str, node_id: str = "s1", peers: tuple[str, ...] = ("s2", "s3"), **settings: Any) -> Bench:
-    """A member that has just heard this leader of term 2."""
+    """A member that has just heard this leader in term 2."""
     follower = a_follower(node_id, peers=peers, term=2, **settings)
     follower.step(leader_id, heartbeat(2))
     follower.persist()
@@ -35,7 +35,7 @@ def a_follower_of(leader_id: str, node_id: str = "s1", peers: tuple[str, ...] = 
 
 
 def lose(follower: Bench, peer_id: str) -> None:
-    """The peer has ended its connections."""
+    """Tell the member that the peer has ended its connections."""
     follower.core.leader_connection_lost(peer_id)
     follower.flush()
 
@@ -50,7 +50,7 @@ def delay_ns(follower: Bench) -> int:
 
 @pytest.mark.parametrize(("node_id", "rank"), [("s1", 0), ("s3", 1), ("s4", 2), ("s5", 3)])
 def test_members_campaign_one_heartbeat_after_the_other_in_the_order_of_their_ids(node_id: str, rank: int) -> None:
-    """The lost leader is left out of the order."""
+    """The order leaves out the leader that was lost."""
     everybody = ("s1", "s2", "s3", "s4", "s5")
     peers = tuple(other for other in everybody if other != node_id)
     follower = a_follower_of("s2", node_id, peers)
@@ -65,7 +65,8 @@ def test_members_campaign_one_heartbeat_after_the_other_in_the_order_of_their_id
 
 
 def test_a_higher_election_priority_waits_a_shorter_time_and_the_order_stays() -> None:
-    """A member knows only its own priority. With the highest one it waits a quarter as long per voter before it."""
+    """A member knows only its own priority. With the highest priority its wait per voter before it is a quarter as
+    long."""
     for rank, node_id in enumerate(("s1", "s3", "s4")):
         peers = tuple(other for other in ("s1", "s2", "s3", "s4") if other != node_id)
         follower = a_follower_of("s2", node_id, peers, config=replace(CONFIG, election_priority=100))
@@ -85,7 +86,8 @@ def test_in_a_joint_configuration_the_voters_of_both_halves_are_in_one_order() -
 
 
 def test_a_hint_never_delays_a_campaign() -> None:
-    """The time-out that was drawn when the leader was heard stays the latest moment, also for repeated pre-votes."""
+    """The member campaigns at the time-out that it drew when it last heard its leader, or earlier, also after repeated
+    pre-votes."""
     follower = a_follower_of("s2", "s9", ("s1", "s2", "s3"))
     due_at = follower.core.next_deadline
     follower.advance(due_at - 1 - follower.now)
@@ -101,7 +103,8 @@ def test_a_hint_never_delays_a_campaign() -> None:
 
 
 def test_others_that_notice_the_loss_a_moment_later_are_asked_again_soon() -> None:
-    """Until they notice it, they hear the leader and ignore the pre-vote (thesis §4.2.3). The pauses double."""
+    """The others hear the leader until they notice the loss, and ignore the pre-vote (thesis §4.2.3). The pauses
+    double."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1]}, term=1)
     cluster.elect("s3")
     cluster.down.add("s3")
@@ -122,7 +125,7 @@ def test_others_that_notice_the_loss_a_moment_later_are_asked_again_soon() -> No
 
 
 def test_the_pauses_between_early_pre_votes_double() -> None:
-    """So a false alarm costs few messages, even if the leader is silent for long."""
+    """A false alarm costs few messages, even if the leader is silent for long."""
     follower = a_follower_of("s2")
     lose(follower, "s2")
     follower.time_out()
@@ -137,7 +140,7 @@ def test_the_pauses_between_early_pre_votes_double() -> None:
 
 
 def test_a_false_alarm_moves_no_term_and_ends_when_the_leader_speaks() -> None:
-    """The others and the leader itself know that it leads, so nobody answers."""
+    """The leader knows that it leads, and the others hear it, so no member answers."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1]}, term=1)
     cluster.elect("s3")
     cluster.beat()
@@ -197,7 +200,7 @@ def test_at_most_one_hint_is_heeded_per_election_time_out() -> None:
 
 
 def test_a_promise_to_a_leader_that_reads_by_lease_is_kept_though_its_connection_ends() -> None:
-    """Thesis §6.4.1: the leader may be cut off from this member alone, and may still serve reads by its lease."""
+    """Thesis §6.4.1: the leader may have lost only its connection with this member, and may still read by its lease."""
     promise_ns = 200 * MILLISECOND_NS
     leased = replace(configuration_of("s1", "s2", "s3"), lease_ns=promise_ns)
     follower = a_follower_of("s2", configuration=leased)
@@ -223,7 +226,7 @@ def test_only_the_loss_of_the_leader_counts_and_only_where_the_hint_is_on() -> N
 
 
 def test_a_learner_does_not_campaign_and_keeps_its_leader_until_its_time_out() -> None:
-    """It answers candidates, because an entry that it lacks may have made it a voter (thesis §4.2.2)."""
+    """A learner answers candidates, because an entry that it lacks may have made it a voter (thesis §4.2.2)."""
     learns = replace(configuration_of("s2", "s3"), learners=configuration_of("s1").voters)
     follower = a_follower_of("s2", configuration=learns)
     due_at = follower.core.next_deadline
@@ -236,7 +239,7 @@ def test_a_learner_does_not_campaign_and_keeps_its_leader_until_its_time_out() -
 
 
 def test_reads_on_a_follower_outlive_a_false_alarm() -> None:
-    """`leader_id` stays while an early pre-vote runs, so the leader, which is still there, answers."""
+    """The follower keeps `leader_id` while an early pre-vote runs. The leader still leads, so it answers."""
     follower = a_follower_of("s2")
     follower.core.request_read(7, ReadMode.FOLLOWER)
     follower.flush()
@@ -254,7 +257,7 @@ def test_reads_on_a_follower_outlive_a_false_alarm() -> None:
 
 
 def test_of_two_voters_the_other_asks_in_vain_until_the_first_is_back() -> None:
-    """A leader that restarts at once hears no leader, so it grants the pre-vote."""
+    """A leader that restarts immediately hears no leader, so it grants the pre-vote."""
     follower = a_follower_of("s2", peers=("s2",))
     lose(follower, "s2")
     follower.time_out()
@@ -269,7 +272,7 @@ def test_of_two_voters_the_other_asks_in_vain_until_the_first_is_back() -> None:
 
 
 def test_a_member_that_is_behind_leaves_the_campaign_to_others() -> None:
-    """Raft §5.4.1: its pre-vote is refused, and it waits for the next member in the order."""
+    """Raft §5.4.1: the member's pre-vote is refused, and it waits for the next member in the order."""
     cluster = Cluster({"s1": [1], "s2": [1, 1], "s3": [1, 1]}, term=1)
     cluster.cut_links = {("s3", "s1")}
     cluster.elect("s3")

@@ -1,4 +1,4 @@
-"""Leadership transfer (thesis §3.10): when a leader wants to go, the others need not wait for a time-out."""
+"""Leadership transfer (thesis §3.10): a leader can hand over, and the others need not wait for a time-out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_successor_that_has_the_whole_log_is_asked_to_campaign_at_once() -> No
 
 
 def test_a_successor_is_asked_only_when_it_has_everything_durably() -> None:
-    """Otherwise it might not win, and the cluster would have lost its leader for nothing."""
+    """A successor that lacks entries might lose the election, and the cluster would have no leader meanwhile."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.core.transfer_leadership("s2")
@@ -54,7 +54,7 @@ def test_a_successor_is_asked_only_when_it_has_everything_durably() -> None:
 
 
 def test_nothing_is_proposed_while_the_successor_catches_up() -> None:
-    """Otherwise it would have to catch up for ever."""
+    """With new entries the successor might never catch up."""
     leader = a_leader_with_commits()
     leader.core.transfer_leadership("s2")
 
@@ -82,11 +82,11 @@ def test_a_lost_request_to_campaign_is_repeated_at_the_next_heartbeat() -> None:
 
 
 def test_a_transfer_that_does_not_work_is_given_up_after_an_election_time_out() -> None:
-    """The peer may be slow or dead, so the leader goes on to lead, and proposes again."""
+    """The peer may be slow or dead, so the leader keeps leading, and proposes entries again."""
     leader = a_leader_with_commits()
     leader.core.transfer_leadership("s2")
     while leader.core.successor_id is not None:
-        leader.step("s3", accepted(1, 1))  # So that its quorum is not silent.
+        leader.step("s3", accepted(1, 1))  # An answer of s3 keeps the leader's quorum from being silent.
         leader.heartbeat()
 
     assert leader.now <= CONFIG.election_timeout_max_ns + 10 * CONFIG.heartbeat_interval_ns
@@ -127,7 +127,8 @@ def test_a_silent_voter_is_no_successor() -> None:
 
 
 def test_a_follower_that_its_leader_asks_campaigns_at_once_and_without_a_pre_vote() -> None:
-    """A pre-vote would be refused, because the others hear their leader. The flag says that the leader wants this."""
+    """The others hear their leader and would refuse a pre-vote. The `transfer` flag says that the leader wants the
+    campaign."""
     follower = a_follower(term=3)
     follower.step("s2", heartbeat(3))
 
@@ -140,7 +141,7 @@ def test_a_follower_that_its_leader_asks_campaigns_at_once_and_without_a_pre_vot
 
 
 def test_voters_that_hear_the_old_leader_answer_the_successor() -> None:
-    """Thesis §4.2.3: a transfer is the exception from leader stickiness."""
+    """Thesis §4.2.3: leader stickiness does not apply to a transfer."""
     voter = a_follower(term=3)
     voter.step("s2", heartbeat(3))
 
@@ -164,7 +165,7 @@ def test_nobody_but_the_leader_of_its_term_makes_a_follower_campaign(case: str) 
 
 
 def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_time_out() -> None:
-    """Open proposals end as applied: the next leader commits them while this one is still there."""
+    """Open proposals end as applied, because the next leader commits them while the old leader still runs."""
     world = World()
     leader = world.elect()
     leader.propose("last words", 1)
@@ -202,7 +203,7 @@ def test_a_single_voter_stops_at_once() -> None:
 
 
 def test_commands_wait_for_a_transfer_to_end_and_are_then_refused_for_certain() -> None:
-    """They were proposed nowhere, so their clients may safely send them to the new leader."""
+    """The commands were not proposed, so their clients may safely send them to the new leader."""
     world = World()
     leader = world.elect()
     world.carries = lambda _from, _to, message: not isinstance(message, VoteRequest)

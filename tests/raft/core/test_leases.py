@@ -1,4 +1,5 @@
-"""Reads by lease (thesis §6.4.1): which reads a leader may answer alone, and what the others promise for that."""
+"""Reads by lease (thesis §6.4.1): which reads a leader may answer alone, and what the other members promise for
+them."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ LEASED = replace(configuration_of("s1", "s2", "s3"), lease_ns=PROMISE_NS)
 
 
 def a_leader_by_lease(config: RaftConfig = LEASES) -> Bench:
-    """A leader whose followers have all agreed to promise, and which has just sent a round."""
+    """A leader that has just sent a round, and whose followers have all made the promise."""
     leader = a_leader(config=config)
-    for _ in range(2):  # Its no_op, and the configuration.
+    for _ in range(2):  # The two entries are its no_op and the configuration.
         leader.persist()
         everyone_accepts(leader)
     leader.heartbeat()
@@ -54,7 +55,7 @@ def counter_of(leader: Bench) -> int:
 
 
 def read(leader: Bench, ticket: int, mode: ReadMode = ReadMode.LEASE) -> ReadMode | None:
-    """The mode in which the read is let through at once; None if it is not."""
+    """The mode in which the leader serves the read immediately; None if it does not."""
     ready = len(leader.reads_otherwise)
     leader.core.request_read(ticket, mode)
     leader.flush()
@@ -62,7 +63,8 @@ def read(leader: Bench, ticket: int, mode: ReadMode = ReadMode.LEASE) -> ReadMod
 
 
 def test_a_leader_has_all_agree_in_the_log_before_it_reads_by_lease() -> None:
-    """A member's own setting is not enough: an answer counts only if its sender has acknowledged the entry."""
+    """The setting of a member is not enough. Its answer counts only if it has acknowledged the entry with the
+    promise."""
     leader = a_leader(config=LEASES)
     leader.persist()
     leader.step("s2", accepted(1, 1))
@@ -90,7 +92,7 @@ def test_a_leader_without_the_setting_leaves_the_members_as_they_are() -> None:
 
 
 def test_a_majority_that_answered_a_round_gives_a_lease_from_when_it_was_sent() -> None:
-    """The leader cannot know when the round arrived, and clocks may differ up to their bound."""
+    """The leader does not know when the round arrived, and clocks may differ up to their bound."""
     leader = a_leader_by_lease()
     sent_at = leader.now
     counter = counter_of(leader)
@@ -107,7 +109,7 @@ def test_a_majority_that_answered_a_round_gives_a_lease_from_when_it_was_sent() 
 
 
 def test_a_read_without_a_lease_has_a_round_and_says_so() -> None:
-    """A read is never refused because a lease has run out."""
+    """If a lease has run out, the leader does not refuse the read but makes a round."""
     leader = a_leader_by_lease()
 
     assert read(leader, 7) is None
@@ -117,7 +119,7 @@ def test_a_read_without_a_lease_has_a_round_and_says_so() -> None:
 
 
 def test_answers_of_a_member_that_has_not_promised_give_no_lease() -> None:
-    """A member that was only just added, or that lacks the entry, could vote for another leader."""
+    """A member that was just added, or that lacks the entry, could vote for another leader."""
     leader = a_leader(config=LEASES)
     leader.persist()
     leader.step("s2", accepted(1, 1))
@@ -133,7 +135,7 @@ def test_answers_of_a_member_that_has_not_promised_give_no_lease() -> None:
 
 
 def test_a_joint_configuration_needs_a_lease_of_both_halves() -> None:
-    """A leader elected meanwhile may need only one configuration's majority, so both halves must have promised."""
+    """A new leader might need the majority of only one half, so both halves must have promised."""
     five = replace(LEASED, learners=configuration_of("s4", "s5").voters)
     leader = a_leader(configuration=five, config=LEASES)
     leader.persist()
@@ -158,7 +160,7 @@ def with_a_lease() -> Bench:
 
 
 def test_there_is_no_lease_while_leadership_is_handed_over() -> None:
-    """Thesis §6.4.1: the campaign that this leader asks for breaks every promise."""
+    """Thesis §6.4.1: voters answer the campaign that this leader asks for, despite their promises."""
     leader = with_a_lease()
     leader.core.transfer_leadership("s2")
     leader.flush()
@@ -168,7 +170,8 @@ def test_there_is_no_lease_while_leadership_is_handed_over() -> None:
 
 
 def test_after_a_transfer_in_vain_the_lease_returns_when_nobody_can_heed_it_any_more() -> None:
-    """The request may be on its way for ever. It becomes void once the log has entries after it in this term."""
+    """The request to campaign may be on its way for ever. It becomes void once the log has later entries of this
+    term."""
     leader = with_a_lease()
     leader.core.transfer_leadership("s2")
     leader.flush()
@@ -188,7 +191,8 @@ def test_after_a_transfer_in_vain_the_lease_returns_when_nobody_can_heed_it_any_
 
 
 def test_a_request_to_campaign_is_void_when_the_log_has_gone_on() -> None:
-    """A member that has acknowledged later entries of that term keeps the promises on which a later lease depends."""
+    """A member that has acknowledged later entries of the term ignores the request: a later lease depends on its
+    promise."""
     follower = a_follower(term=1, log_terms=[1, 1])
     follower.step("s2", heartbeat(1, (2, 1)))
 
@@ -200,7 +204,7 @@ def test_a_request_to_campaign_is_void_when_the_log_has_gone_on() -> None:
 
 
 def test_a_promise_holds_though_the_term_moves_on() -> None:
-    """The leader to which it was made may not know of the new term yet."""
+    """The member promised this to a leader that may not know of the new term yet."""
     follower = a_follower(term=1, log_terms=[1, 1], configuration=LEASED, config=LEASES)
     follower.advance(PROMISE_NS)
     follower.step("s2", heartbeat(1, (2, 1)))
@@ -219,7 +223,7 @@ def test_a_promise_holds_though_the_term_moves_on() -> None:
 
 
 def test_a_member_that_was_started_anew_votes_for_nobody_at_first() -> None:
-    """It has forgotten which leader it heard and what it promised. Not even a transfer is an exception."""
+    """A restarted member has forgotten which leader it heard and what it promised. It refuses even in a transfer."""
     member = a_follower(term=1, log_terms=[1, 1], configuration=LEASED, config=LEASES)
 
     member.advance(PROMISE_NS - 1)
@@ -236,7 +240,8 @@ def test_a_member_that_was_started_anew_votes_for_nobody_at_first() -> None:
 def test_who_is_the_last_voter_waits_only_while_whoever_made_it_so_may_still_lead(
     known_commit_index: int, silent_ns: int
 ) -> None:
-    """A leader that removes itself counts only the last voter's answers, and reads by lease until it learns more."""
+    """A leader that removes itself counts only the answers of the last voter, and reads by lease until it knows that
+    its removal is committed."""
     pair = replace(configuration_of("s1", "s2"), lease_ns=PROMISE_NS)
     joint = replace(configuration_of("s1"), outgoing=pair.voters, lease_ns=PROMISE_NS)
     last = replace(configuration_of("s1"), removed=("s2",), lease_ns=PROMISE_NS)
@@ -252,7 +257,7 @@ def test_who_is_the_last_voter_waits_only_while_whoever_made_it_so_may_still_lea
 
 
 def test_a_member_that_was_started_anew_campaigns_late_though_the_promise_is_cut_from_its_log() -> None:
-    """It may have given the promise before the restart. Neither its timer nor the loss of its leader ends the wait."""
+    """The member may have promised before the restart. It waits even if its timer runs out or its leader is lost."""
     impatient = RaftConfig(election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101))
     promised = Entry(3, 1, EntryKind.CONFIGURATION, LEASED.encode())
     entries = [Entry(at, 1, EntryKind.COMMANDS, encode_batch(0, [])) for at in (1, 2)]
@@ -272,7 +277,7 @@ def test_a_member_that_was_started_anew_campaigns_late_though_the_promise_is_cut
 
 
 def test_without_leases_a_member_that_was_started_anew_votes_at_once() -> None:
-    """Nobody depends on a promise that it has forgotten."""
+    """Without leases no leader depends on a promise that the member has forgotten."""
     member = a_follower(term=1, log_terms=[1, 1])
 
     member.step("s2", pre_vote_request(1, (9, 1)))
@@ -281,7 +286,7 @@ def test_without_leases_a_member_that_was_started_anew_votes_at_once() -> None:
 
 
 def test_a_member_keeps_the_promise_of_the_cluster_whatever_its_own_time_outs_are() -> None:
-    """Its own campaign is a vote that it gives to itself."""
+    """A member that campaigns votes for itself, so it must wait as well."""
     impatient = RaftConfig(
         election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101), lease_reads=False
     )
@@ -295,7 +300,8 @@ def test_a_member_keeps_the_promise_of_the_cluster_whatever_its_own_time_outs_ar
 
 
 def test_a_member_keeps_the_promise_that_came_with_the_message_for_which_it_set_its_timer() -> None:
-    """It sets its timer before it reads the promise in the same append, and that append may already confirm a round."""
+    """The member sets its timer before it reads the promise in the same append. Its answer to that append may already
+    confirm a round."""
     impatient = RaftConfig(election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101))
     member = a_follower(term=1, log_terms=[1, 1], config=impatient)
     agreed = Entry(3, 1, EntryKind.CONFIGURATION, LEASED.encode())
@@ -310,7 +316,7 @@ def test_a_member_keeps_the_promise_that_came_with_the_message_for_which_it_set_
 
 
 def test_a_leader_with_a_lease_tells_other_members_their_read_index_at_once() -> None:
-    """With a lease a follower's question needs no round."""
+    """With a lease the leader needs no round to answer a follower's question."""
     leader = with_a_lease()
 
     leader.ask_read_index("s3", 4)
@@ -319,14 +325,14 @@ def test_a_leader_with_a_lease_tells_other_members_their_read_index_at_once() ->
 
 
 def test_a_configuration_with_leases_keeps_them_through_changes() -> None:
-    """The setting is never taken back, because nobody can know which leader still depends on the promise."""
+    """No change takes the setting back, because a leader may still depend on the promise, and nobody can know."""
     assert Configuration.decode(LEASED.encode()) == LEASED
     assert LEASED.encode() != configuration_of("s1", "s2", "s3").encode()
 
 
 @pytest.mark.parametrize("message", [vote_request(2, (9, 1)), pre_vote_request(1, (9, 1))])
 def test_only_a_transfer_is_heard_while_a_leader_is(message: VoteRequest) -> None:
-    """Thesis §4.2.3: a transfer is the one exception from stickiness, and its leader has given up its lease before."""
+    """Thesis §4.2.3: a transfer is the only exception from stickiness, and its leader has given up its lease before."""
     follower = a_follower(term=1, log_terms=[1, 1], configuration=LEASED, config=LEASES)
     follower.advance(PROMISE_NS)
     follower.step("s2", heartbeat(1, (2, 1)))

@@ -1,4 +1,4 @@
-"""The core's view of the log, against a plain list; and the write stream that it feeds."""
+"""Compares the core's view of the log with a plain list, and checks the writes that the log gives to the store."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def test_with_entries_kept_behind_the_snapshot_the_term_before_them_is_unknown()
     ("index", "term", "found"), [(9, 9, 6), (6, 4, 3), (6, 3, 3), (2, 4, 2), (6, 0, 0), (3, 0, 0), (0, 0, 0)]
 )
 def test_the_last_position_at_most_of_a_term_is_found_in_one_step(index: int, term: int, found: int) -> None:
-    """Raft §5.3: a hint skips a whole conflicting term at once. The terms of the log are 1 1 1 5 5 6."""
+    """Raft §5.3: a hint skips all entries of a conflicting term in one step. The terms of the log are 1 1 1 5 5 6."""
     assert a_log([1, 1, 1, 5, 5, 6]).last_at_most(index, term) == found
 
 
 @pytest.mark.parametrize(("index", "term", "found"), [(12, 1, 10), (12, 0, 9), (7, 0, 7)])
 def test_below_the_base_the_log_cannot_say_more(index: int, term: int, found: int) -> None:
-    """The compacted part is skipped, and the peer gets a snapshot."""
+    """The leader skips the compacted part, and sends the peer a snapshot."""
     assert a_log([2, 2], base=LogPosition(10, 1)).last_at_most(index, term) == found
 
 
 def test_a_cut_and_its_replacement_are_one_write() -> None:
-    """A truncation is in the same frame as the entries that replace what was cut.
+    """The truncation is in the same frame as the entries that replace the cut ones.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -81,7 +81,7 @@ def test_a_cut_and_its_replacement_are_one_write() -> None:
 
 
 def test_what_was_never_given_to_the_store_is_cut_without_a_trace() -> None:
-    """Entries that are in no write yet are simply not written."""
+    """Entries that are in no write yet are never written."""
     writes = WriteStream(durable_index=1)
     log = RaftLog(MemoryLog(BEGINNING, entries_of([1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES)
 
@@ -94,7 +94,8 @@ def test_what_was_never_given_to_the_store_is_cut_without_a_trace() -> None:
 
 
 def test_a_write_under_way_proves_nothing_about_entries_that_were_cut_since() -> None:
-    """Write 1, up to 5, proves only what lies before the cut; the new entry 4 becomes durable with write 2."""
+    """Write 1 goes up to entry 5, but proves only the entries before the cut. The new entry 4 becomes durable with
+    write 2."""
     writes = WriteStream(durable_index=1)
     log = RaftLog(MemoryLog(BEGINNING, entries_of([1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES)
     log.append(entries_of([1, 1, 1, 1], after=1))
@@ -111,7 +112,7 @@ def test_a_write_under_way_proves_nothing_about_entries_that_were_cut_since() ->
 
 
 def test_a_reset_forgets_every_claim_and_everything_said_waits_for_it() -> None:
-    """Acknowledged only when snapshot *and* reset are durable.
+    """The member acknowledges the snapshot only when the snapshot *and* the reset are durable.
 
     See docs/reference/specification.md#56-installing-a-snapshot.
     """
@@ -131,7 +132,8 @@ def test_a_reset_forgets_every_claim_and_everything_said_waits_for_it() -> None:
 
 
 def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store() -> None:
-    """`log_cache_bytes_max` is the bound. Entries that are not durable stay, as the store may not have them yet."""
+    """The cache stays within `log_cache_bytes_max`. It keeps entries that are not durable, as the store may not have
+    them."""
     store = MemoryLog(BEGINNING, (), HardState(term=1))
     writes = WriteStream(durable_index=0)
     log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=2_000)
@@ -139,7 +141,7 @@ def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store(
 
     for entry in entries:
         log.append([entry])
-    assert log.cached_bytes > sum(entry.size_bytes for entry in entries)  # Nothing is durable yet.
+    assert log.cached_bytes > sum(entry.size_bytes for entry in entries)  # No entry is durable yet.
 
     write = writes.take(HardState(term=1))
     assert write is not None
@@ -153,7 +155,7 @@ def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store(
 
 @pytest.mark.parametrize("end", ["compact", "reset"])
 def test_a_long_log_of_small_entries_leaves_the_memory_in_steps(end: str) -> None:
-    """Freeing a million entries of one put each at once would take a tenth of a second."""
+    """Freeing a million entries, each of one put, in one step would take a tenth of a second."""
     count = 3 * EVICTED_AT_ONCE
     store, writes = MemoryLog(BEGINNING, (), HardState(term=1)), WriteStream(durable_index=0)
     log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=1 << 30)
@@ -179,7 +181,7 @@ def test_a_long_log_of_small_entries_leaves_the_memory_in_steps(end: str) -> Non
 
 
 def test_what_the_cache_counts_is_what_it_takes() -> None:
-    """If small entries count 32 bytes besides their payload, the cache exceeds its bound by two thirds."""
+    """If small entries counted as 32 bytes besides their payload, the cache would exceed its bound by two thirds."""
     log = RaftLog(
         MemoryLog(BEGINNING, (), HardState(term=1)),
         snapshot=BEGINNING,
@@ -189,7 +191,7 @@ def test_what_the_cache_counts_is_what_it_takes() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        for index in range(1_001, 3_001):  # Python keeps numbers up to 256 only once.
+        for index in range(1_001, 3_001):  # Python keeps one object per number only up to 256.
             log._cache.append(Entry(index, 1, EntryKind.COMMANDS, os.urandom(100)))
         taken_bytes = tracemalloc.get_traced_memory()[0]
     finally:
@@ -201,7 +203,7 @@ def test_what_the_cache_counts_is_what_it_takes() -> None:
 
 @given(st.data())
 def test_the_log_equals_a_plain_list_whatever_is_done_to_it(data: st.DataObject) -> None:
-    """Model test: append, cut, compact and reset in any order, with a small cache."""
+    """A model test: append, cut, compact and reset in any order, with a small cache."""
     store, writes = MemoryLog(BEGINNING, (), HardState(term=99)), WriteStream(durable_index=0)
     log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=200)
     model: list[Entry] = []

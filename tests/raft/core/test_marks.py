@@ -30,7 +30,7 @@ from tests.raft.support.core_fixture import (
 
 
 def lead_again(bench: Bench) -> None:
-    """Make it the leader of a new term by the vote of s3, whatever it was before."""
+    """Make the member the leader of a new term by the vote of s3, whatever it was before."""
     while bench.core.role != Role.CANDIDATE:
         bench.advance(CONFIG.election_timeout_max_ns)
         bench.step("s3", PreVoteResponse(term=bench.core.term, next_term=bench.core.term + 1, granted=True))
@@ -44,7 +44,7 @@ def lead_again(bench: Bench) -> None:
 
 
 def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_durably() -> None:
-    """The minimum over all members of min(last_applied, durable match), the leader included.
+    """The mark is the minimum of min(last_applied, durable match) over all members, the leader included.
 
     See docs/reference/specification.md#64-low-water-mark.
     """
@@ -64,7 +64,7 @@ def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_
 
 
 def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
-    """A restarted member reports less, but others may already have forgotten entries up to the mark."""
+    """A restarted member reports a lower index, but other members may already have forgotten entries up to the mark."""
     leader = a_leader_with_commits(commands=3)
     assert leader.core.low_watermark == 4
     follower = a_follower(term=1, log_terms=[1, 1, 1, 1])
@@ -77,7 +77,7 @@ def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
 
 
 def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reported() -> None:
-    """At first it has no reports of its own from the members (docs/reference/specification.md#64-low-water-mark)."""
+    """A new leader has no reports of the members yet (docs/reference/specification.md#64-low-water-mark)."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("x")
@@ -101,7 +101,7 @@ def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reporte
 
 
 def test_a_proposal_certainly_did_not_happen_once_another_term_is_committed_at_its_index() -> None:
-    """That it was truncated here alone proves nothing (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """A truncation on one member proves nothing (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -118,7 +118,7 @@ def test_a_proposal_certainly_did_not_happen_once_another_term_is_committed_at_i
 
 
 def test_a_proposal_that_a_later_leader_commits_is_applied_and_not_ended() -> None:
-    """It survived its leader, so it is carried out."""
+    """The proposal is in the later leader's log, so it is carried out."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.persist()
@@ -131,7 +131,8 @@ def test_a_proposal_that_a_later_leader_commits_is_applied_and_not_ended() -> No
 
 
 def test_a_snapshot_past_a_proposal_means_unknown() -> None:
-    """The snapshot may contain it, but not its results (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The snapshot may contain the proposal's effect, but not its results
+    (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -146,7 +147,7 @@ def test_a_snapshot_past_a_proposal_means_unknown() -> None:
 
 
 def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_unknown() -> None:
-    """It certainly was carried out, but this member does not know its results."""
+    """The proposal certainly was carried out, but this member does not know its results."""
     leader = a_leader_with_commits(term=1)
     leader.apply_at_once = False
     leader.propose("committed")
@@ -162,10 +163,10 @@ def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_
 
 
 def test_a_leader_that_is_elected_again_tells_its_two_proposals_at_one_index_apart() -> None:
-    """(index, term) identifies a proposal; here the first was cut, and the second is applied."""
+    """(index, term) identifies a proposal. In this test the first one is cut, and the second is applied."""
     leader = a_leader_with_commits(term=1)
     leader.propose("first")
-    leader.step("s2", append(2, (1, 1), [2]))  # Cut, and never committed either.
+    leader.step("s2", append(2, (1, 1), [2]))  # The first proposal is cut; no entry is committed.
     leader.persist()
 
     lead_again(leader)
@@ -179,7 +180,8 @@ def test_a_leader_that_is_elected_again_tells_its_two_proposals_at_one_index_apa
 
 
 def test_leader_time_goes_on_from_the_greatest_in_the_log_by_the_leaders_own_clock() -> None:
-    """The greatest in the log counts even if it is not committed (docs/reference/specification.md#812-leader-time)."""
+    """The greatest time in the log counts even if its entry is not committed
+    (docs/reference/specification.md#812-leader-time)."""
     follower = a_follower(term=1)
     follower.step("s2", replace(append(1, (0, 0), [1]), entries=entries_of([1], leader_time=5_000)))
     follower.persist()
@@ -199,7 +201,8 @@ def test_leader_time_of_an_empty_log_is_that_of_the_snapshot() -> None:
 
 
 def test_leader_time_does_not_go_back_when_the_log_is_compacted_or_replaced() -> None:
-    """A node that has compacted its log or installed a snapshot, and later leads, goes on from the time reached."""
+    """A node that has compacted its log or installed a snapshot keeps the time reached, and goes on from it as a
+    leader."""
     compacted = a_leader_with_commits(term=1, commands=1)
     compacted.advance(40 * MILLISECOND_NS)
     compacted.propose()
@@ -220,7 +223,7 @@ def test_leader_time_does_not_go_back_when_the_log_is_compacted_or_replaced() ->
 
 
 def test_the_uncommitted_tail_is_bounded() -> None:
-    """`uncommitted_bytes_max`: then Busy, and nothing was appended; a commit makes room."""
+    """At `uncommitted_bytes_max` the leader answers Busy and appends nothing; a commit makes room."""
     leader = a_leader_with_commits(config=RaftConfig(uncommitted_bytes_max=300))
     while leader.core.status().uncommitted_bytes + entries_of([1])[0].size_bytes < 300:
         leader.propose()
@@ -236,14 +239,14 @@ def test_the_uncommitted_tail_is_bounded() -> None:
 
 
 def test_one_entry_above_the_bound_is_taken_when_nothing_else_is_on_its_way() -> None:
-    """A bound must not exclude an entry of a permitted size."""
+    """The bound must not exclude an entry of a permitted size."""
     leader = a_leader_with_commits(config=RaftConfig(uncommitted_bytes_max=1))
 
     assert leader.propose().index == 2
 
 
 def test_an_entry_above_the_protocols_size_is_refused() -> None:
-    """The size is a constant of the protocol: a larger entry would not fit into another member's frame.
+    """The size is a constant of the protocol, because a larger entry would not fit into another member's frame.
 
     See docs/reference/specification.md#24-size-of-an-entry.
     """
@@ -257,7 +260,7 @@ def test_an_entry_above_the_protocols_size_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"])
 def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) -> None:
-    """The frame bound is above the entry bound on every member.
+    """On every member the bound of a frame is above the bound of an entry.
 
     See docs/reference/specification.md#24-size-of-an-entry.
     """
@@ -269,14 +272,16 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
 
 
 def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
-    """It shows how far behind this member is, which can prove a lower mark than it was told. It never falls."""
+    """The mark shows how far the member is behind. With it the member can prove a lower mark than the leader's. The
+    mark never falls."""
     follower = a_follower(term=1)
     assert follower.core.leader_commit_index == 0
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=5))
     assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 5)
 
-    follower.step("s2", append(1, (6, 1), [1], commit_index=6))  # Rejected, because the entries before it are missing.
+    # The append is rejected, because the entries before it are missing.
+    follower.step("s2", append(1, (6, 1), [1], commit_index=6))
     assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 6)
 
     chunk = InstallSnapshot(
@@ -291,13 +296,13 @@ def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
 
 
 def test_members_are_changed_by_a_change_only() -> None:
-    """Only the core itself makes entries of this kind."""
+    """Only the core makes entries of this kind."""
     with pytest.raises(InvalidConfiguration, match="propose_change"):
         a_leader_with_commits().core.propose(EntryKind.CONFIGURATION, b"\x80")
 
 
 def test_a_followers_unapplied_tail_is_bounded() -> None:
-    """`unapplied_bytes_max`: while committed entries wait for the state machine, more is not taken."""
+    """While committed entries wait for the state machine, the follower takes no more than `unapplied_bytes_max`."""
     bound = 3 * entries_of([1])[0].size_bytes
     follower = a_follower(term=1, config=RaftConfig(unapplied_bytes_max=bound))
     follower.apply_at_once = False
@@ -315,7 +320,7 @@ def test_a_followers_unapplied_tail_is_bounded() -> None:
 
 
 def test_a_tail_that_waits_for_its_commit_never_refuses_the_entry_that_commits_it() -> None:
-    """If a tail of an old term is full, the new leader's no_op must still be taken, or nothing would ever commit."""
+    """A tail of an old term may be full. The new leader's no_op must still be taken, or nothing would ever commit."""
     bound = 3 * entries_of([1])[0].size_bytes
     follower = a_follower(term=1, config=RaftConfig(unapplied_bytes_max=bound))
     follower.step("s2", append(1, (0, 0), [1] * 5))
@@ -326,7 +331,7 @@ def test_a_tail_that_waits_for_its_commit_never_refuses_the_entry_that_commits_i
 
 
 def test_a_peer_that_takes_nothing_is_asked_again_at_the_heartbeat_and_not_in_a_storm() -> None:
-    """Its tail is full; its answers show it by a match index that does not rise."""
+    """The peer's tail is full. The leader sees this because the match index in the answers does not rise."""
     leader = a_leader_with_commits(term=1)
     leader.core.peer_unreachable("s2")
     leader.propose()
@@ -342,7 +347,7 @@ def test_a_peer_that_takes_nothing_is_asked_again_at_the_heartbeat_and_not_in_a_
 
 
 def test_what_is_handed_to_the_state_machine_at_once_is_bounded() -> None:
-    """`apply_bytes_max`: other events get their turn between two slices."""
+    """A slice has at most `apply_bytes_max`, so other events are handled between two slices."""
     entry_bytes = entries_of([1])[0].size_bytes
     follower = a_follower(term=1, log_terms=[1] * 6, config=RaftConfig(apply_bytes_max=2 * entry_bytes))
     follower.apply_at_once = False

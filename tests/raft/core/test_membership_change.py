@@ -44,11 +44,11 @@ from tests.raft.support.core_fixture import (
 )
 from tests.raft.support.memory_log import MemoryLog
 
-# From one to three, to five, and back
+# A cluster grows from one to three and to five, and shrinks.
 
 
 def test_a_store_of_one_grows_to_three_and_to_five_and_shrinks_again() -> None:
-    """Add, wait, promote. Once proposed, each change completes by itself."""
+    """Once proposed, each change completes without further calls."""
     group = Group(["s1"], ["s2", "s3", "s4", "s5"])
     for newcomers in (("s2", "s3"), ("s4", "s5")):
         group.change(adding(*newcomers))
@@ -70,7 +70,7 @@ def test_a_store_of_one_grows_to_three_and_to_five_and_shrinks_again() -> None:
     assert not group["s1"].core.is_changing
 
 
-# A configuration is in force on append, and may be rolled back
+# A configuration is in force as soon as it is appended, and may be rolled back.
 
 
 def test_a_configuration_is_in_force_as_soon_as_its_entry_is_in_the_log() -> None:
@@ -96,7 +96,8 @@ def test_a_configuration_that_is_cut_is_in_force_no_more() -> None:
 
 
 def test_the_configuration_is_found_again_at_a_restart() -> None:
-    """It comes from the snapshot and the log behind it; entries that the snapshot covers are not read again."""
+    """The member reads the configuration from the snapshot and from the log after it. It does not read entries again
+    that the snapshot covers."""
     old = configuration(["s1", "s9"])
     entries = [*entries_of([1, 1], after=3), entry_of(6, 1, JOINT)]
     log = MemoryLog(LogPosition(3, 1), entries, HardState(1, None, 5))
@@ -109,7 +110,7 @@ def test_the_configuration_is_found_again_at_a_restart() -> None:
 
 
 def test_a_snapshot_brings_its_configuration() -> None:
-    """It is the configuration in force at the snapshot's index, which this log did not contain.
+    """The configuration is the one in force at the snapshot's index, which this log did not contain.
 
     See docs/reference/specification.md#51-state-at-an-index.
     """
@@ -123,7 +124,8 @@ def test_a_snapshot_brings_its_configuration() -> None:
 
 
 def test_who_learns_from_a_snapshot_that_it_is_no_voter_for_certain_campaigns_no_more() -> None:
-    """Its log said so already, but perhaps uncommitted: until then it might have had to lead (thesis, Figure 4.6)."""
+    """The configuration in the log did not name s1, but it might have been uncommitted. Until it is committed, s1 may
+    have to lead (thesis, Figure 4.6)."""
     s1 = a_follower(term=1)
     leaving = configuration(["s2", "s3"], outgoing=["s1", "s2", "s3"])
     after = configuration(["s2", "s3"], removed=["s1"])
@@ -139,7 +141,7 @@ def test_who_learns_from_a_snapshot_that_it_is_no_voter_for_certain_campaigns_no
 
 
 def test_a_snapshot_that_the_log_holds_leaves_what_is_in_force_behind_it() -> None:
-    """A newer configuration in the log stays, and the one in force at the snapshot's index is known."""
+    """A newer configuration in the log stays in force. The configuration at the snapshot's index is known."""
     follower = a_follower(term=1)
     follower.step("s2", append_of(1, (0, 0), *entries_of([1, 1]), entry_of(3, 1, JOINT)))
 
@@ -150,7 +152,7 @@ def test_a_snapshot_that_the_log_holds_leaves_what_is_in_force_behind_it() -> No
 
 
 def test_a_snapshot_corrects_what_a_joining_member_took_for_the_members() -> None:
-    """It was told only of some members, and its log did not name the others."""
+    """The joining member was told only of some members, and its log did not name the others."""
     s9 = Bench("s9", configuration=configuration(["s1"]))
     s9.step("s2", append(1, (0, 0), [1, 1]))
 
@@ -164,7 +166,7 @@ def test_a_snapshot_corrects_what_a_joining_member_took_for_the_members() -> Non
 
 
 def test_while_it_is_joint_both_halves_must_hold_an_entry() -> None:
-    """Raft §6: agreement requires separate majorities from both the old and new configurations."""
+    """Raft §6: agreement requires separate majorities from the old and the new configuration."""
     group = Group(["s1", "s2", "s3"], ["s4", "s5"])
     group.change(adding("s4", "s5"))
     group.run()
@@ -172,7 +174,7 @@ def test_while_it_is_joint_both_halves_must_hold_an_entry() -> None:
     group.change(MembershipChange(promote=("s4", "s5"), remove=("s2", "s3")))
     group.run()
     s1 = group["s1"].core
-    assert (s1.configuration.is_joint, s1.is_changing) == (True, True)  # The old half alone is not enough.
+    assert (s1.configuration.is_joint, s1.is_changing) == (True, True)  # The majority of the old half is not enough.
 
     group.silent = {"s2", "s3"}
     group["s1"].heartbeat()
@@ -182,7 +184,7 @@ def test_while_it_is_joint_both_halves_must_hold_an_entry() -> None:
 
 
 def test_a_joint_configuration_is_left_when_it_is_committed_and_not_before() -> None:
-    """Raft §6: C-new is made once C-old,new is committed; the change is done when C-new is."""
+    """Raft §6: the leader makes C-new once C-old,new is committed; the change is done when C-new is committed."""
     leader = a_leader_with_commits(term=2, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     leader.step("s4", accepted(2, leader.core.last_index))
     joint_index = leader.core.propose_change(promoting("s4")).index
@@ -198,32 +200,32 @@ def test_a_joint_configuration_is_left_when_it_is_committed_and_not_before() -> 
 
     leader.persist()
     leader.step("s2", accepted(2, joint_index + 1))
-    assert leader.core.is_changing  # Again only two of four have it.
+    assert leader.core.is_changing  # Only two of four have C-new.
     leader.step("s3", accepted(2, joint_index + 1))
     assert not leader.core.is_changing
 
 
 def test_both_halves_are_asked_for_votes() -> None:
-    """Raft §6: elections, too, need both majorities."""
+    """Raft §6: an election needs both majorities, too."""
     s1 = a_follower(term=1, log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
     s1.time_out()
     assert {peer_id for peer_id, message in s1.sent if isinstance(message, PreVoteRequest)} == {"s2", "s3", "s4"}
 
     for peer_id in ("s2", "s3"):
         s1.step(peer_id, PreVoteResponse(term=1, next_term=2, granted=True))
-    assert role(s1) is Role.PRE_CANDIDATE  # Granted by all of the old half, and by one of two of the new half.
+    assert role(s1) is Role.PRE_CANDIDATE  # All of the old half, and one of two of the new half have granted.
     s1.step("s4", PreVoteResponse(term=1, next_term=2, granted=True))
     assert role(s1) is Role.CANDIDATE
 
     s1.persist()
     s1.step("s4", VoteResponse(term=2, granted=True))
-    assert role(s1) is Role.CANDIDATE  # Granted by the new half, and by one of three of the old half.
+    assert role(s1) is Role.CANDIDATE  # The new half, and one of three of the old half have granted.
     s1.step("s3", VoteResponse(term=2, granted=True))
     assert role(s1) is Role.LEADER
 
 
 def test_one_half_that_refuses_ends_a_campaign() -> None:
-    """The other half alone cannot win the campaign."""
+    """The grants of the other half cannot win the campaign."""
     s1 = a_follower(term=1, log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
     s1.time_out()
 
@@ -233,7 +235,7 @@ def test_one_half_that_refuses_ends_a_campaign() -> None:
 
 
 def test_a_leader_that_hears_only_one_half_steps_down() -> None:
-    """Thesis §6.2, with majorities of both halves."""
+    """Thesis §6.2, applied to the majorities of both halves."""
     s1 = a_leader(term=2, peers=("s2", "s3", "s4"), log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
 
     while s1.core.role is Role.LEADER and s1.now < 20 * CONFIG.election_timeout_max_ns:
@@ -245,7 +247,7 @@ def test_a_leader_that_hears_only_one_half_steps_down() -> None:
 
 
 def test_a_read_needs_an_answer_from_both_halves() -> None:
-    """Thesis §6.4, with majorities of both halves."""
+    """Thesis §6.4, applied to the majorities of both halves."""
     s1 = a_leader(term=2, peers=("s2", "s3", "s4"), log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
     for peer_id in ("s2", "s3", "s4"):
         s1.step(peer_id, accepted(2, 2))
@@ -265,14 +267,14 @@ def test_a_read_needs_an_answer_from_both_halves() -> None:
 
 
 def test_a_learner_gets_the_log_and_counts_in_no_majority() -> None:
-    """Thesis §4.2.1: it does not count for commits, for reads, or for the check of the quorum."""
+    """Thesis §4.2.1: a learner does not count for commits, for reads, or for the check of the quorum."""
     leader = a_leader_with_commits(term=2)
     index = leader.core.propose_change(adding("s4", "s5")).index
     leader.flush()
     leader.persist()
     leader.step("s4", accepted(2, index))
     leader.step("s5", accepted(2, index))
-    assert leader.core.commit_index == index - 1  # Three of five members have it, but only one of three voters.
+    assert leader.core.commit_index == index - 1  # Three of five members have the entry, but only one of three voters.
     assert leader.sent_to("s4", AppendEntries)
 
     leader.step("s2", accepted(2, index))
@@ -286,7 +288,7 @@ def test_a_learner_gets_the_log_and_counts_in_no_majority() -> None:
 
 
 def test_a_learner_is_no_candidate_and_may_be_asked_for_its_vote() -> None:
-    """It may be a voter without knowing it yet. The candidate's configuration decides whether its vote counts."""
+    """A learner may be a voter and not know it yet. The candidate's configuration decides whether its vote counts."""
     s4 = a_follower("s4", term=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     for _ in range(3):
         s4.time_out()
@@ -299,7 +301,7 @@ def test_a_learner_is_no_candidate_and_may_be_asked_for_its_vote() -> None:
 
 
 def test_a_vote_of_a_learner_does_not_count() -> None:
-    """Nor does the vote of any other member that is no voter."""
+    """The vote of any other member that is no voter does not count either."""
     s1 = a_follower(term=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4", "s5"]))
     s1.time_out()
 
@@ -310,7 +312,7 @@ def test_a_vote_of_a_learner_does_not_count() -> None:
 
 
 def test_a_single_voter_waits_for_none_of_its_learners() -> None:
-    """It elects itself, commits and reads alone, however many learners there are."""
+    """A single voter elects itself, and commits and reads alone, regardless of the number of learners."""
     alone = Bench("s1", configuration=configuration(["s1"], learners=["s2", "s3"]))
     assert alone.core.next_deadline == 0
     alone.time_out()
@@ -325,7 +327,8 @@ def test_a_single_voter_waits_for_none_of_its_learners() -> None:
 
 
 def test_the_low_watermark_waits_for_learners_and_not_for_removed_members() -> None:
-    """The mark covers all members; removed ones need no entries (docs/reference/specification.md#64-low-water-mark)."""
+    """The mark covers all members. Removed members need no entries
+    (docs/reference/specification.md#64-low-water-mark)."""
     leader = a_leader_with_commits(term=2, commands=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     assert leader.core.low_watermark == 2
     index = leader.propose().index
@@ -344,11 +347,11 @@ def test_the_low_watermark_waits_for_learners_and_not_for_removed_members() -> N
     assert leader.core.low_watermark == removed_at
 
 
-# One change at a time, and when it may begin
+# One change at a time, and when a change may begin
 
 
 def test_a_change_is_refused_while_another_one_is_not_done() -> None:
-    """Raft §6: until C-new is committed."""
+    """Raft §6: the change is not done until C-new is committed."""
     leader = a_leader_with_commits(term=2)
     index = leader.core.propose_change(adding("s4")).index
     leader.flush()
@@ -377,7 +380,8 @@ def test_a_follower_refuses_a_change() -> None:
 
 
 def test_a_learner_that_is_far_behind_is_not_promoted() -> None:
-    """PROMOTION_LAG_ENTRIES_MAX: commits should not have to wait for a new voter (thesis §4.2.1)."""
+    """A learner may lag PROMOTION_LAG_ENTRIES_MAX entries: commits should not have to wait for a new voter (thesis
+    §4.2.1)."""
     start = configuration(["s1", "s2", "s3"], learners=["s4"])
     leader = a_leader_with_commits(term=2, configuration=start, commands=PROMOTION_LAG_ENTRIES_MAX)
     first = leader.core.last_index - PROMOTION_LAG_ENTRIES_MAX
@@ -395,7 +399,7 @@ def test_a_learner_that_is_far_behind_is_not_promoted() -> None:
 
 
 def test_a_learner_that_is_silent_is_not_promoted() -> None:
-    """It must have been heard within an election time-out, as for every other check."""
+    """The leader must have heard the learner within an election time-out, as in every other check."""
     leader = a_leader_with_commits(term=2, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     last_index = leader.core.last_index
     for _ in range(CONFIG.election_timeout_max_ns // CONFIG.heartbeat_interval_ns):
@@ -406,7 +410,7 @@ def test_a_learner_that_is_silent_is_not_promoted() -> None:
 
 
 def test_a_change_after_which_no_majority_is_heard_is_refused() -> None:
-    """Such a change could not be committed, and until then no other change could be made."""
+    """Such a change could not be committed, and it would prevent every other change."""
     leader = a_leader_with_commits(term=2, peers=("s2", "s3"))
     for _ in range(CONFIG.election_timeout_max_ns // CONFIG.heartbeat_interval_ns):
         leader.heartbeat()

@@ -1,4 +1,4 @@
-"""Membership changes that outlive or remove their leader; removed members and strangers (thesis §4.2)."""
+"""Membership changes that go on after their leader ends, or remove it; removed members and strangers (thesis §4.2)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from tests.raft.support.core_fixture import (
 )
 from tests.raft.support.memory_log import MemoryLog
 
-# A new leader completes what the last one began
+# A new leader completes the change that the last leader began
 
 
 def test_a_new_leader_leaves_the_joint_configuration_of_the_last_one() -> None:
-    """It does so after its own first entry is committed, and with it all entries before."""
+    """The new leader does so once its own first entry is committed, and with it all earlier entries."""
     s1 = a_leader(term=2, peers=("s2", "s3", "s4"), log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
     assert s1.core.configuration.is_joint
 
@@ -56,7 +56,7 @@ def test_a_new_leader_leaves_the_joint_configuration_of_the_last_one() -> None:
 
 
 def test_a_joint_configuration_in_a_snapshot_is_left_as_well() -> None:
-    """A member finds it in its snapshot when it restarts."""
+    """A restarted member finds the joint configuration in its snapshot."""
     s1 = a_leader(term=2, peers=("s2", "s3", "s4"), snapshot=LogPosition(5, 1), configuration=JOINT)
 
     for peer_id in ("s2", "s4"):
@@ -81,7 +81,8 @@ def test_a_removed_leader_counts_itself_no_more_and_leads_until_that_is_committe
 
     s1.persist()
     s1.step("s2", accepted(1, joint_index + 1))
-    assert (s1.core.role, s1.core.commit_index) == (Role.LEADER, joint_index)  # One of two voters; s1 does not count.
+    # One of two voters has the entry; s1 does not count.
+    assert (s1.core.role, s1.core.commit_index) == (Role.LEADER, joint_index)
     s1.step("s3", accepted(1, joint_index + 1))
 
     assert (s1.core.role, s1.core.commit_index) == (Role.FOLLOWER, joint_index + 1)
@@ -90,7 +91,7 @@ def test_a_removed_leader_counts_itself_no_more_and_leads_until_that_is_committe
 
 
 def test_a_removed_member_does_not_campaign() -> None:
-    """It stops once it knows that its removal is committed."""
+    """A removed member stops campaigning once it knows that its removal is committed."""
     group = Group(["s1", "s2", "s3"])
     group.change(removing("s1"))
     group.run()
@@ -110,7 +111,7 @@ def test_who_has_the_only_copy_of_its_own_removal_may_still_have_to_lead() -> No
     s1 = Bench("s1", log=log, configuration=configuration(["s1", "s2"]))
 
     s1.time_out()
-    assert role(s1) is Role.PRE_CANDIDATE  # Its own vote no longer counts.
+    assert role(s1) is Role.PRE_CANDIDATE  # The vote of s1 for itself no longer counts.
     s1.step("s2", PreVoteResponse(term=1, next_term=2, granted=True))
     s1.persist()
     assert role(s1) is Role.CANDIDATE
@@ -123,7 +124,8 @@ def test_who_has_the_only_copy_of_its_own_removal_may_still_have_to_lead() -> No
 
 
 def test_a_removed_member_is_told_so() -> None:
-    """It gets the entry of its removal, and learns that it is committed; then nothing more is sent to it."""
+    """The member gets the entry of its removal, and learns that it is committed. Then the leader sends it nothing
+    more."""
     group = Group(["s1", "s2", "s3"])
     group.change(removing("s3"))
     group.run()
@@ -153,7 +155,7 @@ def test_a_removed_member_that_is_gone_is_not_told_for_ever() -> None:
 
 
 def test_a_new_leader_tells_those_whom_the_last_one_removed() -> None:
-    """The new leader knows from its log which members there were before."""
+    """The new leader knows the former members from its log."""
     group = Group(["s1", "s2", "s3", "s4"])
     group.silent = {"s4"}
     group.change(removing("s4"))
@@ -168,7 +170,8 @@ def test_a_new_leader_tells_those_whom_the_last_one_removed() -> None:
 
 
 def test_a_removed_leader_hands_over_at_once() -> None:
-    """Thesis §4.2.2: nobody waits for an election time-out, although it is no longer in the others' configuration."""
+    """Thesis §4.2.2: nobody waits for an election time-out, although the leader is no longer in the others'
+    configuration."""
     group = Group(["s1", "s2", "s3"])
 
     group.change(removing("s1"))
@@ -202,7 +205,8 @@ def test_who_may_not_campaign_does_not_when_it_is_asked_to() -> None:
 
 
 def test_a_leader_that_is_not_in_our_configuration_is_followed() -> None:
-    """Thesis §4.1: it may be in a configuration that we do not have yet. What counts is its log and its term."""
+    """Thesis §4.1: the leader may be in a configuration that this member does not have yet. The leader's log and term
+    decide."""
     joining = Bench("s9", configuration=configuration(["s1"]))
 
     joining.step("s5", append(3, (0, 0), [1, 3], commit_index=2))
@@ -213,7 +217,8 @@ def test_a_leader_that_is_not_in_our_configuration_is_followed() -> None:
 
 
 def test_a_candidate_that_is_not_in_our_configuration_gets_an_answer() -> None:
-    """Thesis §4.1: a voter that we do not know may need our vote. The up-to-date check and stickiness still apply."""
+    """Thesis §4.1: a voter that this member does not know may need its vote. The up-to-date check and stickiness still
+    apply."""
     follower = a_follower(term=1)
 
     follower.step("s9", vote_request(2))
@@ -226,7 +231,7 @@ def test_a_candidate_that_is_not_in_our_configuration_gets_an_answer() -> None:
 
 
 def test_a_removed_member_is_not_heard_once_that_is_committed() -> None:
-    """Thesis §4.2.3. Before that it may still lead, because an uncommitted removal may be cut."""
+    """Thesis §4.2.3. Before that commit the member may still lead, because an uncommitted removal may be cut."""
     after = configuration(["s1", "s2"], removed=["s3"])
     follower = a_follower(term=1)
     follower.step("s2", append_of(1, (0, 0), entry_of(1, 1, after)))

@@ -1,4 +1,5 @@
-"""A message that no honest peer can send is refused before it changes anything: only its connection ends."""
+"""A message that no honest peer can send is refused before it changes anything; only the connection of that peer
+ends."""
 
 from __future__ import annotations
 
@@ -139,9 +140,9 @@ def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
 
 @pytest.mark.parametrize("is_durable", [False, True])
 def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable: bool) -> None:
-    """A leader never changes its log (Raft §5.3). The entries that it has sent are acknowledged, or soon will be."""
+    """A leader never changes its log (Raft §5.3). Entries that it sent are acknowledged, or soon will be."""
     follower = a_follower(term=3, log_terms=[1, 1])
-    follower.step("s2", append(3, (1, 1), [2, 3]))  # It cuts entry 2 and puts another leader's in its place.
+    follower.step("s2", append(3, (1, 1), [2, 3]))  # This append replaces entry 2 by an entry of another leader.
     if is_durable:
         follower.persist()
 
@@ -151,14 +152,14 @@ def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable:
     refused(follower, chunk(3, 3, 2), "its own earlier append had term 3")
 
     follower.step("s2", append(3, (3, 3), [3]))
-    follower.step("s3", append(4, (1, 1), [4]))  # A later leader may have another log.
+    follower.step("s3", append(4, (1, 1), [4]))  # The leader of a later term may have another log.
     assert follower.core.last_index == 2
     follower.step("s3", append(4, (2, 4), [4]))
     assert follower.core.last_index == 3
 
 
 def test_entries_that_this_term_s_leader_has_not_shown_may_be_cut() -> None:
-    """All that the follower knows about them is that an earlier leader had them."""
+    """The follower knows only that an earlier leader had these entries."""
     follower = a_follower(term=3, log_terms=[1, 1, 2])
     follower.step("s2", heartbeat(3, (1, 1)))
 
@@ -195,7 +196,7 @@ def test_a_snapshot_whose_term_fits_no_log_is_refused() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\xa0", b"\x80", b"\x81\x1b\x7f", b"\x82\x01"[:1], b"\x9f\x00"])
 def test_an_entry_whose_leader_time_cannot_be_read_is_refused(payload: bytes) -> None:
-    """Later leaders read it, and would stop at it."""
+    """Later leaders read the time, and would fail on it."""
     message = AppendEntries(
         term=1,
         prev_index=0,
@@ -210,7 +211,7 @@ def test_an_entry_whose_leader_time_cannot_be_read_is_refused(payload: bytes) ->
 
 
 def test_a_leader_time_that_leaps_is_refused() -> None:
-    """The replicated clock never goes back, so sessions and leases would expire at once on all members."""
+    """The replicated clock never goes back, so after a leap all sessions and leases would expire."""
     follower = a_follower(term=1, log_terms=[1])
     fitting, leaping = LEADER_TIME_AHEAD_NS_MAX, 2 * LEADER_TIME_AHEAD_NS_MAX + 1
 
@@ -222,7 +223,8 @@ def test_a_leader_time_that_leaps_is_refused() -> None:
 
 
 def test_a_member_that_lacks_the_entries_before_does_not_judge_the_leap_of_a_clock() -> None:
-    """It rejects the append, and gets the entries that it lacks; only a time above the largest is refused at once."""
+    """The member rejects the append, and gets the entries that it lacks. It refuses only a time above the largest
+    possible."""
     follower = a_follower(term=1)
 
     follower.step("s2", entry_at(9, LEADER_TIME_NS_MAX))

@@ -1,4 +1,4 @@
-"""A single read asks only as many members as a majority needs, and first those that were quick before."""
+"""A single read asks only as many members as a majority needs, and prefers those that answered quickly before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PATIENCE_NS = 5_000_000
 
 
 def a_leader_that_s2_answers(*, last: int = 1) -> Bench:
-    """A leader that has made `last` rounds: in each it asked all members, and s2's answer completed the majority."""
+    """A leader that has made `last` rounds. In each round it asked all members, and the answer of s2 completed the
+    majority."""
     leader = a_leader_with_commits(mark_delay_ns=PATIENCE_NS)
     for number in range(1, last + 1):
         ask(leader, number)
@@ -64,7 +65,7 @@ def test_when_it_is_silent_the_others_are_asked_and_the_quicker_of_them_from_the
 
 
 def test_what_was_not_asked_for_in_this_round_confirms_nothing() -> None:
-    """An answer of s3 to an earlier question must not count for this round, in which s3 was not asked."""
+    """An answer of s3 to an earlier question must not count for this round, in which the leader did not ask s3."""
     leader = a_leader_that_s2_answers()
     ask(leader, 2)
 

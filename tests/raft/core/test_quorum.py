@@ -1,4 +1,4 @@
-"""The one small value behind votes, commit, reads and the activity check."""
+"""Tests how majorities are counted for votes, commits, reads and the activity check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_median_is_what_a_majority_holds(last_indexes: list[int], committed:
 
 
 def test_no_voters_agree_on_nothing() -> None:
-    """No voters at all is the caller's mistake, and does not give a mark of 0."""
+    """A call without voters is a mistake of the caller, and must not give a mark of 0."""
     with pytest.raises(ValueError, match="at least one voter"):
         majority_index([])
 
@@ -39,7 +39,7 @@ def test_a_majority_has_reached_the_median_and_none_has_reached_more(last_indexe
 
 
 def test_only_voters_count() -> None:
-    """A removed member's vote is not counted."""
+    """The vote of a removed member is not counted."""
     quorum = Quorum(("s1", "s2", "s3"))
 
     assert quorum.tally({"s1": True, "stranger": True}) is Tally.OPEN
@@ -47,7 +47,7 @@ def test_only_voters_count() -> None:
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=9))
 def test_a_vote_is_won_or_lost_as_soon_as_it_cannot_change(votes: list[bool | None]) -> None:
-    """It is won with a majority, and lost when the silent voters are too few to complete one."""
+    """A vote is won with a majority, and lost when the silent voters are too few to complete one."""
     voters = tuple(f"s{n}" for n in range(len(votes)))
     answered = {voter: vote for voter, vote in zip(voters, votes, strict=True) if vote is not None}
 

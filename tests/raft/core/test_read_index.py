@@ -28,7 +28,7 @@ def ask(leader: Bench, *tickets: int) -> None:
 
 
 def test_a_read_is_served_once_a_majority_has_answered_a_later_heartbeat() -> None:
-    """Thesis §6.4, steps 2 to 4."""
+    """The test follows thesis §6.4, steps 2 to 4."""
     leader = a_leader_with_commits(commands=1)
 
     ask(leader, 7)
@@ -41,7 +41,7 @@ def test_a_read_is_served_once_a_majority_has_answered_a_later_heartbeat() -> No
 
 
 def test_all_reads_of_a_flush_share_one_round() -> None:
-    """One heartbeat per peer, however many reads wait."""
+    """The leader sends one heartbeat per peer, regardless of how many reads wait."""
     leader = a_leader_with_commits()
 
     ask(leader, *range(100))
@@ -67,7 +67,7 @@ def test_reads_that_come_during_a_round_share_the_next_one() -> None:
 
 
 def test_an_answer_without_the_rounds_token_confirms_nothing() -> None:
-    """Such an answer may be to a message that was sent before the read was asked for."""
+    """Such an answer may belong to a message that was sent before the read was asked for."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     leader.step("s2", accepted(1, 1, read_counter=1))
@@ -101,7 +101,7 @@ def test_a_rejection_confirms_the_leadership_as_well() -> None:
 
 
 def test_reads_wait_for_a_commit_of_the_leaders_own_term() -> None:
-    """Before that commit the mark may be lower than what an earlier leader has shown to clients."""
+    """Before that commit, the leader's mark may be lower than what an earlier leader has shown to clients."""
     leader = a_leader(term=2, log_terms=[1, 1])
     ask(leader, 1)
     leader.step("s2", accepted(2, 2))
@@ -130,7 +130,7 @@ def test_a_read_waits_until_the_state_machine_is_as_far_as_the_mark() -> None:
 
 
 def test_a_single_voter_agrees_with_itself() -> None:
-    """It needs no heartbeat, only its own commit."""
+    """A single voter needs no heartbeat, only a commit of its own."""
     alone = Bench(peers=())
     alone.time_out()
     alone.persist()
@@ -142,7 +142,8 @@ def test_a_single_voter_agrees_with_itself() -> None:
 
 
 def test_open_reads_fail_when_the_leader_steps_down() -> None:
-    """Reads that wait, are in a round, or are confirmed but not applied all fail, with the leader's name if known."""
+    """A read fails whether it waits, is in a round, or is confirmed but not applied. The error names the new leader if
+    it is known."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     ask(leader, 2)
@@ -154,7 +155,7 @@ def test_open_reads_fail_when_the_leader_steps_down() -> None:
 
 
 def test_only_a_leader_takes_reads() -> None:
-    """A follower says who leads."""
+    """A follower refuses the read, and says which member leads."""
     follower = a_follower(term=1)
     follower.step("s2", heartbeat(1))
 
@@ -165,7 +166,7 @@ def test_only_a_leader_takes_reads() -> None:
 
 
 def test_a_lost_round_is_asked_again_by_the_heartbeat() -> None:
-    """Every append of the leader contains the counter."""
+    """The heartbeat asks again, because every append of the leader contains the counter."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     leader.take_sent()
@@ -179,7 +180,7 @@ def test_a_lost_round_is_asked_again_by_the_heartbeat() -> None:
 
 
 def test_the_number_of_open_reads_is_bounded() -> None:
-    """`reads_pending_max`: then Busy; served reads make room."""
+    """At `reads_pending_max` the answer is Busy; served reads make room."""
     leader = a_leader_with_commits(config=RaftConfig(reads_pending_max=3))
     ask(leader, 1, 2, 3)
     with pytest.raises(Busy):
@@ -190,7 +191,7 @@ def test_the_number_of_open_reads_is_bounded() -> None:
 
 
 def test_a_deposed_leader_that_does_not_know_it_serves_no_read() -> None:
-    """This is the purpose of read rounds: its state may be older than what the new leader has shown to a client."""
+    """A deposed leader's state may be older than what the new leader has shown to a client."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.settle()

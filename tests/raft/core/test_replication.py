@@ -1,4 +1,4 @@
-"""Probe, replicate, snapshot: how a leader sends to its peers, under loss, delay and repetition."""
+"""How a leader sends to its peers by probes, appends and snapshots, under loss, delay and repetition."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_appends_are_pipelined_without_waiting_for_answers() -> None:
 
 
 def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
-    """So it is encoded once. A peer that lacks other entries, or gets another mark, gets an append of its own."""
+    """An append that peers share is encoded once. A peer that lacks other entries, or gets another mark, gets its
+    own."""
     leader = a_leader_with_commits()
     leader.propose()
     to_s2, to_s3 = (leader.sent_to(peer_id, AppendEntries)[-1] for peer_id in ("s2", "s3"))
@@ -68,7 +69,7 @@ def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
 
 
 def test_the_window_is_bounded_in_messages() -> None:
-    """`window_messages_max`: further entries wait for an answer, then leave together."""
+    """At `window_messages_max`, further entries wait for an answer, then leave together."""
     leader = a_leader_with_commits(config=RaftConfig(window_messages_max=2))
 
     for _ in range(5):
@@ -104,11 +105,11 @@ def test_the_window_is_bounded_in_entries() -> None:
 
     leader.take_sent()
     leader.step("s2", accepted(1, 2))
-    assert appended(leader, "s2") == [5, 6, 7, 8, 9]  # One message may exceed the bound.
+    assert appended(leader, "s2") == [5, 6, 7, 8, 9]  # A message may exceed the bound by itself.
 
 
 def test_who_is_far_behind_is_sent_requests_of_few_entries() -> None:
-    """`append_entries_max`: small entries cost as much to decode as large ones, so bytes alone are no bound."""
+    """Small entries cost as much to decode as large ones, so `append_entries_max` bounds their number."""
     leader = a_leader(term=2, log_terms=[1] * 8, config=RaftConfig(append_entries_max=4))
     leader.take_sent()
     leader.step("s2", rejected(2, rejected_index=8))
@@ -119,7 +120,7 @@ def test_who_is_far_behind_is_sent_requests_of_few_entries() -> None:
 
 
 def test_many_proposals_of_one_flush_leave_as_one_append() -> None:
-    """Nothing on the hot path happens per request that could happen per batch."""
+    """The leader sends one message for all ten proposals."""
     leader = a_leader_with_commits()
 
     for _ in range(10):
@@ -155,7 +156,7 @@ def test_a_lost_probe_is_tried_again_at_the_next_heartbeat() -> None:
 
 
 def test_a_lost_append_with_nothing_behind_it_is_found_by_a_heartbeat() -> None:
-    """No later append would be rejected, so the heartbeat asks about the last position that was sent."""
+    """No later append follows that could be rejected, so the heartbeat asks about the last position that was sent."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("lost once")
@@ -170,7 +171,8 @@ def test_a_lost_append_with_nothing_behind_it_is_found_by_a_heartbeat() -> None:
 
 
 def test_a_window_that_is_only_slow_is_not_sent_again() -> None:
-    """The heartbeat's question is answered only after the disk, like the appends, so no data is sent again."""
+    """The answer to the heartbeat waits for the disk, as the answers to appends do, so the leader sends no data
+    again."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.take_sent()
@@ -184,7 +186,7 @@ def test_a_window_that_is_only_slow_is_not_sent_again() -> None:
 
 
 def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
-    """All appends on their way are lost; the next heartbeat begins after match_index."""
+    """All appends that were on their way are lost; the next heartbeat begins after match_index."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.propose()
@@ -198,7 +200,8 @@ def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
 
 
 def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connection() -> None:
-    """There is nothing to send, so an empty probe asks; otherwise it would be probed until the next proposal."""
+    """The leader has nothing to send, so it asks with an empty probe. Without it, the peer would stay in probe mode
+    until the next proposal."""
     leader = a_leader_with_commits()
     leader.core.peer_unreachable("s2")
 
@@ -212,7 +215,7 @@ def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connectio
 
 
 def test_a_new_leader_whose_first_probe_is_lost_sends_no_snapshot_to_a_peer_that_lacks_nothing() -> None:
-    """The leader knows nothing of the peer yet, and its log begins after a snapshot, as nearly every log does."""
+    """The leader knows nothing of the peer yet, and its log begins after a snapshot, as most logs do."""
     leader = a_leader(term=2, snapshot=LogPosition(5, 1), log_terms=[1, 1])
 
     leader.core.peer_unreachable("s2")
@@ -238,7 +241,7 @@ def test_a_rejection_frees_the_window() -> None:
 
 @pytest.mark.parametrize("rejected_index", [1, 2, 3])
 def test_a_late_rejection_of_what_has_been_confirmed_since_is_ignored(rejected_index: int) -> None:
-    """The acknowledgement came first, so next_index must not fall to match_index or below."""
+    """The acknowledgement came first, so next_index must stay above match_index."""
     leader = a_leader_with_commits(commands=2)
     assert state_of(leader, "s2") == ("replicate", 3, 4)
 
@@ -270,7 +273,7 @@ def test_repeated_and_reordered_acknowledgements_move_nothing_back() -> None:
 
 
 def test_answers_of_an_older_term_are_ignored() -> None:
-    """They are about the log of an earlier term's leader."""
+    """The answers are about the log of an earlier term's leader."""
     leader = a_leader(term=5, log_terms=[1, 2, 3])
 
     leader.step("s2", accepted(4, 3))
@@ -291,7 +294,7 @@ def test_answers_of_an_older_term_are_ignored() -> None:
     ],
 )
 def test_backing_up_takes_one_round_per_term_not_per_entry(follower_log: list[int], leader_log: list[int]) -> None:
-    """Raft §5.3, the optimization with (term, index) hints."""
+    """Raft §5.3: the optimization with (term, index) hints."""
     cluster = Cluster({"s1": leader_log, "s2": follower_log, "s3": leader_log}, term=50)
     cluster.cut_off("s2")
     cluster.elect("s1")
@@ -305,11 +308,11 @@ def test_backing_up_takes_one_round_per_term_not_per_entry(follower_log: list[in
     assert len(cluster.rejections) <= min(conflicting_terms + 1, 5)
 
 
-# What a follower accepts
+# Appends that a follower accepts or rejects
 
 
 def test_an_append_that_overlaps_adds_only_what_is_new() -> None:
-    """Nothing is written twice, nothing is cut."""
+    """The follower writes no entry twice, and cuts nothing."""
     follower = a_follower(term=1, log_terms=[1, 1])
     follower.step("s2", append(1, (0, 0), [1, 1, 1, 1]))
 
@@ -331,7 +334,7 @@ def test_an_append_from_before_the_compacted_part_is_taken_from_where_the_log_be
 
 
 def test_an_old_append_behind_the_mark_is_answered_with_all_that_is_certain() -> None:
-    """The answer confirms all that is committed and durable, so the leader need not ask about it."""
+    """The answer confirms all entries that are committed and durable, so the leader need not ask about them."""
     follower = a_follower(term=1, log_terms=[1] * 5, commit_index=4)
 
     follower.step("s2", heartbeat(1, (1, 1)))
@@ -360,7 +363,8 @@ def test_an_old_append_behind_the_mark_is_answered_with_all_that_is_certain() ->
     ],
 )
 def test_an_append_that_contradicts_itself_is_a_mistake_of_the_peer_and_changes_nothing(message: Message) -> None:
-    """Its connection is closed, and the node goes on. A configuration entry must be one that the member can use."""
+    """The member closes the peer's connection and goes on. A configuration entry must be one that the member can
+    use."""
     follower = a_follower(term=1, log_terms=[1])
 
     with pytest.raises(ProtocolError):
@@ -374,7 +378,7 @@ def test_an_append_that_contradicts_itself_is_a_mistake_of_the_peer_and_changes_
 
 @given(st.lists(st.tuples(st.sampled_from(["accept", "reject", "send", "lost", "beat"]), st.integers(0, 30))))
 def test_next_index_stays_above_match_index_whatever_arrives(events: list[tuple[str, int]]) -> None:
-    """Invariants of a peer's progress, under any order of events."""
+    """The invariants of a peer's progress hold for any order of events."""
     config, last_index = RaftConfig(window_messages_max=3, window_bytes_max=25, window_entries_max=2), 30
     peer = Progress(config, next_index=31, now=0)
     confirmed = 0

@@ -51,7 +51,7 @@ def a_leader_behind_a_snapshot() -> Bench:
 
 
 def a_leader_that_wants_a_snapshot_for_s2() -> Bench:
-    """s2 has an empty log, so no entry of the leader's log can follow it."""
+    """s2 has an empty log, so it can append no entry of the leader's log."""
     leader = a_leader_behind_a_snapshot()
     leader.step("s2", rejected(3, 6, (0, 0)))
     assert leader.snapshot_wanted == ["s2"]
@@ -73,7 +73,7 @@ def install(follower: Bench, position: tuple[int, int]) -> None:
 
 
 def test_a_peer_behind_the_log_gets_a_snapshot_and_only_heartbeats_meanwhile() -> None:
-    """Raft §7; the core asks for the snapshot once."""
+    """Raft §7: the core asks for the snapshot once."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
 
     leader.propose()
@@ -85,7 +85,8 @@ def test_a_peer_behind_the_log_gets_a_snapshot_and_only_heartbeats_meanwhile() -
 
 
 def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot() -> None:
-    """The term of its confirmed position is no longer known, so the heartbeat claims (0, 0), which always matches."""
+    """The leader no longer knows the term of the peer's confirmed position, so the heartbeat claims (0, 0), which
+    always matches."""
     leader = a_leader_with_commits(commands=5)
     leader.step("s2", accepted(1, 6, last_applied=6))
     leader.core.snapshot_saved(LogPosition(5, 1))
@@ -101,7 +102,7 @@ def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot
 
 
 def test_a_peer_whose_position_the_log_forgot_is_not_told_the_mark_over_and_over() -> None:
-    """A heartbeat at (0, 0) can raise no mark, so only the timer sends it."""
+    """A heartbeat at (0, 0) cannot raise the peer's mark, so the leader sends it only when its timer is due."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
     leader.step("s3", accepted(3, 7))
     leader.step("s2", accepted(3, 2))
@@ -168,7 +169,7 @@ def test_progress_of_a_transfer_counts_as_activity_and_is_passed_on() -> None:
 
 
 def test_a_compacted_log_keeps_the_term_of_its_beginning() -> None:
-    """Its first entry can still be sent, with the (index, term) of the last compacted entry before it."""
+    """The leader can still send the first entry, with the (index, term) of the last compacted entry before it."""
     leader = a_leader_with_commits(commands=5)
     leader.core.snapshot_saved(LogPosition(4, 1))
 
@@ -179,7 +180,7 @@ def test_a_compacted_log_keeps_the_term_of_its_beginning() -> None:
 
 
 def test_nothing_above_the_own_durable_snapshot_is_compacted() -> None:
-    """compact_index ≤ the member's own durable snapshot, even if the low-water mark is higher.
+    """compact_index is at most the member's own durable snapshot, even if the low-water mark is higher.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -194,7 +195,7 @@ def test_nothing_above_the_own_durable_snapshot_is_compacted() -> None:
 
 
 def test_chunks_of_the_leaders_snapshot_are_passed_on_and_count_as_hearing_it() -> None:
-    """The core checks the term; the node handles the transfer."""
+    """The core checks the term, and the node handles the transfer."""
     follower = a_follower(term=2, log_terms=[1])
 
     follower.step("s2", chunk(2, (9, 2)))
@@ -205,7 +206,7 @@ def test_chunks_of_the_leaders_snapshot_are_passed_on_and_count_as_hearing_it() 
 
 
 def test_a_chunk_of_an_older_term_is_refused_with_the_current_one() -> None:
-    """Raft Figure 13, rule 1."""
+    """Raft Figure 13, rule 1: reply immediately if the term is older."""
     follower = a_follower(term=5)
 
     follower.step("s2", chunk(4, (9, 2)))
@@ -215,7 +216,8 @@ def test_a_chunk_of_an_older_term_is_refused_with_the_current_one() -> None:
 
 
 def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark() -> None:
-    """So the leader learns that it need not send it (docs/reference/specification.md#56-installing-a-snapshot)."""
+    """The leader learns that it need not send the snapshot
+    (docs/reference/specification.md#56-installing-a-snapshot)."""
     follower = a_follower(term=2, log_terms=[1, 1, 2], commit_index=3)
 
     follower.step("s2", chunk(2, (3, 2)))
@@ -227,7 +229,7 @@ def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark()
 
 
 def test_the_log_is_kept_if_it_holds_the_snapshots_last_entry() -> None:
-    """The entry must have the same term. The entries after it may be needed.
+    """The log's entry must have the same term as the snapshot's last entry. Later entries may be needed, so they stay.
 
     See docs/reference/specification.md#56-installing-a-snapshot.
     """
@@ -244,7 +246,7 @@ def test_the_log_is_kept_if_it_holds_the_snapshots_last_entry() -> None:
 
 @pytest.mark.parametrize("log_terms", [[1], [1, 1, 1, 1, 1, 1]], ids=["ends before it", "differs there"])
 def test_otherwise_all_of_the_log_is_dropped_and_the_acknowledgement_waits_for_the_reset(log_terms: list[int]) -> None:
-    """Acknowledged only when snapshot and reset are durable.
+    """The member acknowledges the snapshot only when the snapshot and the reset are durable.
 
     See docs/reference/specification.md#56-installing-a-snapshot.
     """
@@ -263,7 +265,7 @@ def test_otherwise_all_of_the_log_is_dropped_and_the_acknowledgement_waits_for_t
 
 
 def test_after_a_reset_no_change_of_the_members_is_under_way_that_went_with_the_log() -> None:
-    """The log that goes began the change at entry 8; the snapshot already contains it, at an earlier index."""
+    """The dropped log began the change at entry 8. The snapshot already contains the change, at an earlier index."""
     members = Configuration((Member("s1"), Member("s2")), (), (Member("s3"),))
     entries = (*entries_of([1] * 7), Entry(8, 1, EntryKind.CONFIGURATION, members.encode()))
     log = MemoryLog(BEGINNING, entries, HardState(2, None, 0))
@@ -279,7 +281,7 @@ def test_after_a_reset_no_change_of_the_members_is_under_way_that_went_with_the_
 
 
 def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
-    """The first append after it matches (snapshot_index, snapshot_term)."""
+    """The first append after the reset matches (snapshot_index, snapshot_term)."""
     follower = a_follower(term=3)
     install(follower, (5, 3))
 
@@ -291,7 +293,7 @@ def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
 
 
 def test_acknowledgements_that_wait_are_dropped_with_the_log() -> None:
-    """They would acknowledge entries that are no longer in the log."""
+    """The acknowledgements would claim entries that are no longer in the log."""
     follower = a_follower(term=3)
     follower.step("s2", append(3, (0, 0), [1, 1]))
 
@@ -302,7 +304,7 @@ def test_acknowledgements_that_wait_are_dropped_with_the_log() -> None:
 
 
 def test_a_snapshot_of_a_higher_term_than_the_hard_state_raises_the_term_at_start() -> None:
-    """The snapshot's file may have become durable before a crash, and the term not."""
+    """A crash may come when the snapshot's file is durable and the term is not."""
     member = Bench(term=2, snapshot=LogPosition(5, 4))
 
     assert (member.core.term, member.core.voted_for) == (4, None)
@@ -313,7 +315,7 @@ def test_a_snapshot_of_a_higher_term_than_the_hard_state_raises_the_term_at_star
 
 
 def test_with_entries_kept_behind_the_snapshot_a_restarted_leader_sends_what_it_can() -> None:
-    """The term before the first retained entry is unknown: what needs it gets a snapshot instead."""
+    """The term before the first retained entry is unknown. A peer that needs it gets a snapshot instead."""
     old = a_leader_with_commits(commands=5)
     old.core.snapshot_saved(LogPosition(5, 1))
     old.core.compact(2)

@@ -84,7 +84,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("hexadecimal", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) -> None:
-    """It has no floats, tags, indefinite lengths, duplicate keys or bignums, and exactly one item.
+    """The profile has no floats, tags, indefinite lengths, duplicate keys or bignums, and exactly one item.
 
     See docs/reference/specification.md#72-cbor-profile.
     """
@@ -98,26 +98,26 @@ def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) ->
 @example(item=b"x" * 100_000)
 @example(item=["x" * 70_000, b"y" * 70_000, [1] * 20_000])
 def test_what_is_allowed_comes_back_equal_and_of_the_same_types(item: Any) -> None:
-    """The decoder is reused, so items of all sizes go through the same one, one after the other."""
+    """The decoder is reused, so the test gives it items of all sizes, one after the other."""
     assert repr(decode_item(encode_item(item))) == repr(item)
 
 
 @given(item=allowed_items, tail=st.binary(min_size=1, max_size=5))
 def test_bytes_after_the_item_are_an_error(item: Any, tail: bytes) -> None:
-    """`cbor2.loads` ignores them; two readers could then disagree on what a frame says."""
+    """`cbor2.loads` ignores such bytes, and two readers could then disagree on what a frame says."""
     with pytest.raises(ProtocolError):
         decode_item(encode_item(item) + tail)
 
 
 def test_bytes_after_a_large_item_are_an_error() -> None:
-    """This holds for a large body, too, and the error says how many bytes there are."""
+    """Bytes after a large body are an error, too, and the error says how many they are."""
     with pytest.raises(ProtocolError, match="1 bytes after"):
         decode_item(encode_item(b"x" * 100_000) + b"\x00")
 
 
 @given(body=st.binary(max_size=60))
 def test_garbage_is_decoded_or_refused_and_never_anything_else(body: bytes) -> None:
-    """Whatever passes is made of allowed types only: encoding it again and decoding gives the same."""
+    """Decoded items consist of allowed types only: encoding and decoding them gives the same items."""
     try:
         item = decode_item(body)
     except ProtocolError:
@@ -126,14 +126,14 @@ def test_garbage_is_decoded_or_refused_and_never_anything_else(body: bytes) -> N
 
 
 def test_nesting_is_allowed_up_to_the_bound() -> None:
-    """DEPTH_MAX containers in each other, and not one more."""
+    """DEPTH_MAX nested containers are allowed, and one more is refused."""
     assert decode_item(b"\x81" * DEPTH_MAX + b"\x01")
     with pytest.raises(ProtocolError):
         decode_item(b"\x81" * (DEPTH_MAX + 1) + b"\x01")
 
 
 def test_a_refused_item_leaves_nothing_behind_for_the_next() -> None:
-    """The decoder object is reused, but not after an error."""
+    """The decoder object is not reused after an error."""
     for _ in range(10):
         with pytest.raises(ProtocolError):
             decode_item(bytes.fromhex("8201d81c01"))
@@ -141,7 +141,7 @@ def test_a_refused_item_leaves_nothing_behind_for_the_next() -> None:
 
 
 def test_threads_may_decode_at_the_same_time() -> None:
-    """Clients run in other threads than a node that is embedded in the same process."""
+    """A client may run in another thread than a node that is embedded in the same process."""
     wrong: list[Any] = []
 
     def decode_many(number: int) -> None:
@@ -159,6 +159,7 @@ def test_threads_may_decode_at_the_same_time() -> None:
 
 
 def test_the_library_alone_would_let_these_through() -> None:
-    """This is why the checks are ours. The test notices a release of `cbor2` that changes this."""
+    """The library decodes these items, so this project checks them itself. The test fails with a release of `cbor2`
+    that refuses them."""
     assert cbor2.loads(b"\x01\x02") == 1
     assert cbor2.loads(bytes.fromhex("d8236161")).pattern == "a"

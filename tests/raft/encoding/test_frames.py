@@ -11,7 +11,7 @@ from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, ProtocolError, frame
 
 @given(bodies=st.lists(st.binary(min_size=1, max_size=50), max_size=20), cuts=st.lists(st.integers(1, 60), max_size=60))
 def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(bodies: list[bytes], cuts: list[int]) -> None:
-    """A socket gives bytes, never messages (docs/reference/specification.md#71-frames)."""
+    """A socket gives bytes without message boundaries (docs/reference/specification.md#71-frames)."""
     stream = b"".join(map(frame, bodies))
     splitter = FrameSplitter(bytes_max=50)
     seen: list[bytes] = []
@@ -25,7 +25,7 @@ def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(bodies: li
 
 
 def test_a_body_at_the_bound_passes_and_one_byte_more_is_refused() -> None:
-    """The length bound of a frame (docs/reference/specification.md#71-frames)."""
+    """The bound is on the length of a frame (docs/reference/specification.md#71-frames)."""
     splitter = FrameSplitter(bytes_max=10)
 
     assert splitter.feed(frame(b"x" * 10)) == [b"x" * 10]
@@ -34,7 +34,7 @@ def test_a_body_at_the_bound_passes_and_one_byte_more_is_refused() -> None:
 
 
 def test_an_oversized_length_is_refused_before_anything_is_gathered() -> None:
-    """A hostile length must not make memory grow: four bytes are enough to say no."""
+    """A hostile length must not use memory: four bytes are enough to refuse the frame."""
     splitter = FrameSplitter(bytes_max=FRAME_BYTES_MAX_PEER)
 
     with pytest.raises(ProtocolError, match="4294967295"):
@@ -43,13 +43,13 @@ def test_an_oversized_length_is_refused_before_anything_is_gathered() -> None:
 
 
 def test_an_empty_frame_is_refused() -> None:
-    """An item has at least one byte, so a length of zero is garbage."""
+    """An item has at least one byte, so a length of zero is an error."""
     with pytest.raises(ProtocolError, match="frame of 0 bytes"):
         FrameSplitter(bytes_max=10).feed(bytes(4))
 
 
 def test_only_the_incomplete_frame_is_kept() -> None:
-    """Bounded memory: at most one frame besides what was just given."""
+    """Memory is bounded: the splitter keeps at most one frame besides the bytes that it was just given."""
     splitter = FrameSplitter(bytes_max=100)
 
     assert len(splitter.feed(frame(b"x" * 100) * 1_000 + frame(b"y" * 50)[:20])) == 1_000
@@ -58,7 +58,8 @@ def test_only_the_incomplete_frame_is_kept() -> None:
 
 
 def test_the_words_of_another_protocol_are_shown_as_such() -> None:
-    """A client with the port of a web server is told so, and not only that a frame has 1213486160 bytes."""
+    """A client that connects to a web server learns so. The error does not only say that a frame has 1213486160
+    bytes."""
     with pytest.raises(ProtocolError, match="'HTTP': who speaks there is no member"):
         FrameSplitter(bytes_max=10).feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(ProtocolError, match=r"the bound is 1 to 10$"):

@@ -28,7 +28,8 @@ THREE = configuration(["s1", "s2", "s3"])
 
 
 def test_voters_change_through_a_joint_configuration_always() -> None:
-    """Raft §6: there is one way, for one voter or several. The configuration after the joint one has no second half."""
+    """Raft §6: the way is the same for one voter and for several. The configuration after the joint one has one half
+    only."""
     start = configuration(["s1", "s2", "s3"], learners=["s4", "s5"])
 
     joint = begin_change(start, MembershipChange(promote=("s4",), remove=("s1", "s2")))
@@ -40,7 +41,7 @@ def test_voters_change_through_a_joint_configuration_always() -> None:
 
 
 def test_learners_come_and_go_in_one_step() -> None:
-    """Such a change alters no majority."""
+    """A change of learners changes no majority."""
     with_two = begin_change(THREE, adding("s5", "s4"))
     with_one = begin_change(with_two, removing("s4"))
 
@@ -50,14 +51,14 @@ def test_learners_come_and_go_in_one_step() -> None:
 
 
 def test_a_new_address_needs_no_majority_of_others() -> None:
-    """A store of one that grows first gets the address at which the others find it."""
+    """Before a store of one grows, its address becomes one that other members can reach."""
     found = begin_change(configuration(["s1"]), MembershipChange(update=(Member("s1", "a:1", "a:2", b"i" * 16),)))
 
     assert found == Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
 
 def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
-    """The incarnation in the configuration is binding, also for members that have never met this member."""
+    """The incarnation in the configuration is binding, also on members that have never met the moved member."""
     start = Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
     found = begin_change(start, MembershipChange(update=(Member("s1", "b:1", "b:2"),)))
@@ -67,7 +68,8 @@ def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
 
 @pytest.mark.parametrize("node_id", ["s2", "s3"])
 def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
-    """A voter has forgotten its votes, and a learner its acknowledgements, on which its leader still counts.
+    """With another folder a voter has forgotten its votes, and a learner its acknowledgements. Its leader still counts
+    them.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -103,7 +105,7 @@ def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
 def test_a_change_that_no_cluster_may_make_is_refused_with_its_reason(
     change: MembershipChange, reason: ChangeRefusal
 ) -> None:
-    """Each refusal has a word for programs and a sentence for people, which survives pickling."""
+    """Each refusal has a word for programs and a sentence for people. Both survive pickling."""
     start = Configuration(members("s1", "s2", "s3"), (), (Member("s4", "host:1"),), ("s0",))
 
     with pytest.raises(ChangeRefused) as caught:
@@ -114,7 +116,7 @@ def test_a_change_that_no_cluster_may_make_is_refused_with_its_reason(
 
 
 def test_voters_may_go_and_others_take_their_place_at_once() -> None:
-    """The last voter is not lost when another one becomes a voter with the same change."""
+    """The last voter may be removed if another member becomes a voter in the same change."""
     start = configuration(["s1"], learners=["s2"])
 
     assert describe(begin_change(start, MembershipChange(promote=("s2",), remove=("s1",)))) == ("s2", "s1", "")
@@ -133,7 +135,7 @@ def test_so_many_removed_ids_are_remembered_and_no_more() -> None:
 
 
 def test_voters_alone_are_written_as_ever() -> None:
-    """These bytes are in snapshots on disks, and in the name of every cluster."""
+    """The bytes of such a configuration are in snapshots on disks, and the cluster's id is computed from them."""
     of_old = encode_item([["s1", "a:1", "a:2"], ["s2", "b:1", "b:2"]])
     found = Configuration.decode(of_old)
 
@@ -164,7 +166,7 @@ def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None
         encode_item(7),
         encode_item([2]),
         encode_item([3, [["s1", "", "", b"", 1]], []]),
-        encode_item([2, [["s1", "", "", b"", 1]], []]),  # Not canonical: a shorter form exists.
+        encode_item([2, [["s1", "", "", b"", 1]], []]),  # This form is not canonical, because a shorter form exists.
         encode_item([2, [["s1", "", "", b"", 5]], []]),
         encode_item([2, [["s1", "", "", b"", 4]], []]),
         encode_item([2, [["s1", "", "", b"", 1], ["s2", "", "", b"", 0]], []]),
@@ -178,6 +180,6 @@ def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None
     ],
 )
 def test_what_is_no_configuration_is_refused(data: bytes) -> None:
-    """The whole configuration is refused, whatever wrote it."""
+    """The whole configuration is refused, whichever program wrote it."""
     with pytest.raises(InvalidConfiguration):
         Configuration.decode(data)

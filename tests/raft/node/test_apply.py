@@ -16,7 +16,7 @@ from tests.raft.support.memory_stores import ListMachine
 
 
 class Plain(ListMachine):
-    """A machine that can apply entries only one by one, and refuses one of them."""
+    """A machine that applies entries only one by one, and refuses one of them."""
 
     def __init__(self, refused_index: int = 0) -> None:
         super().__init__()

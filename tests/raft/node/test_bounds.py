@@ -1,4 +1,4 @@
-"""One node at its bounds: the refusal names the bound, and the request had no effect."""
+"""One node at its bounds: the refusal names the bound, and the refused request has no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.raft.support.node_cluster import a_single_leader
 
 
 def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
-    """`batch_bytes_max` is exceeded only if a single command is larger."""
+    """A batch exceeds `batch_bytes_max` only if it is a single larger command."""
     s1 = a_single_leader(batch_bytes_max=100)
 
     for ticket, size_bytes in enumerate((40, 40, 40, 500, 10, 10)):
@@ -28,7 +28,7 @@ def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
 
 
 def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
-    """At `pending_bytes_max` the caller gets an answer, and memory does not grow."""
+    """At `pending_bytes_max` the caller gets the answer Busy, and memory does not grow."""
     s1 = a_single_leader(pending_bytes_max=1_000)
     s1.propose("under way", 0)
     s1.flush()
@@ -57,7 +57,7 @@ def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
 
 
 def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
-    """At `uncommitted_bytes_max` they wait, and are proposed in order when the mark has moved."""
+    """At `uncommitted_bytes_max` commands wait. The leader proposes them in order when the mark has risen."""
     s1 = a_single_leader(uncommitted_bytes_max=150, batch_bytes_max=50)
     for ticket in range(6):
         s1.propose(b"x" * 40, ticket)
@@ -84,7 +84,7 @@ def test_at_the_bound_of_reads_the_answer_is_busy() -> None:
 
 
 def test_a_command_that_fits_into_no_entry_is_too_large() -> None:
-    """ENTRY_PAYLOAD_BYTES_MAX is a constant of the protocol."""
+    """ENTRY_PAYLOAD_BYTES_MAX is a constant of the protocol, which no setting changes."""
     s1 = a_single_leader()
 
     with pytest.raises(TooLarge):

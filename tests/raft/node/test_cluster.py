@@ -66,7 +66,7 @@ def test_no_reply_leaves_before_a_majority_is_durable() -> None:
     leader.flush()
     requests = [(to, message) for to, message in leader.sent if isinstance(message, AppendEntries) and message.entries]
     leader.sent.clear()
-    assert len(requests) == 2  # Sent before the leader's own sync.
+    assert len(requests) == 2  # The leader sent these before its own sync.
 
     first.node.receive(leader.node_id, next(message for to, message in requests if to == first.node_id))
     first.flush()
@@ -107,7 +107,7 @@ def test_a_linearizable_read_needs_an_answer_of_a_majority() -> None:
 
 
 def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down() -> None:
-    """Such commands were appended nowhere. Commands that were proposed wait until their outcome is certain.
+    """Commands that were not proposed are in no log. Commands that were proposed wait until their outcome is certain.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -118,7 +118,7 @@ def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down(
     leader.flush()
     leader.propose("gathered", 2)
 
-    for _ in range(200):  # Its disk does not answer, so the second command stays unproposed.
+    for _ in range(200):  # The leader's disk does not answer, so the second command stays unproposed.
         leader.tick_to(leader.now + 10 * MS)
         leader.flush()
         if leader.node.core.role is not Role.LEADER:
@@ -130,7 +130,8 @@ def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down(
 
 
 def test_a_proposal_that_another_term_replaced_is_certainly_not_applied() -> None:
-    """This is certain once another term is *committed* at its index; a truncation alone proves nothing.
+    """The outcome is certain once an entry of another term is *committed* at the index; a truncation alone proves
+    nothing.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -151,7 +152,7 @@ def test_a_proposal_that_another_term_replaced_is_certainly_not_applied() -> Non
 
 
 def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
-    """The old leader follows, applies its own entry, and tells its caller the result."""
+    """The old leader becomes a follower, applies its own entry, and tells its caller the result."""
     world = World(outcome_wait_ns=60_000 * MS)
     old = world.elect()
     others = [member.node_id for member in world.followers()]
@@ -162,7 +163,7 @@ def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
     world.cut_off = {old.node_id}
     world.carries = lambda *_: True
     new = world.elect()
-    assert new.node_id == others[0]  # Of the two, only it has the longer log.
+    assert new.node_id == others[0]  # Of the two members, only this one has the longer log.
 
     world.cut_off = set()
     world.run(lambda: bool(old.completions))
@@ -172,7 +173,7 @@ def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
 
 
 def test_a_proposal_that_stays_uncertain_is_unknown_after_the_wait() -> None:
-    """The wait is `outcome_wait_ns` after the step-down."""
+    """The caller learns this when `outcome_wait_ns` has passed since the step-down."""
     world = World()
     old = world.elect()
     world.cut_off = {old.node_id}
@@ -211,7 +212,7 @@ SMALL_CHUNKS = {"snapshot_chunk_bytes": 40, "snapshot_log_bytes": 600, "retentio
 
 
 def a_member_behind_the_log(world: World) -> tuple[OneNode, OneNode]:
-    """(leader, lagging): the lagging member is cut off and needs a snapshot."""
+    """Returns (leader, lagging). The lagging member is cut off and needs a snapshot."""
     leader = world.elect()
     lagging = world.followers()[0]
     world.cut_off = {lagging.node_id}
@@ -223,7 +224,7 @@ def a_member_behind_the_log(world: World) -> tuple[OneNode, OneNode]:
 
 
 def test_a_member_behind_the_log_gets_the_snapshot_in_chunks() -> None:
-    """Raft §7; retention_bytes_max lets the cut pass the low-water mark, never the own snapshot."""
+    """Raft §7: with retention_bytes_max a member may cut above the low-water mark, but never above its own snapshot."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     assert leader.node.core.low_watermark < leader.node.core.first_index - 1
@@ -266,7 +267,7 @@ def test_a_snapshot_that_loses_nothing_is_sent_once() -> None:
 
 @pytest.mark.parametrize("lost", range(6))
 def test_a_lost_chunk_is_sent_again(lost: int) -> None:
-    """The receiver says how far it has come (docs/reference/specification.md#57-transfer)."""
+    """The receiver answers how many bytes it has (docs/reference/specification.md#57-transfer)."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     count = 0
@@ -283,7 +284,7 @@ def test_a_lost_chunk_is_sent_again(lost: int) -> None:
 
 
 def test_a_lost_answer_is_asked_for_again() -> None:
-    """Every third progress message is lost, and every chunk arrives twice: repeats are harmless."""
+    """Every third progress message is lost, and every chunk arrives twice. The repeats do no harm."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     count = 0
@@ -314,14 +315,14 @@ def a_chunk(leader: OneNode, *, transfer_id: int, offset: int, data: bytes, tota
 
 
 def answers(member: OneNode) -> list[tuple[int, int]]:
-    """(transfer_id, next_offset) of what it answered since the last call."""
+    """The answers of the member since the last call, as (transfer_id, next_offset)."""
     found = [(m.transfer_id, m.next_offset) for _, m in member.sent if isinstance(m, InstallSnapshotProgress)]
     member.sent.clear()
     return found
 
 
 def test_a_transfer_that_nobody_answers_is_given_up_and_begun_anew() -> None:
-    """SILENCES_MAX: the leader probes again, finds the peer as far behind as before, and starts over."""
+    """After SILENCES_MAX silences the leader probes again, finds the peer as far behind as before, and starts over."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshot)
@@ -349,7 +350,7 @@ def test_chunks_of_two_transfers_never_mix() -> None:
     assert answers(follower) == [(1, 30)]
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=2, offset=30, data=b"b" * 30))
     follower.settle()
-    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but is of another transfer.
+    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but belongs to another transfer.
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=1, offset=60, data=b"a" * 10))
     follower.settle()
     assert answers(follower) == [(1, 30)]  # A gap.
@@ -363,7 +364,8 @@ def test_chunks_of_two_transfers_never_mix() -> None:
 
 
 def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
-    """The store verifies a received file before it is used; if it is damaged, the leader is told to start again."""
+    """The store verifies a received file before the member uses it. If the file is damaged, the member tells its leader
+    to start again."""
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -377,7 +379,7 @@ def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
 
 
 def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
-    """If its disk cannot be read any more, the node says so, and ends everything that is open."""
+    """If the leader's disk cannot be read any more, the node reports it, and ends everything that is open."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     leader.propose("open", 99)
@@ -394,7 +396,8 @@ def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
 
 
 def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
-    """Its disk may be full. It gets one window per election time-out, and the whole snapshot once there is room."""
+    """The peer's disk may be full. The leader sends one window per election time-out, and all of the snapshot once
+    there is room."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     seen = count_chunks(world)
@@ -419,7 +422,7 @@ def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
 
 
 def test_chunks_in_memory_are_bounded() -> None:
-    """Beyond CHUNKS_WAITING_MAX the answer to a chunk is how far the disk has come."""
+    """Beyond CHUNKS_WAITING_MAX the member answers a chunk with the offset up to which it has written."""
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -435,7 +438,7 @@ def test_chunks_in_memory_are_bounded() -> None:
 
 
 def test_a_snapshot_is_acknowledged_only_when_it_and_the_new_beginning_of_the_log_are_durable() -> None:
-    """Acknowledged only when snapshot and reset are durable.
+    """The member's acknowledgement waits for two writes: the snapshot and the reset.
 
     See docs/reference/specification.md#56-installing-a-snapshot.
     """
@@ -462,7 +465,7 @@ def test_a_snapshot_is_acknowledged_only_when_it_and_the_new_beginning_of_the_lo
         else:
             lagging.tick_to(lagging.now + 1)
         lagging.flush()
-    assert not any(isinstance(message, AppendAccepted) for _, message in lagging.sent)  # The reset is not durable.
+    assert not any(isinstance(message, AppendAccepted) for _, message in lagging.sent)  # The reset is not durable yet.
     lagging.disk.complete_all()
     lagging.flush()
 
@@ -473,7 +476,7 @@ def test_a_snapshot_is_acknowledged_only_when_it_and_the_new_beginning_of_the_lo
 
 
 def test_a_transfer_ends_at_a_step_down_and_the_next_leader_begins_its_own() -> None:
-    """A transfer belongs to one term of leadership."""
+    """A transfer ends with its leader's term of leadership."""
     world = World(**SMALL_CHUNKS)
     old, lagging = a_member_behind_the_log(world)
     world.run_for(1_000)
@@ -488,7 +491,8 @@ def test_a_transfer_ends_at_a_step_down_and_the_next_leader_begins_its_own() -> 
 
 
 def test_a_snapshot_that_the_log_has_left_behind_is_followed_by_a_newer_one_at_once() -> None:
-    """`retention_bytes_max` may cut the log beyond the snapshot that is being sent, so a newer one must follow it."""
+    """`retention_bytes_max` may cut the log beyond the snapshot that is being sent. The peer then needs a newer
+    snapshot."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     answers: list[Message] = []
@@ -508,7 +512,8 @@ def test_a_snapshot_that_the_log_has_left_behind_is_followed_by_a_newer_one_at_o
 
 
 def test_a_single_voter_of_a_cluster_of_one_needs_no_peer_to_compact() -> None:
-    """The low-water mark of a cluster of one is its own (docs/reference/specification.md#64-low-water-mark)."""
+    """The low-water mark of a cluster of one is that of its only member
+    (docs/reference/specification.md#64-low-water-mark)."""
     world = World(count=1, snapshot_log_bytes=300)
     leader = world.elect()
 
@@ -533,7 +538,7 @@ def test_a_follower_builds_its_own_snapshots() -> None:
 
 
 def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
-    """One entry may exceed `append_bytes_max`, and still fits into a frame."""
+    """One entry may exceed `append_bytes_max`, but it still fits into a frame."""
     world = World(append_bytes_max=1_000, batch_bytes_max=5_000)
     leader = world.elect()
 
@@ -543,7 +548,8 @@ def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
 
 
 def test_a_put_soon_after_another_carries_the_mark_of_that_one_to_the_followers() -> None:
-    """Each put costs one append per follower, and none for the mark alone; the last mark comes before the heartbeat."""
+    """Each put costs one append per follower, which also carries the mark. Only the last mark has a message of its own,
+    before the heartbeat."""
     world = World()
     leader = world.elect()
     world.run_for(100)

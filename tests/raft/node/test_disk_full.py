@@ -40,7 +40,7 @@ def test_a_leader_without_room_refuses_writes_and_answers_reads() -> None:
 
 
 def test_a_leader_that_cannot_open_files_refuses_writes_for_that_reason() -> None:
-    """No text for people says that the disk is full, because it is not."""
+    """The disk is not full, so no message for people may say so."""
     s1 = a_single_leader(room_search_ns=1_000 * MS)
     s1.log.is_disk_full, s1.log.lacks_descriptors = True, "too many files are open (limit 64)"
     s1.settle()
@@ -67,7 +67,7 @@ def test_a_leader_that_cannot_open_files_refuses_writes_for_that_reason() -> Non
 
 
 def test_what_waited_to_be_proposed_when_the_room_was_gone_is_refused_for_certain() -> None:
-    """It was appended nowhere; commands that were appended are carried out.
+    """The refused command is in no log. Commands that are in the log are carried out.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -84,7 +84,7 @@ def test_what_waited_to_be_proposed_when_the_room_was_gone_is_refused_for_certai
 
 
 def test_the_log_is_cut_behind_a_snapshot_as_soon_as_the_room_is_gone() -> None:
-    """A small snapshot is taken; the store gives a large one up, which does no harm."""
+    """The member takes a small snapshot; the store gives up a large one, which does no harm."""
     s1 = a_single_leader()
     for ticket in range(5):
         s1.propose(ticket, ticket)
@@ -100,7 +100,7 @@ def test_it_looks_for_room_now_and_then_and_takes_writes_again_once_there_is() -
     s1 = a_single_leader(room_search_ns=1_000 * MS)
     start = s1.now
     s1.log.is_disk_full = True
-    for _ in range(500):  # Like the driver, go from deadline to deadline.
+    for _ in range(500):  # The loop goes from deadline to deadline, as the driver does.
         s1.tick_to(min(max(s1.node.next_deadline, s1.now), start + 3_500 * MS))
         s1.settle()
 
@@ -117,7 +117,8 @@ def test_it_looks_for_room_now_and_then_and_takes_writes_again_once_there_is() -
 
 
 def test_a_follower_without_room_votes_and_takes_no_commands() -> None:
-    """It answers how far its log matches, and its leader asks again. It takes a leader's no_op, which is small."""
+    """The follower answers how far its log matches, and its leader asks again. It takes a leader's no_op, which is
+    small."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.log.is_disk_full = True
     no_op = Entry(1, 1, EntryKind.NO_OP, encode_batch(0, ()))

@@ -16,7 +16,7 @@ SOON_MS = 100  # Two heartbeats.
 
 
 def a_world_whose_leader_hangs() -> tuple[World, OneNode]:
-    """A world whose leader's disk hangs, with one open command that the others have."""
+    """A world whose leader's disk hangs. One command is open, and the followers have it."""
     world = World()
     leader = world.elect()
     leader.disk_hangs = True
@@ -26,7 +26,7 @@ def a_world_whose_leader_hangs() -> tuple[World, OneNode]:
 
 
 def told(member: OneNode) -> list[str]:
-    """The events of a member about its disk and its leadership."""
+    """The events of a member that concern its disk and its leadership."""
     names = {"disk_hangs", "disk_answers", "transfer_began", "transfer_given_up", "became_leader", "stepped_down"}
     return [name for name in member.event_names() if name in names]
 
@@ -44,7 +44,7 @@ def test_a_leader_whose_disk_hangs_hands_over_to_one_whose_disk_works() -> None:
     assert successor is not leader
     assert leader.node.status().disk_hangs
     assert told(leader)[1:] == ["disk_hangs", "transfer_began", "stepped_down"]
-    assert leader.applied == []  # The entry is not durable here, so it is not applied.
+    assert leader.applied == []  # The entry is not durable on the leader, so it is not applied.
     successor.propose("quick", 2)
     world.run(lambda: bool(successor.applied), SOON_MS)
     assert successor.machine.items == ["slow", "quick"]
@@ -78,7 +78,8 @@ def test_a_disk_that_answers_again_is_told_and_its_member_follows() -> None:
 
 
 def test_where_all_disks_hang_nobody_is_asked_to_take_over_and_it_is_tried_rarely() -> None:
-    """They may share one disk, so a successor must first have synced what the leader could not."""
+    """All members may use one disk, so a leader hands over only to a member that has synced what the leader could
+    not."""
     world = World()
     leader = world.elect()
     for member in world.members.values():
@@ -183,7 +184,7 @@ def a_world_whose_leader_is_full() -> tuple[World, OneNode]:
 
 
 def asked_in(world: World) -> list[tuple[int, str]]:
-    """The members that are asked to take over, and the times (ms); each attempt once."""
+    """The members that are asked to take over, with the times in ms; each attempt is listed once."""
     asked: list[tuple[int, str]] = []
 
     def carries(_sender: str, receiver: str, message: Message) -> bool:
@@ -260,7 +261,7 @@ def test_a_follower_that_lacks_some_of_the_log_for_want_of_room_is_not_asked() -
 
 
 def test_where_all_disks_are_full_the_leader_stays_reads_on_and_asks_ever_more_rarely() -> None:
-    """All may share one disk. A member that knows that its own disk is full does not take over."""
+    """All members may use one disk. A member that knows that its own disk is full does not take over."""
     world, leader = a_world_whose_leader_is_full()
     for member in world.members.values():
         member.log.is_disk_full = True
@@ -305,7 +306,7 @@ def test_the_pause_of_a_leader_without_room_has_a_bound_and_is_forgotten_after_l
 
 
 def test_a_member_without_room_says_that_it_need_not_lead() -> None:
-    """Otherwise a leader would hand over to it again and again, because it has a higher priority."""
+    """Without this message a leader would repeatedly hand over to the member, because it has a higher priority."""
     world = World(election_priority=7)
     leader = world.elect()
     world.followers()[0].log.is_disk_full = True

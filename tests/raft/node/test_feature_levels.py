@@ -36,7 +36,7 @@ def refusal(leader: OneNode, level: int) -> LevelRefused:
 
 
 def test_a_level_that_every_member_knows_may_be_raised() -> None:
-    """Only the leader may raise it."""
+    """Only the leader may raise the level."""
     world, leader = cluster()
 
     leader.node.check_raise(2)
@@ -45,7 +45,7 @@ def test_a_level_that_every_member_knows_may_be_raised() -> None:
 
 
 def test_a_level_that_one_member_does_not_know_is_refused_by_its_name() -> None:
-    """That member would have to stop."""
+    """After the raise that member would have to stop."""
     world, _ = cluster()
     behind = world.followers()[0].node_id
     world, leader = cluster(**{behind: LevelRange(1, 1)})
@@ -57,7 +57,7 @@ def test_a_level_that_one_member_does_not_know_is_refused_by_its_name() -> None:
 
 
 def test_a_level_that_the_leader_does_not_know_is_refused() -> None:
-    """This holds whatever levels the others know."""
+    """The level is refused even if all other members know it."""
     _, leader = cluster()
 
     assert refusal(leader, 3).reason is LevelRefusal.UNKNOWN_LEVEL
@@ -65,7 +65,7 @@ def test_a_level_that_the_leader_does_not_know_is_refused() -> None:
 
 
 def test_a_level_is_not_raised_past_a_member_that_is_silent() -> None:
-    """It may come back as an older build, so its earlier announcement no longer counts."""
+    """The silent member may come back as an older build, so its earlier announcement no longer counts."""
     world, leader = cluster()
     silent = world.followers()[0].node_id
     world.cut_off.add(silent)
@@ -81,7 +81,7 @@ def test_a_level_is_not_raised_past_a_member_that_is_silent() -> None:
 
 
 def test_what_a_member_said_is_forgotten_with_its_connection() -> None:
-    """Its next process must announce its levels again."""
+    """The member's next process must announce its levels again."""
     world, leader = cluster()
     restarted = world.followers()[0]
 
@@ -94,7 +94,7 @@ def test_what_a_member_said_is_forgotten_with_its_connection() -> None:
 
 
 def test_learners_must_know_a_level_too() -> None:
-    """Learners apply the same log."""
+    """Learners apply the same log, so they would have to stop, too."""
     world, leader = cluster()
     learner = world.members["s4"] = OneNode("s4", tuple(world.members), world.config)
     leader.node.propose_change(adding("s4"), 900)
@@ -114,7 +114,7 @@ def test_learners_must_know_a_level_too() -> None:
 
 
 def test_who_does_not_know_the_level_in_force_is_refused_at_its_hello() -> None:
-    """The refusal names the remedy; a build that knows more levels is accepted."""
+    """The refusal names the remedy. A build that knows more levels is accepted."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), World().config)
     s1.machine.level = 2
 
@@ -126,7 +126,7 @@ def test_who_does_not_know_the_level_in_force_is_refused_at_its_hello() -> None:
 
 
 def test_what_somebody_else_says_under_a_members_name_does_not_count() -> None:
-    """For example a second process with an empty folder and a newer build may use the same name."""
+    """For example, a second process with an empty folder and a newer build may use the member's name."""
     _, leader = cluster()
     other = next(peer for peer in leader.node.peers).node_id
     leader.node.peer_hello(other, incarnation_of(other), LevelRange(1, 1))

@@ -28,7 +28,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader,
 
 
 def join(world: World, node_id: str) -> OneNode:
-    """A machine with an empty log that knows the voters. The others say hello to it as soon as they accept it."""
+    """Start a machine with an empty log that knows the voters. The others say hello to it once they accept it."""
     voters = tuple(world.members)
     member = world.members[node_id] = OneNode(node_id, voters, world.config)
     member.now = world.now
@@ -62,7 +62,8 @@ def grown_by_one(world: World) -> OneNode:
 
 
 def test_a_change_ends_when_all_of_it_is_committed() -> None:
-    """The first, joint configuration does not end it: removed voters are needed until the second one is committed."""
+    """The joint configuration comes first and does not end the change: removed voters are needed until the second one
+    is committed."""
     world = World()
     leader = grown_by_one(world)
     removed = world.followers()[0].node_id
@@ -77,7 +78,7 @@ def test_a_change_ends_when_all_of_it_is_committed() -> None:
 
 
 def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> None:
-    """It no longer leads when it applies the end of the change."""
+    """The removed leader no longer leads when it applies the end of the change."""
     world = World()
     leader = world.elect()
 
@@ -91,7 +92,7 @@ def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> 
 
 
 def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() -> None:
-    """It stops leading while some of its entries are unconfirmed, because under load there always are some."""
+    """The leader stops leading while some entries are unconfirmed, because under load some entries always are."""
     world = World()
     leader = world.elect()
     late: list[str] = []
@@ -114,7 +115,7 @@ def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() 
 
 
 def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen() -> None:
-    """The rule is that of commands (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The rule is the same as for commands (docs/reference/specification.md#96-end-of-a-proposal)."""
     world = World(outcome_wait_ns=10_000 * MS)
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -132,7 +133,7 @@ def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen()
 
 
 def test_a_change_whose_end_nobody_tells_is_unknown_after_a_while() -> None:
-    """The wait is `outcome_wait_ns` after the step-down."""
+    """The caller learns this when `outcome_wait_ns` has passed since the step-down."""
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -144,7 +145,7 @@ def test_a_change_whose_end_nobody_tells_is_unknown_after_a_while() -> None:
 
 
 def test_a_change_that_is_refused_says_why_at_once() -> None:
-    """A refused change has no effect, and no ticket stays open."""
+    """A refused change has no effect and leaves no ticket open."""
     alone = a_single_leader()
     with pytest.raises(ChangeRefused) as caught:
         alone.node.propose_change(removing("s1"), 1)
@@ -176,7 +177,7 @@ def test_what_is_open_when_a_node_stops_is_unknown() -> None:
 
 
 def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
-    """So operators can see a change that does not end."""
+    """The status lets operators see a change that does not end."""
     alone = a_single_leader()
     alone.node.propose_change(adding("s2"), 1)
     status = alone.node.status()
@@ -189,7 +190,8 @@ def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
 
 
 def test_the_host_is_told_whom_to_connect_to() -> None:
-    """It learns of a peer and its address before anything is sent, and keeps a removed peer until that is told so."""
+    """The host learns of a peer and its address before the node sends anything to it. It keeps a removed peer until
+    that peer knows of its removal."""
     alone = a_single_leader()
     s2 = Member("s2", "host:7001", "host:8001")
     alone.flush()
@@ -213,7 +215,8 @@ def test_the_host_is_told_whom_to_connect_to() -> None:
 
 
 def test_a_snapshot_has_the_members_as_of_its_index() -> None:
-    """A later configuration does not count, as it may be cut (docs/reference/specification.md#51-state-at-an-index)."""
+    """A later configuration does not count, because it may be cut
+    (docs/reference/specification.md#51-state-at-an-index)."""
     world = World()
     leader = world.elect()
     fill(world, leader, 3)
@@ -229,7 +232,7 @@ def test_a_snapshot_has_the_members_as_of_its_index() -> None:
 
 
 def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone() -> None:
-    """It begins with an empty log and a configuration of the others."""
+    """The joining member begins with an empty log and a configuration of the others."""
     world = World(snapshot_log_bytes=200, retention_bytes_max=1)
     leader = world.elect()
     fill(world, leader, 30)
@@ -244,7 +247,7 @@ def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone
 
 
 def test_members_are_the_same_after_a_crash() -> None:
-    """They come from the snapshot and the log behind it."""
+    """The members come from the snapshot and from the log after it."""
     alone = a_single_leader()
     alone.node.propose_change(adding("s2"), 1)
     alone.settle()
@@ -263,7 +266,7 @@ def test_members_are_the_same_after_a_crash() -> None:
 
 
 def test_a_removed_member_is_refused_by_name() -> None:
-    """It is refused once its removal is committed, but its leader goes on sending to it until it knows."""
+    """The member is refused once its removal is committed, but its leader goes on sending to it until it knows."""
     world = World()
     leader = world.elect()
     removed, other = world.followers()
@@ -278,7 +281,7 @@ def test_a_removed_member_is_refused_by_name() -> None:
 
 
 def test_who_hears_no_leader_greets_strangers() -> None:
-    """A stranger may be a leader or a candidate by a configuration that this member does not have yet."""
+    """A stranger may be a leader or a candidate of a configuration that this member does not have yet."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
 
     s1.node.peer_hello("s9", incarnation_of("s9"))
@@ -288,7 +291,7 @@ def test_who_hears_no_leader_greets_strangers() -> None:
 
 
 def test_so_many_strangers_are_greeted_and_no_more() -> None:
-    """PINS_MAX is the bound, because each pin takes room in a file for ever."""
+    """PINS_MAX is the bound, because each pin stays in a file for ever."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     for number in range(PINS_MAX - 2):
         s1.node.peer_hello(f"x{number}", incarnation_of(f"x{number}"))
@@ -301,7 +304,7 @@ def test_so_many_strangers_are_greeted_and_no_more() -> None:
 
 
 def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
-    """The configuration does not mean another process that said hello under that name before.
+    """Another process may have said hello under the same name. The configuration does not mean that process.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -320,7 +323,7 @@ def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
 
 @pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "under way"])
 def test_a_pin_of_somebody_else_gives_way_to_the_configuration(is_durable: bool) -> None:
-    """The stranger came first, while there was no leader."""
+    """The stranger said hello first, while there was no leader."""
     s1 = OneNode("s1", ("s1",), RaftConfig())
     s1.node.peer_hello("s2", incarnation_of("somebody else"))
     pins = [] if is_durable else s1.disk.waiting[:]

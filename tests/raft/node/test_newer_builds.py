@@ -1,4 +1,4 @@
-"""A form that only a newer build knows is sent to a member: the member names it and ends. A repeat would not help."""
+"""A member gets a form that only a newer build knows. It names the form and ends, because a repeat would not help."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def newer_members(leader: OneNode) -> AppendEntries:
 
 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> None:
-    """A configuration is in force once it is in the log, which may be before the level that has its form is applied.
+    """A configuration is in force once it is in the log. The entry that raises the level for its form may not be
+    applied yet.
 
-    To close the connection would not help, because the leader would send the entry again and again.
+    Closing the connection would not help, because the leader would send the entry again and again.
     """
     world = World()
     leader = world.elect()
     member = world.followers()[0]
-    world.cut_off = {leader.node_id}  # So the follower's read stays open.
+    world.cut_off = {leader.node_id}  # The leader is cut off, so the follower's read stays open.
     member.node.read_all((7,), ReadMode.FOLLOWER)
     before = (member.node.core.last_index, member.node.core.term)
 
@@ -61,7 +62,7 @@ def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> 
     assert (member.node.core.last_index, member.node.core.term) == before
     assert [refused.ticket for refused in member.refused] == [7]
 
-    member.node.receive(leader.node_id, newer_members(leader))  # It reacts to nothing any more.
+    member.node.receive(leader.node_id, newer_members(leader))  # The node has ended, and ignores the message.
     assert member.flush().send == []
 
 
@@ -70,7 +71,7 @@ class Newer(NewerBuildNeeded):
 
 
 class NewerWriter:
-    """A writer that finds, in the first or in the last bytes, that they are of a newer build."""
+    """A writer that finds in the first or in the last bytes that the snapshot is of a newer build."""
 
     def __init__(self, disk: Disk, *, at_once: bool) -> None:
         self._disk, self._at_once = disk, at_once

@@ -36,7 +36,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader
 
 
 def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
-    """Its own copy counts once it is durable, and here this copy alone is the majority.
+    """The node's own copy counts once it is durable. In this cluster it is the majority.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -44,7 +44,7 @@ def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> No
 
     s1.propose("one", 7)
     s1.flush()
-    assert s1.applied == []  # Its sync is under way.
+    assert s1.applied == []  # The sync of the entry is under way.
     assert [name for name, _ in s1.disk.waiting] == ["sync"]
 
     s1.disk.complete_one()
@@ -54,7 +54,7 @@ def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> No
 
 
 def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
-    """Messages to others are sent first, so that their disks work at the same time as this one."""
+    """The leader sends messages to others first, so that their disks work while its own disk does."""
     s1 = a_single_leader()
 
     s1.propose("one", 7)
@@ -67,12 +67,12 @@ def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
 
 
 def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() -> None:
-    """Its leader waits for the acknowledgement, but nobody waits for this member's state."""
+    """Its leader waits for the acknowledgement, but nobody waits until this member has applied."""
     world = World(3)
     leader = world.elect()
     follower = world.followers()[0]
     leader.propose("one", 1)
-    world.exchange()  # The next append carries the mark of "one".
+    world.exchange()  # The next append carries the mark that commits "one".
     leader.propose("two", 2)
     leader.flush()
     for receiver, message in leader.sent:
@@ -89,7 +89,7 @@ def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() 
 
 
 def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
-    """The put is committed, applied and answered, so nobody waits for that answer, and the mark is sent later."""
+    """The put is committed, applied and answered, so nobody waits for the last answer. The mark is sent later."""
     world = World(3)
     leader = world.elect()
     world.run_for(1_000)
@@ -116,7 +116,7 @@ def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
 
 
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
-    """The data path carries batches, not requests (docs/internals/architecture.md#the-way-of-a-put)."""
+    """The leader replicates batches, not single requests (docs/internals/architecture.md#the-way-of-a-put)."""
     s1 = a_single_leader()
     s1.propose("first", 1)
     s1.flush()
@@ -154,7 +154,7 @@ def test_no_vote_leaves_before_it_is_durable() -> None:
 
 
 def test_an_idle_node_proves_its_last_batch_once() -> None:
-    """The proof is an empty frame (docs/reference/specification.md#49-proof-of-the-last-frame)."""
+    """The node writes an empty frame as the proof (docs/reference/specification.md#49-proof-of-the-last-frame)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -173,7 +173,7 @@ def test_an_idle_node_proves_its_last_batch_once() -> None:
 
 
 def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests() -> None:
-    """An idle or closing node writes the proving frame (docs/reference/specification.md#49-proof-of-the-last-frame)."""
+    """The proof is an empty frame after the batch (docs/reference/specification.md#49-proof-of-the-last-frame)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.flush()
@@ -189,7 +189,7 @@ def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests
 
 
 def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> None:
-    """Every proposal ends; `outcome_wait_ns` bounds the time of a stop.
+    """Every proposal of a closing node ends; `outcome_wait_ns` bounds the time that a stop takes.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -212,7 +212,8 @@ def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> 
 
 
 def test_a_closing_follower_that_its_leader_never_leaves_in_peace_stops_all_the_same() -> None:
-    """During every sync a new write comes, so it is never idle; after `outcome_wait_ns` it ignores messages."""
+    """A new write comes during every sync, so the follower is never idle. After `outcome_wait_ns` it ignores
+    messages."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.begin_stop()
     index = 0
@@ -223,7 +224,7 @@ def test_a_closing_follower_that_its_leader_never_leaves_in_peace_stops_all_the_
         if s1.disk.waiting:
             s1.disk.complete_one()
         s1.flush()
-        assert s1.node.is_stopped or s1.node.next_deadline > s1.now  # It waits for the disk without a busy loop.
+        assert s1.node.is_stopped or s1.node.next_deadline > s1.now  # The node waits for its disk and does not poll.
         index = s1.node.core.last_index
         assert s1.now < 2 * s1.config.outcome_wait_ns
 
@@ -244,7 +245,8 @@ def append(prev_index: int, *entries: Entry) -> AppendEntries:
 
 
 def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from_asking() -> None:
-    """Its time-out begins when its requests may leave; a new campaign before that would only have to wait again."""
+    """The candidate's time-out begins when its requests may leave. An earlier campaign would only wait for the disk
+    again."""
     alone, of_three = OneNode("s1", ("s1",), RaftConfig()), OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     for member in (alone, of_three):
         busy_until = 0
@@ -261,7 +263,7 @@ def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from
             if asked or member.node.core.role is Role.LEADER:
                 break
             if member.disk.waiting and now >= busy_until:
-                busy_until = now + 1_000 * MS  # The duration of a sync.
+                busy_until = now + 1_000 * MS  # A sync takes this long.
 
     assert (alone.node.core.role, alone.node.core.term) == (Role.LEADER, 1)
     assert (of_three.node.core.role, of_three.node.core.term) == (Role.CANDIDATE, 1)
@@ -296,7 +298,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
 
 
 def test_a_vote_whose_sync_failed_never_leaves() -> None:
-    """It was never durable, so it is no promise (docs/reference/specification.md#37-failed-sync)."""
+    """The vote was never durable, so it is no promise (docs/reference/specification.md#37-failed-sync)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.receive("s2", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
     s1.flush()
@@ -311,7 +313,7 @@ def test_a_vote_whose_sync_failed_never_leaves() -> None:
 
 
 def test_a_follower_takes_no_requests() -> None:
-    """The error names the leader, if it is known."""
+    """A follower's error names the leader, if it is known."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
 
     with pytest.raises(NotLeader):
@@ -321,7 +323,7 @@ def test_a_follower_takes_no_requests() -> None:
 
 
 def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> None:
-    """A slice ends at `apply_bytes_max`; the remaining work asks for the next turn at once."""
+    """A slice ends at `apply_bytes_max`. The node asks for another turn to apply the rest."""
     s1 = a_single_leader(apply_bytes_max=200, batch_bytes_max=100)
     for ticket in range(20):
         s1.propose(b"x" * 90, ticket)
@@ -337,7 +339,8 @@ def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> No
 
 
 def test_a_slice_is_bounded_in_commands_for_bytes_say_little_of_the_time_they_take() -> None:
-    """The bound is `apply_commands_max`, whatever their size; each entry counts as `ENTRY_AS_COMMANDS` more."""
+    """A slice has at most `apply_commands_max` commands, whatever their size. Each entry counts as `ENTRY_AS_COMMANDS`
+    more."""
     count = 5 * RUN_MAX
     s1 = a_single_leader(apply_commands_max=RUN_MAX * (ENTRY_AS_COMMANDS + 1), batch_bytes_max=1)
     for ticket in range(count):
@@ -355,7 +358,7 @@ def test_a_slice_is_bounded_in_commands_for_bytes_say_little_of_the_time_they_ta
 
 
 def test_a_read_waits_for_what_was_committed_before_it() -> None:
-    """Thesis §6.4: the read index must be applied before the answer."""
+    """Thesis §6.4: the state machine must have applied the read index before the answer."""
     s1 = a_single_leader(apply_bytes_max=200, batch_bytes_max=100)
     for ticket in range(10):
         s1.propose(b"x" * 90, ticket)
@@ -369,7 +372,7 @@ def test_a_read_waits_for_what_was_committed_before_it() -> None:
 
 
 def test_the_committed_log_can_be_read_and_nothing_above_the_mark() -> None:
-    """`NotCommitted` above the high-water mark (docs/reference/specification.md#66-reading-the-log)."""
+    """Above the high-water mark the answer is `NotCommitted` (docs/reference/specification.md#66-reading-the-log)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -384,7 +387,7 @@ def test_the_committed_log_can_be_read_and_nothing_above_the_mark() -> None:
 
 
 def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it() -> None:
-    """Cut at min(own durable snapshot, low-water mark); below, the answer is `Compacted`.
+    """The log is cut at min(own durable snapshot, low-water mark). Below the cut a read answers `Compacted`.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -404,7 +407,7 @@ def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it
 
 
 def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A starting member applies the log behind its snapshot, which should be short if the state is small."""
+    """At its start a member applies the log after its snapshot. For a small state this log should be short."""
     monkeypatch.setattr("raft.snapshots.manager.LOG_BYTES_MIN", 300)
     s1 = a_single_leader()
     s1.propose(b"x" * 40, 0)
@@ -425,7 +428,7 @@ def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pyt
 
 
 def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_configured() -> None:
-    """`snapshot_log_bytes` bounds the log between snapshots, however large the state is."""
+    """`snapshot_log_bytes` bounds the log between two snapshots, however large the state is."""
     s1 = a_single_leader(snapshot_log_bytes=500)
     indexes = set()
     for ticket in range(100):
@@ -438,7 +441,7 @@ def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_c
 
 
 def test_a_snapshot_is_written_chunk_by_chunk_while_other_work_goes_on() -> None:
-    """One submission is open at a time; entries that are applied meanwhile are not in the snapshot."""
+    """One submission is open at a time. The snapshot does not contain entries that are applied meanwhile."""
     s1 = a_single_leader()
     for ticket in range(6):
         s1.propose(ticket, ticket)
@@ -464,7 +467,7 @@ def test_a_snapshot_is_written_chunk_by_chunk_while_other_work_goes_on() -> None
 
 
 def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
-    """The state machine is restored first; committed entries behind the snapshot are applied again."""
+    """The state machine is restored first. Then the node applies the committed entries after the snapshot."""
     s1 = a_single_leader()
     for ticket in range(4):
         s1.propose(ticket, ticket)
@@ -483,7 +486,7 @@ def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
 
 
 def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None:
-    """A full disk is harmless here, because nothing depends on the snapshot yet. A disk that *fails* stops the node.
+    """A full disk does no harm here, because nothing depends on the snapshot yet. A disk that *fails* stops the node.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -510,7 +513,8 @@ def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None
 
 
 def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> None:
-    """A new leader reads the last `leader_time` once its own vote is durable: it stops, and raises no error."""
+    """A new leader reads the last `leader_time` once its own vote is durable. If the read fails, it stops, and raises
+    no error."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -529,7 +533,7 @@ def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> N
 
 
 def test_the_status_shows_marks_and_buffers() -> None:
-    """Operators and monitors read them."""
+    """Operators and monitors read these numbers."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.flush()
@@ -543,7 +547,8 @@ def test_the_status_shows_marks_and_buffers() -> None:
 
 
 def test_every_open_proposal_has_exactly_one_end() -> None:
-    """It is committed, certainly not applied, or unknown (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """A proposal ends as committed, certainly not applied, or unknown
+    (docs/reference/specification.md#96-end-of-a-proposal)."""
     s1 = a_single_leader()
     for ticket in range(50):
         s1.propose(ticket, ticket)

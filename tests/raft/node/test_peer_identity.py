@@ -1,4 +1,4 @@
-"""A node talks only to members, each of which it pins to the incarnation that it met first.
+"""A node exchanges messages only with members, and pins each to the incarnation that it met first.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -18,7 +18,7 @@ FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in range(1, 4))
 
 
 def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
-    """A pin is synced before any vote, append or acknowledgement of that peer is used.
+    """A node syncs the pin before it uses a vote, append or acknowledgement of that peer.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -40,11 +40,13 @@ def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
 
 
 def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
-    """It has lost its disk, and so its votes (docs/reference/specification.md#13-incarnations-and-pins)."""
+    """With another incarnation the peer has lost its disk and its votes
+    (docs/reference/specification.md#13-incarnations-and-pins)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 
-    with pytest.raises(PeerRefused, match="new node id") as caught:  # Even while the first pin is under way.
+    # The peer is refused even before the first pin is durable.
+    with pytest.raises(PeerRefused, match="new node id") as caught:
         s1.node.peer_hello("s2", b"another one 1234")
     s1.settle()
     with pytest.raises(PeerRefused, match="forgotten its votes"):
@@ -52,11 +54,12 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
 
     assert caught.value.code == "wrong_incarnation"
     assert incarnation_of("s2")[:4].hex() in caught.value.reason
-    assert incarnation_of("s2").hex() not in caught.value.reason  # The caller gets this text.
+    # The caller gets this text, so it must not contain the whole id.
+    assert incarnation_of("s2").hex() not in caught.value.reason
 
 
 def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
-    """Its folder was made anew, and a member that never met the old folder might count its vote.
+    """The member's folder was made anew. Another member that never met the old folder might count its vote.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -77,7 +80,7 @@ def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() 
 
 
 def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -> None:
-    """That peer may be wrong: other members accepted this folder when they sent it its log."""
+    """The peer may be wrong: other members accepted this folder when they sent it its log."""
     world = World()
     world.elect()
     follower, other = world.followers()
@@ -90,7 +93,7 @@ def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -
 
 @pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
 def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
-    """Strangers are refused while there is a leader, which knows all members and is known to them."""
+    """A node that has a leader refuses strangers, because the leader knows all members, and they know the leader."""
     s1 = OneNode("s1", ("s1",), RaftConfig())
     s1.settle()
     assert s1.node.core.hears_a_leader
@@ -101,7 +104,8 @@ def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
 
 
 def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
-    """A joining member may hear a leader that is not in its configuration. It then dials that leader to answer."""
+    """A joining member may hear a leader that is not in its configuration. The joining member then dials that leader to
+    answer."""
     s9 = OneNode("s9", ("s1",), RaftConfig(), pinned=False)
     s9.node.peer_hello("s2", incarnation_of("s2"))
     s9.settle()
@@ -116,7 +120,7 @@ def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
 
 
 def test_the_folder_that_came_before_its_machine_was_a_member_may_be_made_anew() -> None:
-    """Nobody has counted any promise of the first folder. Once s9 is a member, its folder is pinned for good."""
+    """Nobody has counted a promise of the first folder. Once s9 is a member, its present folder is pinned for good."""
     s1 = a_node_that_has_met_s9(FIRST, SECOND)
     assert s1.node.pinned_incarnation("s9") == SECOND
 
@@ -145,7 +149,7 @@ def a_node_that_has_met_s9(*incarnation_ids: bytes) -> OneNode:
 
 
 def test_the_folder_that_was_heard_since_its_machine_is_a_member_is_pinned_for_good() -> None:
-    """Its connection may have been open all the time, without another hello, and it may have voted meanwhile."""
+    """The connection of s9 may have been open all the time, without another hello, and s9 may have voted meanwhile."""
     s1 = a_node_that_has_met_s9(FIRST)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
     s1.settle()
@@ -177,7 +181,7 @@ def test_the_folder_that_the_configuration_names_is_not_made_anew_though_it_was_
 
 
 def test_another_folder_than_the_configuration_names_is_heard_no_more() -> None:
-    """Its connection is open, so there is no new hello at which it could be refused."""
+    """The connection of that folder is open, so there is no new hello that could be refused."""
     s1 = a_node_that_has_met_s9(SECOND)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1, incarnation_id=FIRST, is_voter=True),)))
     s1.settle()
@@ -220,7 +224,7 @@ def test_another_folder_than_the_configuration_names_is_not_heard_though_its_pin
 
 
 def test_a_folder_that_comes_again_after_another_waits_for_its_newest_pin() -> None:
-    """The file of pins is written three times. After the second time it names the other folder."""
+    """The file of pins is written three times. The second write names the other folder."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     for incarnation_id in (FIRST, SECOND, FIRST):
         s1.node.peer_hello("s9", incarnation_id)
@@ -237,7 +241,7 @@ def test_a_folder_that_comes_again_after_another_waits_for_its_newest_pin() -> N
 
 
 def test_a_failed_pin_stops_the_node() -> None:
-    """It counts as any failed sync (docs/reference/specification.md#37-failed-sync)."""
+    """A failed write of the pin counts as a failed sync (docs/reference/specification.md#37-failed-sync)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 

@@ -1,4 +1,5 @@
-"""Nodes whose network loses, delays, doubles and reorders, with small snapshots: every seed is one run, bit for bit."""
+"""Nodes with small snapshots, and a network that loses, delays, doubles and reorders messages. Each seed gives one run,
+bit for bit."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class RoughWorld(World):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_the_network_does_every_proposal_has_one_end_and_all_members_agree(seed: int) -> None:
-    """State-machine agreement and honest outcomes (Raft §5.4.3).
+    """All state machines agree, and every outcome that a caller gets is true (Raft §5.4.3).
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """

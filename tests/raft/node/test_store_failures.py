@@ -1,4 +1,4 @@
-"""A damaged or failed store stops its node in order: every waiting caller is told so, with the reason."""
+"""A damaged or failed store stops its node in order: every waiting caller gets an error with the reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_log_that_takes_nothing_more_stops_the_node(call: str) -> None:
 
 
 def test_an_entry_that_is_not_what_was_written_stops_the_node_that_was_to_send_it() -> None:
-    """The entries that an absent peer lacks are no longer in the leader's memory: it reads and verifies them."""
+    """The leader no longer has in memory the entries that an absent peer lacks, so it reads and verifies them."""
     world = World(log_cache_bytes_max=1)
     leader = world.elect()
     away = world.followers()[0]

@@ -100,7 +100,7 @@ def golden_frames() -> dict[str, bytes]:
 
 
 def test_the_bytes_of_version_1_never_change() -> None:
-    """Programs of others rely on these bytes: add names to the file, never change one.
+    """Other programs rely on these bytes: add names to the file, but never change a name's bytes.
 
     See docs/reference/specification.md#73-growth.
     """
@@ -115,7 +115,7 @@ def test_the_bytes_of_version_1_never_change() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_bytes_of_version_1_are_still_read(name: str) -> None:
-    """The bytes must not only be written the same; they must also still be read."""
+    """An older file with these bytes must still be readable, so the test decodes them, too."""
     assert decode_message(golden_frames()[name]) == (0, EXAMPLES[name])
 
 
@@ -181,7 +181,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
 
 @given(group_id=numbers, message=messages)
 def test_every_message_comes_back_as_it_was(group_id: int, message: Message) -> None:
-    """The codec loses nothing (docs/reference/specification.md#76-peer-messages)."""
+    """A decoded message equals the one that was encoded (docs/reference/specification.md#76-peer-messages)."""
     assert decode_message(encode_message(group_id, message)) == (group_id, message)
 
 
@@ -195,7 +195,7 @@ GROWN = (AppendAccepted, TimeoutNow)
     more=st.lists(st.integers(0, 9), max_size=3),
 )
 def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) -> None:
-    """Even later items behind them are still ignored (docs/reference/specification.md#73-growth)."""
+    """Items behind them, of still later builds, are ignored (docs/reference/specification.md#73-growth)."""
     body = encode_item([*decode_item(encode_message(0, message)), *more])
 
     assert decode_message(body) == (0, message)
@@ -206,7 +206,7 @@ def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) 
     more=st.lists(st.integers(0, 9) | st.text(max_size=3), max_size=3),
 )
 def test_further_items_are_ignored(message: Message, more: list[Any]) -> None:
-    """Arrays grow only at their end, so an older member reads what a newer one says.
+    """Arrays grow only at their end, so an older member can read a message of a newer member.
 
     See docs/reference/specification.md#73-growth.
     """
@@ -219,7 +219,7 @@ def test_further_items_are_ignored(message: Message, more: list[Any]) -> None:
 def test_a_message_with_one_item_missing_or_of_another_type_is_a_protocol_error(
     message: Message, data: st.DataObject
 ) -> None:
-    """The codec checks the type and range of every field, so that no later code has to."""
+    """The codec checks the type and the range of every field, so the code after it need not."""
     items = decode_item(encode_message(0, message))
     at = data.draw(st.integers(0, len(items) - 1))
 
@@ -231,7 +231,7 @@ def test_a_message_with_one_item_missing_or_of_another_type_is_a_protocol_error(
 
 @given(body=st.binary(max_size=80))
 def test_garbage_is_a_protocol_error(body: bytes) -> None:
-    """Garbage raises only this error, which closes one connection."""
+    """Garbage raises only ProtocolError, which closes one connection."""
     for decode in (decode_message, decode_hello):
         try:
             decode(body)
@@ -241,7 +241,7 @@ def test_garbage_is_a_protocol_error(body: bytes) -> None:
 
 @given(items=st.lists(st.integers(-2, 10) | st.binary(max_size=3) | st.booleans() | st.lists(st.integers(0, 3))))
 def test_arrays_of_the_wrong_shape_are_a_protocol_error_or_a_message(items: list[Any]) -> None:
-    """Such arrays are more like real messages than random bytes are."""
+    """Such arrays resemble real messages more than random bytes do."""
     try:
         group_id, message = decode_message(encode_item(items))
     except ProtocolError:
@@ -276,7 +276,7 @@ def test_arrays_of_the_wrong_shape_are_a_protocol_error_or_a_message(items: list
     ids=repr,
 )
 def test_values_that_cannot_be_are_a_protocol_error(items: list[Any]) -> None:
-    """These are unknown kinds, negative marks, terms that fall along a log, and chunks beyond their file."""
+    """The values are unknown kinds, negative marks, terms that fall along a log, and chunks beyond their file."""
     with pytest.raises(ProtocolError):
         decode_message(encode_item(items))
 
@@ -304,13 +304,15 @@ def test_the_largest_entry_fits_into_a_peer_frame_and_one_byte_more_is_refused()
 
 
 def test_as_many_entries_as_a_leader_may_send_pass_and_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """APPEND_ENTRIES_MAX: a frame of tiny entries must not become many times its size in memory."""
+    """APPEND_ENTRIES_MAX bounds the entries, because a frame of tiny entries could take many times its size in
+    memory."""
 
     def request(count: int) -> bytes:
         return encode_item([5, 0, 3, 0, 0, 0, 0, 0, [[1, 1, b""]] * count])
 
     assert APPEND_ENTRIES_MAX * ENTRY_OVERHEAD_BYTES == ENTRY_PAYLOAD_BYTES_MAX
-    monkeypatch.setattr("raft.protocol.codec.APPEND_ENTRIES_MAX", 100)  # The real bound takes seconds.
+    # With the real bound the test would take seconds.
+    monkeypatch.setattr("raft.protocol.codec.APPEND_ENTRIES_MAX", 100)
     assert isinstance(decode_message(request(100))[1], AppendEntries)
     with pytest.raises(ProtocolError, match="bound"):
         decode_message(request(101))
@@ -326,7 +328,7 @@ def test_settings_that_no_frame_could_carry_are_refused(name: str) -> None:
 
 
 def test_a_refusal_says_no_more_than_its_bound() -> None:
-    """REFUSAL_TEXT_CHARACTERS_MAX: the other side keeps it in a log line."""
+    """The text is cut at REFUSAL_TEXT_CHARACTERS_MAX, because the other side writes it to a log line."""
     refusal = decode_hello(Refusal("code", "x" * 5_000).encode())
 
     assert isinstance(refusal, Refusal)
@@ -336,7 +338,7 @@ def test_a_refusal_says_no_more_than_its_bound() -> None:
 
 
 def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
-    """The first frame each way (docs/reference/specification.md#74-hello)."""
+    """A hello or a refusal is the first frame in each direction (docs/reference/specification.md#74-hello)."""
     client = Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT)
 
     assert decode_hello(HELLO.encode()) == HELLO
@@ -348,7 +350,7 @@ def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
 
 
 def test_a_hello_says_which_feature_levels_its_build_knows() -> None:
-    """A hello without levels means level 1 only. Items that a later build adds behind them are ignored.
+    """A hello without levels means level 1 only. A reader ignores the items that a later build adds after the levels.
 
     See docs/reference/specification.md#74-hello.
     """
@@ -376,7 +378,7 @@ def test_a_hello_with_impossible_feature_levels_is_a_protocol_error(levels: list
 
 @pytest.mark.parametrize("at", range(9))
 def test_a_hello_with_one_item_of_another_type_is_a_protocol_error(at: int) -> None:
-    """What is not a hello closes the connection."""
+    """A first frame that is no hello closes the connection."""
     items = decode_item(HELLO.encode())
     items[at] = {"not": "this"}
 
@@ -385,7 +387,7 @@ def test_a_hello_with_one_item_of_another_type_is_a_protocol_error(at: int) -> N
 
 
 def test_a_peer_that_does_not_say_who_it_is_is_a_protocol_error() -> None:
-    """Only a client may leave these empty."""
+    """Only a client may leave these fields empty."""
     for cluster_id, node_id, incarnation_id in ((b"", "s1", bytes(16)), (bytes(16), "", bytes(16)), (bytes(16),) * 3):
         items = decode_item(HELLO.encode())
         items[4], items[6], items[7] = cluster_id, node_id, incarnation_id
@@ -395,7 +397,7 @@ def test_a_peer_that_does_not_say_who_it_is_is_a_protocol_error() -> None:
 
 @given(leader_time=numbers, commands=st.lists(st.binary(max_size=40).map(encode_item), max_size=300))
 def test_a_batch_is_one_array_of_the_leader_time_and_the_commands(leader_time: int, commands: list[bytes]) -> None:
-    """`leader_time` is the first item, and each command is the raw item that was handed in.
+    """The first item is `leader_time`. Each command is the raw item that was handed in.
 
     See docs/reference/specification.md#22-batches.
     """
@@ -412,6 +414,6 @@ def test_a_batch_is_one_array_of_the_leader_time_and_the_commands(leader_time: i
     [b"", b"\x80", b"\x81", b"\x01", b"\x9f\x01\xff", b"\x81\x20", b"\x81\x1b\x00", b"\x81\x1b" + b"\xff" * 8],
 )
 def test_what_is_no_batch_is_a_protocol_error(payload: bytes) -> None:
-    """Empty, without a leader time, negative, cut short, beyond 64 bits."""
+    """The cases are empty, have no leader time or a negative one, are cut short, or exceed 64 bits."""
     with pytest.raises(ProtocolError):
         batch_leader_time(payload)

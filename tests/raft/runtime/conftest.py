@@ -1,4 +1,4 @@
-"""What the tests of running members share."""
+"""Fixtures for the tests of running members."""
 
 from __future__ import annotations
 

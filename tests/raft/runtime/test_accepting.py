@@ -1,4 +1,4 @@
-"""When no file descriptor is left, new connections are refused at once, and the log says so once."""
+"""When no file descriptor is left, new connections are refused immediately, and the log reports it once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def echo(stream: trio.SocketStream) -> None:
-    """Give back what comes."""
+    """Send back the bytes that come."""
     async with stream:
         async for data in stream:
             await stream.send_all(data)
 
 
 def unconnected(count: int) -> list[socket.socket]:
-    """Make the sockets now, because later there is no descriptor for them."""
+    """Make the sockets first, because there will be no descriptor for them later."""
     return [socket.socket() for _ in range(count)]
 
 
@@ -54,8 +54,9 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
             with no_descriptor_left() as limit:
                 for _ in range(6):
                     refused = await connected(raw.pop(), port)
-                    kept.append(refused)  # A close would free a descriptor.
-                    with suppress(trio.BrokenResourceError):  # It ends without a reset if our byte came too late.
+                    kept.append(refused)  # Closing the stream would free a descriptor.
+                    # The connection ends without a reset if the byte came too late.
+                    with suppress(trio.BrokenResourceError):
                         await refused.send_all(b"x")
                         assert await refused.receive_some(1) == b""
                     await before.send_all(b"2")
@@ -76,7 +77,8 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
 
 
 async def test_a_default_time_out_of_the_program_does_not_stop_the_loop() -> None:
-    """An embedding program may have set one for its own sockets. The last caller is refused, and no other comes."""
+    """An embedding program may have set a default time-out for its own sockets. The last caller is refused, and no
+    other comes."""
     before = socket.getdefaulttimeout()
     with trio.fail_after(20):
         acceptor = Acceptor("clients")
@@ -106,7 +108,7 @@ async def test_a_shortage_that_comes_back_later_is_logged_again(
     del autojump_clock
 
     class Short(trio.abc.Listener[trio.SocketStream]):
-        """A listener without a descriptor at the given moments, and without a caller between them."""
+        """A listener that has no descriptor at the given moments. No caller comes between them."""
 
         def __init__(self, socket: trio.socket.SocketType) -> None:
             self.socket = socket

@@ -1,4 +1,4 @@
-"""A snapshot on its way over TCP, from disk to disk, whose connection is cut, and whose receiver is killed."""
+"""A snapshot is sent over TCP from disk to disk. The connection is cut, or the receiver is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ CHUNK_BYTES = SMALL_SNAPSHOTS.snapshot_chunk_bytes
 
 
 async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
-    """(leader, absent member): when that member starts again, it gets a snapshot, some hundred chunks a second."""
+    """Returns (leader, absent member). When the absent member starts again, it gets a snapshot at some hundred chunks a
+    second."""
     leader = await lives.leader()
     away = next(voter for voter in VOTERS if voter != leader.node.identity.node_id)
     await lives.kill(away)
@@ -26,7 +27,7 @@ async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
         leader.propose_many(first, 100)
         await leader.recorder.wait_for(lambda last=first + 100: len(leader.recorder.applied) == last)  # type: ignore[misc]
     await until(lambda: not leader.node._snapshots._builder.is_under_way)
-    leader.node.snapshot_now()  # So the snapshot has all entries, and no newer one is built.
+    leader.node.snapshot_now()  # The snapshot now has all entries, so the leader builds no newer one.
     leader.driver.wake()
     await until(lambda: leader.node.core.first_index == leader.node.core.last_index + 1)
     leader.node._snapshots._sender._rate._bytes_per_second = 100 * CHUNK_BYTES
@@ -48,7 +49,7 @@ def offsets_of(life: Life) -> list[int]:
 
 
 async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_path: Path) -> None:
-    """Received bytes are not sent again, except for the one chunk that asks how many there are."""
+    """The leader sends no received byte again, except in the one chunk that asks how many have arrived."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader, away = await a_slow_transfer(lives)
@@ -71,7 +72,7 @@ async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_
 
 
 async def test_a_receiver_that_is_killed_amid_a_transfer_has_lost_nothing(tmp_path: Path) -> None:
-    """It starts with its old state, and gets the snapshot from the beginning."""
+    """The receiver starts with its old state, and gets the snapshot from the beginning."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader, away = await a_slow_transfer(lives)

@@ -1,4 +1,4 @@
-"""When the driver flushes: in the task that brings input, in the next turn of the loop, or at a deadline."""
+"""The driver flushes in the task that brings input, in the next turn of the loop, or at a deadline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Started:
-    """Files that call a function to start their waiting operations."""
+    """Files that call a function when they start their waiting operations."""
 
     def __init__(self, start: Callable[[], bool]) -> None:
         self.start = start
@@ -63,7 +63,7 @@ async def test_a_flush_happens_in_the_task_that_asks_for_it_and_a_wake_in_the_ne
 
 
 async def test_whoever_comes_while_a_flush_is_due_is_part_of_that_flush() -> None:
-    """When several readers bring input in one turn, one flush takes the input of all of them."""
+    """When several readers bring input in one turn, one flush handles the input of all."""
     with trio.fail_after(20):
         async with alone() as machine:
             last_index = machine.node.core.last_index
@@ -113,14 +113,14 @@ async def test_a_node_that_ends_in_a_flush_of_another_task_ends_the_run() -> Non
                 await trio.testing.wait_all_tasks_blocked()
                 machine.disk.error = OSError(5, "Input/output error")
                 machine.node.propose(b"\x01", 1)
-                driver.flush()  # The disk answers before this returns; the next flush learns of it.
+                driver.flush()  # The disk answers before this call returns; the next flush handles the answer.
                 driver.flush()
                 assert machine.node.failure is not None
-                driver.flush()  # The node has stopped, so this does nothing.
+                driver.flush()  # The node has stopped, so this call does nothing.
 
 
 async def test_a_member_whose_folder_was_made_anew_ends_in_the_turn_in_which_it_is_told() -> None:
-    """It does not wait for the next alarm, which may be far away."""
+    """The member does not wait for the next alarm, which may be far away."""
     hour_ns = 3600 * SECOND_NS
     config = RaftConfig(election_timeout_min_ns=hour_ns, election_timeout_max_ns=2 * hour_ns)
     with trio.fail_after(20):
@@ -133,7 +133,7 @@ async def test_a_member_whose_folder_was_made_anew_ends_in_the_turn_in_which_it_
 
 
 async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() -> None:
-    """The driver sleeps meanwhile, so the task that flushed must set its alarm."""
+    """The driver sleeps meanwhile, so the task that flushed must set the driver's alarm."""
     with trio.fail_after(20):
         async with alone() as machine:
             scope = machine.driver._scope
@@ -147,7 +147,7 @@ async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() 
 
 
 async def test_an_alarm_that_is_due_no_more_is_moved_before_it_goes_off() -> None:
-    """Otherwise there would be a turn for nothing."""
+    """An alarm that is too early would cause a turn without work."""
     with trio.fail_after(20):
         async with alone() as machine:
             scope = machine.driver._scope
@@ -158,7 +158,7 @@ async def test_an_alarm_that_is_due_no_more_is_moved_before_it_goes_off() -> Non
 
 
 async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
-    """The disk is started last, so a put is synced, committed, applied and answered before `flush` returns."""
+    """The driver starts the disk last, so a put is synced, committed, applied and answered before `flush` returns."""
     with trio.fail_after(20):
         async with alone() as machine:
             told: list[str] = []
@@ -206,7 +206,7 @@ async def test_a_node_that_always_has_more_to_do_leaves_the_others_their_turn(mo
 async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A slice may take as long as a heartbeat interval, so four slices in a row would cause an election."""
+    """A slice may take as long as a heartbeat interval, so four slices without a pause would cause an election."""
     with trio.fail_after(20):
         async with alone() as machine:
             rounds, now = 0, machine.node._now
@@ -225,7 +225,7 @@ async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_the
 
 
 async def test_marks_that_move_are_told_to_nobody() -> None:
-    """The marks move at every turn, so they are no event; the status shows them."""
+    """The marks move in every turn, so no event reports them; the status shows them."""
     with trio.fail_after(20):
         async with alone() as machine:
             machine.node.propose(b"\x01", 1)
@@ -255,7 +255,7 @@ async def test_what_somebody_should_look_after_is_a_warning_and_all_else_is_news
 
 
 async def test_what_the_disk_has_done_comes_before_the_time() -> None:
-    """A disk that answered while the loop was late was not silent. A turn reads the clock only once."""
+    """The disk answered while the loop was late, so it was not silent. A turn reads the clock only once."""
     with trio.fail_after(20):
         async with alone() as machine:
             seen: list[str] = []
@@ -273,7 +273,7 @@ async def test_what_the_disk_has_done_comes_before_the_time() -> None:
 
 
 async def test_completions_come_from_any_thread_in_order() -> None:
-    """`post` is called before, while and after a loop waits for it."""
+    """Threads call `post` before, while and after a loop waits for completions."""
     with trio.fail_after(20):
         queue, seen = CompletionQueue(), []
         queue.post(lambda: seen.append(-1))
@@ -294,7 +294,8 @@ async def test_a_completion_that_somebody_else_has_run_wakes_nobody_twice() -> N
     with trio.fail_after(20):
         queue, seen = CompletionQueue(), []
         with queue.watched():
-            for number in range(100_000):  # More than a pipe holds, but one byte announces any number.
+            # The pipe could not hold so many bytes, but one byte announces any number of completions.
+            for number in range(100_000):
                 queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
             assert queue.run_pending() == 100_000
             await queue.wait()

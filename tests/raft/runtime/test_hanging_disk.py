@@ -1,6 +1,6 @@
-"""A disk hangs under a running member: its loop goes on, heartbeats are sent, and no answer comes too early.
+"""The disk of a running member hangs. Its loop goes on, heartbeats are sent, and no answer comes too early.
 
-All members run in the loop of the test: if one of them waited for its disk there, the test itself would stand still.
+All members run in the loop of the test. If a member waited for its disk in the loop, the test would hang.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ELECTION_SECONDS_MAX = RaftConfig().election_timeout_max_ns / 1e9
 
 
 class HangingDisks:
-    """The syncs of some members' file threads end when the test says so."""
+    """With these disks, the syncs of some members' file threads end when the test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._hanging: dict[str, threading.Event] = {}  # By the end of the thread's name.
+        self._hanging: dict[str, threading.Event] = {}  # The key is the end of the thread's name.
         self._sync = disk.sync_data
         monkeypatch.setattr(disk, "sync_data", self._sync_data)
 
     def hang(self, node_id: str) -> threading.Event:
-        """From now on no sync of this member ends before the event is set."""
+        """Let no further sync of this member end before the event is set."""
         goes_on = self._hanging[f"/{node_id}"] = threading.Event()
         return goes_on
 
@@ -62,7 +62,7 @@ async def test_a_leader_whose_disk_stalls_leads_on_and_answers_nobody_before_it_
                 await until(lambda: all(life.node.core.durable_index >= index for life in followers))
                 turns = leader.driver.turns
 
-                await trio.sleep(1.2 * ELECTION_SECONDS_MAX)  # Longer than any member waits for heartbeats.
+                await trio.sleep(1.2 * ELECTION_SECONDS_MAX)  # No member waits longer for heartbeats.
 
                 assert leader.driver.turns > turns + 5
                 assert [(life.node.core.leader_id, life.node.core.term) for life in followers] == [led, led]

@@ -1,4 +1,4 @@
-"""A running member, and input to its peer port from callers that it should not trust."""
+"""A running member gets input at its peer port from callers that it should not trust."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.timeout(30)
 
 @asynccontextmanager
 async def a_member(seconds_max: float = 20) -> AsyncIterator[Machine]:
-    """s1 of three, which reaches nobody. `seconds_max`: the time-out, by the clock of the test."""
+    """The member s1 of three, which can reach no other member. `seconds_max`: the time-out, by the clock of the
+    test."""
     with trio.fail_after(seconds_max):
         listener, _ = await a_listener()
         s1 = Machine("s1", ["s1", "s2", "s3"], listener)

@@ -1,4 +1,4 @@
-"""When a leader's process ends, its followers notice it at once by its closed connections, not by its silence."""
+"""When a leader's process ends, its followers notice it by its closed connections, long before a time-out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSAL = frame(Refusal("not_a_member", "it is not a member of this cluster").en
 
 
 class Leader:
-    """s2, played by the test: it has called s1, and has accepted the call of s1."""
+    """The member s2, which the test plays. It has called s1, and has accepted the call of s1."""
 
     def __init__(self, s1: Machine, calls: trio.SocketStream, called: trio.SocketStream) -> None:
         self.s1, self.calls, self.called = s1, calls, called
@@ -47,7 +47,7 @@ async def take_call(listener: trio.SocketListener) -> trio.SocketStream:
 
 @asynccontextmanager
 async def a_follower_of_s2() -> AsyncIterator[Leader]:
-    """s1 follows s2, both connections are open, and no time-out ever ends."""
+    """s1 follows s2, both connections are open, and no time-out ever expires."""
     with trio.fail_after(20):
         (own, _), (of_s2, address) = await a_listener(), await a_listener()
         s1 = Machine("s1", ["s1", "s2", "s3"], own, {"s2": address}, config=FOR_EVER)
@@ -70,7 +70,7 @@ async def test_a_leader_that_has_ended_both_connections_is_missed() -> None:
         async with a_follower_of_s2() as leader:
             first, second = (leader.calls, leader.called) if first_of_both else (leader.called, leader.calls)
             await leader.end(first)
-            assert not leader.is_missed  # One closed connection may have other causes, so s2 still leads.
+            assert not leader.is_missed  # One closed connection may have other causes, so s1 still follows s2.
             await leader.end(second)
             await until(lambda: leader.is_missed and leader.s1.node.core.role is Role.PRE_CANDIDATE)
             assert leader.s1.node.core.leader_id == "s2"
@@ -88,7 +88,7 @@ async def test_a_connection_that_ends_with_a_refusal_is_no_sign_that_the_leader_
 
 
 async def test_a_leader_that_calls_anew_before_its_old_connection_ends_is_not_missed() -> None:
-    """This side ends the old connection, at the first message on the new one."""
+    """s1 itself ends the old connection, at the first message on the new one."""
     async with a_follower_of_s2() as leader:
         anew = await trio.open_tcp_stream("127.0.0.1", leader.s1.transport.port)
         async with anew:
@@ -112,7 +112,7 @@ async def _close_the_way(outbound: Outbound) -> None: ...
 async def test_a_connection_that_this_member_ends_itself_is_told_as_lost_only(
     act: Callable[[Outbound], Awaitable[None]],
 ) -> None:
-    """It has another address now, or it no longer wants the peer."""
+    """s1 ends the connection because the peer has another address now, or is no longer wanted."""
     told: list[str] = []
     own_address = "127.0.0.1:1"
     with trio.fail_after(20):
@@ -142,7 +142,7 @@ async def test_a_connection_that_this_member_ends_itself_is_told_as_lost_only(
 
 
 async def test_the_others_elect_a_leader_long_before_their_time_outs_when_its_process_ends() -> None:
-    """As after `kill -9`, all sockets are closed, and nothing more is sent."""
+    """The end is like that by `kill -9`: all sockets are closed, and nothing more is sent."""
     with trio.fail_after(20):
         voters = ["s1", "s2", "s3"]
         listeners = {voter: await a_listener() for voter in voters}

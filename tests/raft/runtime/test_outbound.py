@@ -1,4 +1,4 @@
-"""The way to one peer: order, bound, reconnection."""
+"""The connection to one peer: the order of messages, the bound of the queue, and reconnection."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 class Peer:
-    """The other end: it says hello, and reads only when the test says so."""
+    """The other end of the connection. It says hello, and reads only when the test says so."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
-        self.told: list[str] = []  # The address that the caller's hello named, at each call.
+        self.told: list[str] = []  # The address in the caller's hello, for each call.
         self.stream: trio.SocketStream | None = None
         self.connections = 0
 
@@ -62,7 +62,7 @@ def outbound_to(address: str, lost: list[str], bytes_max: int = 1 << 20) -> Outb
 
 
 async def test_frames_arrive_in_order() -> None:
-    """Several frames leave in one send; none is split or lost."""
+    """One send may carry several frames, and no frame is split or lost."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound = Peer(listener), outbound_to(address, [])
@@ -82,7 +82,7 @@ async def test_frames_arrive_in_order() -> None:
 
 
 async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
-    """OUTBOUND_BYTES_MAX: messages beyond it are dropped, and what was queued before still arrives in order."""
+    """Messages beyond OUTBOUND_BYTES_MAX are dropped. The messages that were queued before arrive in order."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound = Peer(listener), outbound_to(address, [], bytes_max=1_000_000)
@@ -106,7 +106,7 @@ async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
 
 
 async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All buffers are full and the peer does not read: the connection ends after SEND_SECONDS_MAX."""
+    """All buffers are full and the peer does not read, so the connection ends after SEND_SECONDS_MAX."""
     monkeypatch.setattr("raft.runtime.outbound.SEND_SECONDS_MAX", 0.1)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -125,7 +125,8 @@ async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.M
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 async def test_a_connection_ends_when_nobody_acknowledges_what_the_kernel_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers would take the few bytes for minutes, hence UNANSWERED_SECONDS_MAX. Here every packet is lost."""
+    """The kernel would keep the few bytes in buffers for minutes, so the connection ends after UNANSWERED_SECONDS_MAX.
+    In this test every packet is lost."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         lost: list[str] = []
@@ -147,7 +148,7 @@ async def test_a_connection_ends_when_nobody_acknowledges_what_the_kernel_took(m
 
 
 def drop_what_comes_to(stream: trio.SocketStream) -> None:
-    """Have the kernel lose all further packets to this end: a classic filter that returns 0 for each."""
+    """Make the kernel drop all further packets to this end, with a classic filter that returns 0 for each."""
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
     program = struct.pack("HL", 1, ctypes.addressof(instruction))
     so_attach_filter = 26
@@ -157,7 +158,8 @@ def drop_what_comes_to(stream: trio.SocketStream) -> None:
 async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The peer's machine was gone when it was dialled, and now it is back: hence DIAL_NOW_SECONDS_MAX."""
+    """The peer's machine was down when it was dialled, and is up now. When the peer calls, the open attempt may take
+    only DIAL_NOW_SECONDS_MAX more."""
     open_tcp_stream, tried = trio.open_tcp_stream, list[int]()
 
     async def open_slowly(host: str, port: int) -> trio.SocketStream:
@@ -184,7 +186,7 @@ async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
 
 
 async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise two members that call each other at the same moment would end each other's attempts."""
+    """Without this rule, two members that call each other at the same moment would end each other's attempts."""
     monkeypatch.setattr("raft.runtime.outbound.DIAL_NOW_SECONDS_MAX", 0.0)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -202,7 +204,7 @@ async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(m
 
 
 async def test_a_lost_connection_is_told_and_dialled_again() -> None:
-    """Reconnection starts fast; what was queued for the old connection is forgotten."""
+    """Reconnection starts quickly. The messages that were queued for the old connection are dropped."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         lost: list[str] = []
@@ -253,7 +255,7 @@ async def test_an_address_that_cannot_be_reached_is_tried_again(
 
 
 async def test_a_connection_is_made_anew_to_say_another_address_than_on_the_last_one() -> None:
-    """The peer may know the address only from the hello. The connection stays as long as the address does."""
+    """The peer may know the address only from the hello. While the address stays the same, so does the connection."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound, own = Peer(listener), outbound_to(address, []), ["old:1"]

@@ -1,4 +1,4 @@
-"""Connections follow the membership: new members are dialled, removed ones are told so and then disconnected."""
+"""Connections follow the membership. New members are dialled; removed members are told so and then disconnected."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def members(**addresses: str) -> list[Member]:
     return [Member(node_id, address) for node_id, address in addresses.items()]
 
 
-# The ways (a way is the connection to one peer, with its addresses), without any socket
+# Ways, tested without sockets; a way is the connection to one peer, with its addresses
 
 
 def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
-    """It does not matter which peers were wanted before. A peer that stays keeps its connection."""
+    """The result does not depend on which peers were wanted before. A peer that stays keeps its connection."""
     ways = some_ways()
     assert ways.want(members(s2="a:1", s3="a:2")) == []
     s3 = ways.all.get("s3")
@@ -68,8 +68,8 @@ def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
 
 
 def test_a_way_is_not_given_up_because_a_configuration_says_another_address() -> None:
-    """The entry may be old, as for a member that catches up, or announce a later move; a way that works is better
-    evidence. When the peer moves, the way breaks, and the next attempt is at the new address."""
+    """A configuration may be old, as on a member that catches up, or announce a later move. A connection that works is
+    better evidence. When the peer moves, the connection breaks, and the next attempt is at the new address."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     way = ways.all.get("s2")
@@ -81,7 +81,8 @@ def test_a_way_is_not_given_up_because_a_configuration_says_another_address() ->
 
 
 def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None:
-    """A configuration may have the new address before the peer moves, and the connection may break meanwhile."""
+    """A configuration may have the new address before the peer moves. If the connection breaks meanwhile, the old
+    address is the right one."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     way = ways.all.get("s2")
@@ -94,7 +95,8 @@ def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None
 
 
 def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> None:
-    """Either address may be old, so both are tried. When its connection ends, the peer's own word no longer counts."""
+    """Either address may be old, so both are tried. When the peer's connection ends, the address from its hello no
+    longer counts."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")
@@ -109,7 +111,7 @@ def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> Non
 
 
 def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
-    """A joining member may not know of the leader yet, but must be able to answer it."""
+    """A joining member may not know the leader yet, but must be able to answer it."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
 
@@ -123,7 +125,7 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
 
 
 def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> None:
-    """It also keeps it if the peer calls from another address: a way that works is left alone."""
+    """The way also stays if the peer calls from another address, because a way that works is not changed."""
     ways = some_ways()
     ways.on_inbound("s9", "x:9")
     way = ways.all.get("s9")
@@ -138,7 +140,7 @@ def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> No
 
 
 def test_the_own_route_counts_more_than_any_other_word() -> None:
-    """`dial` may name a proxy between members. Only that is dialled, because no peer's word may bypass the proxy."""
+    """`dial` may name a proxy between members. Only the proxy is dialled, because a peer's hello must not bypass it."""
     ways = some_ways(s2="proxy:1")
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")
@@ -147,7 +149,7 @@ def test_the_own_route_counts_more_than_any_other_word() -> None:
 
 
 def test_strangers_that_are_answered_are_bounded() -> None:
-    """STRANGERS_MAX is the bound, because each costs a connection and anybody can call."""
+    """STRANGERS_MAX is the bound, because each stranger costs a connection and anybody can call."""
     ways = some_ways()
     for number in range(STRANGERS_MAX + 5):
         ways.on_inbound(f"x{number}", f"x:{number}")
@@ -190,7 +192,8 @@ class Room:
 
 
 async def test_one_member_becomes_three_and_another_three() -> None:
-    """Each joins with an empty log; a ticket ends when the change is complete; who is removed stops by itself."""
+    """Each new member joins with an empty log. A ticket ends when its change is complete, and a removed member stops by
+    itself."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             room = Room(nursery)
@@ -235,7 +238,7 @@ def _wanted(machine: Machine) -> set[str]:
 async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`removed` is final: the member stops and says why. Until then it believes that it is a member."""
+    """`removed` is final: the member stops and says why. It learns of its removal only from this refusal."""
     caplog.set_level(logging.WARNING, "raft.driver")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -252,7 +255,7 @@ async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_ca
             await until(lambda: all(each.node.is_stopped for each in gone))
             assert not s3.node.failure
 
-            late = await room.start("s3", ["s1", "s3"])  # It has an old state, without its removal.
+            late = await room.start("s3", ["s1", "s3"])  # The member's state is old and does not have its removal.
             await until(lambda: late.node.is_stopped)
 
             assert late.node.is_removed
@@ -262,7 +265,8 @@ async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_ca
 
 
 async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then() -> None:
-    """`not_a_member` is temporary: it tries again, and once it is a member, the leader dials it without a wait."""
+    """`not_a_member` is temporary, so the joining member tries again. Once it is a member, the leader dials it
+    immediately."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             room = Room(nursery)
@@ -281,7 +285,7 @@ async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then(
 
 
 async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went_through() -> None:
-    """By then it knows that stranger as its leader, so it accepts its hello."""
+    """The joining member already knows that stranger as its leader, so it accepts the stranger's hello."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             joining = await Room(nursery).start("s9", ["s1"])
@@ -302,7 +306,7 @@ async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went
                 async with answers:
                     await answers.send_all(peer_hello("s2"))
                     hello, answer, *_ = await _frames(answers, 2)
-                nursery.cancel_scope.cancel()  # First end the tasks that may be sending on the stream.
+                nursery.cancel_scope.cancel()  # The tasks that may be sending on the stream must end first.
 
         assert isinstance(decode_hello(hello), Hello)
         _, message = decode_message(answer)
@@ -311,7 +315,7 @@ async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went
 
 
 async def _frames(stream: trio.SocketStream, count: int) -> list[bytes]:
-    """At least `count` frames, unless the stream ends before."""
+    """Read `count` frames or more; fewer if the stream ends."""
     splitter, bodies = FrameSplitter(bytes_max=1 << 20), list[bytes]()
     while len(bodies) < count and (data := await stream.receive_some()):
         bodies += splitter.feed(data)

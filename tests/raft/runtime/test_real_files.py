@@ -1,4 +1,4 @@
-"""Members with real sockets *and* real files: what they acknowledged is there in the next life.
+"""Members with real sockets *and* real files: after a restart they have all that they acknowledged.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -33,7 +33,7 @@ class CoarseMachine(ListMachine):
 
 
 class Life:
-    """One life of one member."""
+    """One run of a member, from start to end."""
 
     def __init__(self, node: Node, driver: Driver, machine: ListMachine, recorder: Recorder) -> None:
         self.node, self.driver, self.machine, self.recorder = node, driver, machine, recorder
@@ -63,7 +63,7 @@ async def live(
     *,
     task_status: trio.TaskStatus[Life],
 ) -> None:
-    """Open the storage, run the node until its scope is cancelled (which is its `kill -9`), close the files."""
+    """Open the storage, run the node until its scope is cancelled, which stands for `kill -9`, and close the files."""
     completions, recorder, machine = CompletionQueue(), Recorder(), CoarseMachine()
     data_folder = open_data_folder(folder / node_id, expect_node_id=node_id)
     files = data_folder.files(completions.post)
@@ -105,7 +105,7 @@ async def live(
 
 
 class Lives:
-    """The members' lives, one after the other, on addresses that stay."""
+    """The runs of the members, one after the other. A member keeps its address."""
 
     def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
         self._folder, self._nursery = folder, nursery
@@ -155,7 +155,7 @@ def lives_in(folder: Path) -> AbstractAsyncContextManager[Lives]:
 
 
 async def test_what_was_acknowledged_is_there_after_all_members_ended_at_once(tmp_path: Path) -> None:
-    """Committed means durable on a majority (docs/reference/specification.md#32-copies-count-when-durable)."""
+    """A committed command is durable on a majority (docs/reference/specification.md#32-copies-count-when-durable)."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader = await lives.leader()
@@ -174,7 +174,7 @@ async def test_what_was_acknowledged_is_there_after_all_members_ended_at_once(tm
 
 
 async def test_the_leader_is_killed_again_and_again(tmp_path: Path) -> None:
-    """Every acknowledged command survives, in order, once."""
+    """Every acknowledged command is there once, and in order."""
     with trio.fail_after(50):
         async with lives_in(tmp_path) as lives:
             acknowledged: list[str] = []
@@ -193,7 +193,8 @@ async def test_the_leader_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 async def test_a_member_that_was_away_gets_the_snapshot_from_disk_to_disk(tmp_path: Path) -> None:
-    """Raft §7: chunks over TCP, verified, synced, renamed, and the log begins anew behind it."""
+    """Raft §7: chunks come over TCP, and the file is verified, synced and renamed. The log then begins after the
+    snapshot."""
     with trio.fail_after(50):
         async with lives_in(tmp_path) as lives:
             leader = await lives.leader()

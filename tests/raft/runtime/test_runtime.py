@@ -1,4 +1,4 @@
-"""The trio shell on real loopback sockets. Every test has an absolute time-out.
+"""The trio runtime on real loopback sockets. Every test has an absolute time-out.
 
 See docs/reference/specification.md#7-wire.
 """
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def first_answer(port: int, data: bytes) -> Hello | Refusal | None:
-    """Connect, send, and return the first frame that comes back; None if the member only closed the connection."""
+    """Connect, send, and return the first frame of the answer; None if the member closed the connection without one."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         await stream.send_all(data)
@@ -74,7 +74,7 @@ async def test_three_members_elect_a_leader_and_replicate() -> None:
 
             assert [completion.result for completion in leader.recorder.applied] == list(range(100))
             assert len({machine.machine.state_hash() for machine in machines}) == 1
-            assert len(leader.disk.names) == 0  # All work went through the disk's thread.
+            assert len(leader.disk.names) == 0  # All disk work went through the disk's thread.
 
 
 async def test_a_linearizable_read_is_answered_over_the_network() -> None:
@@ -114,7 +114,7 @@ async def test_the_others_elect_a_new_leader_when_one_stops() -> None:
 
 
 async def test_garbage_on_the_peer_port_closes_only_that_connection() -> None:
-    """The connection is closed, the server goes on."""
+    """The member closes the connection, and goes on."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             leader = await the_leader(machines)
@@ -204,7 +204,7 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
 
 
 async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_word_for_it() -> None:
-    """The refusal names both levels. Before the level was raised the build was accepted, and a newer one still is.
+    """The refusal names both levels. The build was accepted before the level was raised, and a newer build still is.
 
     See docs/reference/specification.md#75-refusals-of-a-hello.
     """
@@ -225,7 +225,7 @@ async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_w
 
 
 async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_port() -> None:
-    """A client does not wait for the answer to its hello, so the member ignores what follows that hello."""
+    """A client does not wait for the answer to its hello, so the member ignores the bytes after the hello."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             port = machines[0].transport.port
@@ -236,7 +236,7 @@ async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_por
             assert isinstance(client, Refusal)
             assert (client.code, "clients have another" in client.text) == ("wrong_port", True)
             assert isinstance(peer, Refusal)
-            assert peer.code == "not_a_hello"  # A peer must wait until its hello is answered.
+            assert peer.code == "not_a_hello"  # A peer must wait for the answer to its hello.
 
 
 async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
@@ -252,7 +252,7 @@ async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
 
 
 async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Both logs give the reason: a member of another cluster has this one's address."""
+    """A member of another cluster has the address of this member. Both logs give the reason."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         async with a_cluster(2, cluster_ids={"s2": b"another cluster."}):
@@ -265,7 +265,8 @@ async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptu
 async def test_a_member_that_lost_its_disk_is_refused_and_ends_when_it_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is refused until it is replaced as a new member (docs/reference/specification.md#13-incarnations-and-pins)."""
+    """The member is refused until it is replaced as a new member
+    (docs/reference/specification.md#13-incarnations-and-pins)."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         (first, first_address), (second, second_address) = await a_listener(), await a_listener()
@@ -288,7 +289,7 @@ async def test_a_member_that_lost_its_disk_is_refused_where_it_is_dialled(caplog
     with trio.fail_after(20):
         (first, _), (second, second_address) = await a_listener(), await a_listener()
         s1 = Machine("s1", ["s1", "s2"], first, {"s2": second_address}, pins={"s2": b"its former life."})
-        s2 = Machine("s2", ["s1", "s2"], second)  # s2 reaches nobody, and nobody tells it anything.
+        s2 = Machine("s2", ["s1", "s2"], second)  # s2 cannot call s1, so it learns nothing.
         async with trio.open_nursery() as nursery:
             await nursery.start(s1.driver.run)
             await nursery.start(s2.driver.run)
@@ -299,7 +300,7 @@ async def test_a_member_that_lost_its_disk_is_refused_where_it_is_dialled(caplog
 
 
 async def test_an_address_where_another_member_answers_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """Swapped addresses are a common mistake."""
+    """A common mistake of users is to swap two addresses."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         listeners = {voter: await a_listener() for voter in ("s1", "s2", "s3")}
@@ -313,7 +314,7 @@ async def test_an_address_where_another_member_answers_is_refused(caplog: pytest
 
 
 async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections beyond the bound are closed at once, silent ones after a while."""
+    """The member closes connections beyond the bound immediately, and silent ones after a while."""
     monkeypatch.setattr("raft.runtime.transport.HANDSHAKE_SECONDS_MAX", 0.2)
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
@@ -333,7 +334,7 @@ async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.Mo
 
 
 async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
-    """It keeps at most HELLO_BYTES_MAX before a caller's hello, and WARNINGS_MAX different warnings."""
+    """The member keeps at most HELLO_BYTES_MAX before a caller's hello, and WARNINGS_MAX different warnings."""
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
             transport = machines[0].transport
@@ -349,7 +350,7 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:
-    """The node stops, but first answers waiting callers (docs/reference/specification.md#37-failed-sync)."""
+    """The node first answers the waiting callers, and then stops (docs/reference/specification.md#37-failed-sync)."""
     with trio.fail_after(20):
         machine = Machine("s1", ["s1"])
 
@@ -367,7 +368,7 @@ async def test_a_failed_sync_stops_the_driver_after_telling_the_application() ->
 
 
 async def test_stopping_on_request_finishes_what_was_begun() -> None:
-    """A closing node proves its last batch; `run` then returns.
+    """A closing node writes the proof of its last batch; then `run` returns.
 
     See docs/reference/specification.md#49-proof-of-the-last-frame.
     """
@@ -385,7 +386,7 @@ async def test_stopping_on_request_finishes_what_was_begun() -> None:
 
 
 async def test_a_member_alone_needs_no_transport() -> None:
-    """An embedded single node opens no port."""
+    """A single node that is embedded opens no port."""
     with trio.fail_after(20):
         machine = Machine("s1", ["s1"])
         driver = Driver(machine.node, completions=machine.completions, application=machine.recorder)
@@ -396,7 +397,7 @@ async def test_a_member_alone_needs_no_transport() -> None:
 
 
 async def test_a_port_in_use_is_a_clear_error() -> None:
-    """The error is raised as itself, not inside an exception group."""
+    """The error is raised directly, not inside an exception group."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         machine = Machine("s1", ["s1", "s2"])
@@ -416,7 +417,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 
 
 def test_other_addresses_than_loopback_need_a_word() -> None:
-    """Because there is no TLS yet, the peer port listens only on loopback unless an option allows more.
+    """There is no TLS yet, so the peer port listens only on loopback unless an option allows more.
 
     See docs/reference/specification.md#714-unencrypted-ports.
     """

@@ -1,4 +1,4 @@
-"""The fast paths for sockets: what they handle, and what they leave to trio's own calls."""
+"""The fast paths for sockets: which cases they handle, and which they leave to the calls of trio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member that has to catch up does so in many turns: none of them is long, and all messages stay in order."""
+"""A member that has to catch up uses many short turns, and all messages stay in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 def appends(first_index: int, sizes: Sequence[int], *, commit_index: int = 0) -> list[AppendEntries]:
-    """Appends that follow each other; `sizes` are their numbers of small entries."""
+    """A series of appends; `sizes` are their numbers of small entries."""
     found = []
     for size in sizes:
         entries = tuple(Entry(first_index + n, 1, EntryKind.COMMANDS, A_COMMAND) for n in range(size))
@@ -59,7 +59,7 @@ class Turns(trio.abc.Instrument):
 
 
 class Taken:
-    """Remembers what was taken, and in which turn of the loop."""
+    """Records what was taken, and in which turn of the loop."""
 
     def __init__(self) -> None:
         self._turns = Turns()
@@ -81,7 +81,7 @@ class Taken:
 
 
 async def taken_of(messages: Sequence[Message]) -> Taken:
-    """How the transport hands over messages that come in one read."""
+    """Returns a function that hands over the messages of one read, as the transport does."""
     taken = Taken()
     transport = Transport(
         identity=IDENTITY, configuration=Configuration.of([Member("s1"), Member("s2")]), random=Random(1)
@@ -96,7 +96,8 @@ async def taken_of(messages: Sequence[Message]) -> Taken:
 
 
 async def test_what_one_read_brings_is_taken_in_turns_of_few_entries() -> None:
-    """`TURN_ENTRIES_MAX`: a follower that catches up is sent thousands, and others on the loop want their turn."""
+    """A follower that catches up is sent thousands of entries. A turn takes at most `TURN_ENTRIES_MAX`, so other tasks
+    can run."""
     third = TURN_ENTRIES_MAX // 3 + 1
     messages = appends(1, [third] * 7)
 
@@ -116,13 +117,13 @@ async def test_a_few_messages_are_taken_at_once(sizes: list[int]) -> None:
 
 
 async def test_a_follower_that_is_behind_applies_one_slice_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several slices in a row, up to the bound on rounds, would make the long turn that slices should avoid."""
+    """Several slices in a row would make a long turn, which the slices exist to prevent."""
     turns, in_turns = Turns(), []
     with trio.fail_after(20):
         config = RaftConfig(
             apply_commands_max=1,
             apply_bytes_max=10_000,
-            election_timeout_min_ns=60_000_000_000,  # It must not campaign, even on a busy machine.
+            election_timeout_min_ns=60_000_000_000,  # The member must not campaign, even on a busy machine.
             election_timeout_max_ns=120_000_000_000,
         )
         machine = Machine("s1", ["s1", "s2"], config=config)

@@ -1,4 +1,5 @@
-"""A picture that is given up is closed: its machine stops saving old values for it (raft.StateSnapshot)."""
+"""When a build is abandoned, its picture is closed, so that the machine stops saving old values
+(raft.StateSnapshot)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NO_SPACE = RaftError("no space is left for a snapshot")
 
 
 class Building:
-    """A build of three chunks, and how often its picture was closed."""
+    """A build of three chunks. It counts how often its picture was closed."""
 
     def __init__(self) -> None:
         self.disk = Disk()
@@ -63,7 +64,7 @@ def test_a_build_without_room_on_the_disk_closes_its_picture() -> None:
 
 
 def test_a_build_on_a_disk_that_fails_closes_its_picture_and_says_so() -> None:
-    """Each MiB is synced after it is written, and a failure then counts as one of the sync at the end."""
+    """The file is synced after each MiB. A failure of such a sync counts as a failure of the sync at the end."""
     building = Building()
     building.build.advance(building.turn())
     failing = OSError(5, "Input/output error")
@@ -76,7 +77,7 @@ def test_a_build_on_a_disk_that_fails_closes_its_picture_and_says_so() -> None:
 
 
 def test_a_build_whose_file_is_being_finished_is_not_abandoned_any_more() -> None:
-    """Its picture was read to the end, so it has already ended."""
+    """The picture was read to the end, so it has already ended."""
     building = Building()
     building.go_on(3)
     building.build.advance(building.turn())

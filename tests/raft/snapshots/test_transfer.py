@@ -1,4 +1,4 @@
-"""Snapshots on their way between members: what they cost, what survives a fault, and when they are installed."""
+"""Snapshots that are sent between members: what they cost, which faults they survive, and when they are installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LONG_LOG = TINY_CHUNKS | {"retention_bytes_max": 1_000_000}
 
 
 def cut_after(world: World, chunks: int) -> list[InstallSnapshot]:
-    """Let so many chunks through and then drop the others; returns all that were sent, including the dropped ones."""
+    """Let so many chunks through and then drop the others; returns all chunks that were sent, the dropped ones
+    included."""
     seen = count_chunks(world)
     recording = world.carries
     world.carries = lambda *letter: recording(*letter) and len(seen) <= chunks
@@ -31,7 +32,7 @@ def names(member: OneNode) -> list[str]:
 
 
 def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
-    """Like `a_member_behind_the_log`, for a world that keeps a long log: here the leader's log is cut by hand."""
+    """This is `a_member_behind_the_log` for a world that keeps a long log. The test cuts the leader's log by hand."""
     leader = world.elect()
     lagging = world.followers()[0]
     world.cut_off = {lagging.node_id}
@@ -44,14 +45,14 @@ def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
 
 
 def chunks_after(world: World) -> list[InstallSnapshot]:
-    """Let all members catch up; returns the chunks that were sent for it."""
+    """Let all members catch up; returns the chunks that were sent meanwhile."""
     seen = count_chunks(world)
     world.run(lambda: caught_up(world))
     return [message for _, _, message in seen]
 
 
 def break_connection(leader: OneNode, peer: OneNode) -> None:
-    """Tell both nodes that their connection was cut, as the transport does."""
+    """Tell both nodes that their connection was cut, as the transport would."""
     leader.node.peer_unreachable(peer.node_id)
     peer.node.peer_unreachable(leader.node_id)
 
@@ -71,7 +72,7 @@ def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
 
 
 def test_an_answer_that_was_overtaken_causes_no_chunk_to_be_sent_again() -> None:
-    """Otherwise each duplicate of an answer would cause four chunks, each of these another answer, and so on."""
+    """Otherwise each repeated answer would cause four chunks, and each chunk another answer."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     before = cut_after(world, 8)
@@ -89,7 +90,7 @@ def test_a_receiver_that_has_lost_a_part_gets_it_again_after_a_time_out() -> Non
     world = World(**TINY_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     cut_after(world, 8)
-    lagging.crash()  # The leader does not learn that the connection is lost.
+    lagging.crash()  # The leader does not notice that the connection is lost.
 
     after = chunks_after(world)
 
@@ -97,7 +98,7 @@ def test_a_receiver_that_has_lost_a_part_gets_it_again_after_a_time_out() -> Non
 
 
 def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() -> None:
-    """The file is kept for the member that was getting it, and the log still follows on from it."""
+    """The leader keeps the file for the member that was getting it, and the log still has the entries after it."""
     world = World(**LONG_LOG)
     leader, lagging = a_member_in_want(world)
     before = cut_after(world, 8)
@@ -118,7 +119,8 @@ def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() 
 
 
 def test_what_was_kept_for_a_lost_peer_is_dropped_when_it_stays_away() -> None:
-    """It is dropped after twenty election time-outs, however often a connection is tried, so disk use is bounded."""
+    """The leader drops the file after twenty election time-outs, even if connections are tried, so disk use is
+    bounded."""
     world = World(**LONG_LOG)
     leader, lagging = a_member_in_want(world)
     cut_after(world, 8)
@@ -139,7 +141,7 @@ def test_what_was_kept_for_a_lost_peer_is_dropped_when_it_stays_away() -> None:
 
 
 def test_of_older_files_only_the_one_that_is_being_sent_is_kept() -> None:
-    """However many files are built during a slow transfer, disk use is bounded."""
+    """Disk use is bounded, even if many files are built during a slow transfer."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshotProgress)
@@ -157,7 +159,7 @@ def test_of_older_files_only_the_one_that_is_being_sent_is_kept() -> None:
 
 
 def test_chunks_keep_to_their_rate() -> None:
-    """At `snapshot_bytes_per_second` of 1,000, 1,000 bytes take a second, whatever the windows would allow."""
+    """At `snapshot_bytes_per_second` of 1,000, 1,000 bytes take a second, even if the windows allow more."""
     world = World(**TINY_CHUNKS | {"snapshot_bytes_per_second": 1_000, "snapshot_log_bytes": 2_000})
     leader = world.elect()
     lagging = world.followers()[0]
@@ -176,7 +178,7 @@ def test_chunks_keep_to_their_rate() -> None:
 
 
 def test_a_transfer_that_its_rate_holds_back_is_not_taken_for_a_silent_one() -> None:
-    """A chunk takes 2 s, but nothing is sent again, and nothing is given up."""
+    """A chunk takes 2 s, and still the leader neither sends a chunk again nor gives up."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     leader.node._snapshots._sender._rate._bytes_per_second = 20
@@ -197,7 +199,7 @@ def chunks_after_long(world: World) -> list[InstallSnapshot]:
 
 
 def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
-    """The lagging member has the whole snapshot, durable, and has read its first slices."""
+    """A lagging member with the whole snapshot on its disk, which has read the first slices of the file."""
     leader, lagging = a_member_behind_the_log(world)
     world.run(lambda: lagging.node._snapshots._installer.snapshot_index is not None)
     world.run_for(30)
@@ -207,7 +209,8 @@ def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
 
 
 def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
-    """During a second or two of slices it does not campaign, answers heartbeats, and keeps its old state to the end."""
+    """The install takes a second or two of slices. Meanwhile the member does not campaign, answers heartbeats, and
+    keeps its old state."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
     items, term = list(lagging.machine.items), leader.node.core.term
@@ -230,7 +233,7 @@ def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
 
 
 def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
-    """The leader must neither begin anew nor give up, however long the install takes."""
+    """The leader must neither begin the transfer again nor give up, even if the install takes long."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     lagging.node._snapshots._installer._rate._bytes_per_second = 30
@@ -245,7 +248,7 @@ def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
 
 
 def test_a_crash_amid_the_installing_loses_nothing() -> None:
-    """The file is durable under its name, so the member's next start begins from it."""
+    """The file is durable under its final name, so the member starts from it after the crash."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
     index = lagging.snapshots.latest().header.index
@@ -258,7 +261,7 @@ def test_a_crash_amid_the_installing_loses_nothing() -> None:
 
 
 def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_again() -> None:
-    """Otherwise it would fail each time, and nobody would know why this member stays behind."""
+    """If the member asked again, the transfer would fail each time, and no operator would learn why it stays behind."""
     world = World(**TINY_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     submit = lagging.disk.submit
@@ -275,7 +278,7 @@ def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_
 
 
 def test_a_crash_amid_a_transfer_loses_nothing() -> None:
-    """The member's old state is unchanged, and it gets the snapshot from the beginning."""
+    """The member keeps its old state, and gets the snapshot from the beginning."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     cut_after(world, 8)
@@ -291,7 +294,7 @@ def test_a_crash_amid_a_transfer_loses_nothing() -> None:
 
 
 def test_a_snapshot_that_the_log_overtakes_while_it_is_installed_is_given_up() -> None:
-    """The applied state is newer by then, so the part of the snapshot that was read is dropped."""
+    """The applied state is newer by then, so the member drops the part of the snapshot that it has read."""
     world = World(**SMALL_CHUNKS)
     leader = world.elect()
     follower = world.followers()[0]

@@ -1,4 +1,4 @@
-"""Cores that exchange messages without delay and have no clocks: for tests of several members together."""
+"""Cores that exchange messages without delay and have no clocks, for tests of several members."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def configuration(
 
 
 def describe(found: Configuration) -> tuple[str, str, str]:
-    """Voters, outgoing voters and learners."""
+    """The voters, the outgoing voters and the learners of a configuration."""
     return " ".join(found.voter_ids), " ".join(found.outgoing_ids), " ".join(found.learner_ids)
 
 
@@ -48,7 +48,8 @@ def removing(*node_ids: str) -> MembershipChange:
 
 
 class Group:
-    """`voters` know each other; `others` know the voters, but no one knows them yet. `silent` ones are cut off."""
+    """A group of cores. `voters` know each other. `others` know the voters, which do not know them yet. `silent` ones
+    are cut off."""
 
     def __init__(self, voters: Sequence[str], others: Sequence[str] = ()) -> None:
         base = configuration(voters)
@@ -68,7 +69,7 @@ class Group:
         return max(leading, key=lambda bench: bench.core.term)
 
     def elect(self, node_id: str) -> None:
-        """Make this member the leader: no member hears a leader any more, and this one campaigns first."""
+        """Make this member the leader: no member hears a leader any more, and this member campaigns first."""
         for bench in self.benches.values():
             if bench.core.leader_id is not None and bench.core.role is not Role.LEADER:
                 bench.advance(CONFIG.election_timeout_min_ns)
@@ -81,7 +82,7 @@ class Group:
         self.leader.flush()
 
     def run(self) -> None:
-        """Run until nothing is open: every disk syncs, and every message arrives except those of silent members."""
+        """Run until no work is left. Every disk syncs, and every message arrives except those of silent members."""
         is_moving = True
         while is_moving:
             is_moving = False

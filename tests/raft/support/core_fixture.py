@@ -1,4 +1,5 @@
-"""A core on a test bench, which collects its effects and plays its disk; and builders of messages."""
+"""A bench that runs one core, collects its effects, and simulates its disk. The module also has builders of
+messages."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def payload(word: str, leader_time: int = 0) -> bytes:
 
 
 def entries_of(terms: Sequence[int], *, after: int = 0, leader_time: int = 0) -> tuple[Entry, ...]:
-    """Entries after index `after`, one for each term; equal index and term give an equal entry."""
+    """The entries after index `after`, one for each term. Equal indexes and terms give equal entries."""
     return tuple(
         Entry(after + n, term, EntryKind.COMMANDS, payload(f"{after + n} of {term}", leader_time))
         for n, term in enumerate(terms, start=1)
@@ -52,7 +53,7 @@ def configuration_of(*node_ids: str) -> Configuration:
 
 
 class Bench:
-    """A core with a bench that answers for its disk (`persist()`) and for its state machine (`apply_at_once`)."""
+    """A core, with a bench that simulates its disk (`persist()`) and its state machine (`apply_at_once`)."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Bench:
         self.flush()
 
     def advance(self, duration_ns: int) -> None:
-        """Let time pass, in one tick."""
+        """Let time pass in a single tick."""
         self.now += duration_ns
         self.core.tick(self.now)
         self.flush()
@@ -129,14 +130,14 @@ class Bench:
         self.step(peer_id, ReadIndexRequest(term=self.core.term, number=number))
 
     def persist(self, sequence: int | None = None) -> None:
-        """The disk has synced everything up to `sequence`, or all that was written."""
+        """Let the disk sync everything up to `sequence`, or all that was written."""
         sequence = self.issued_sequence if sequence is None else sequence
         self.log.synced(sequence)
         self.core.persisted(sequence)
         self.flush()
 
     def apply(self) -> None:
-        """The state machine takes what waits for it."""
+        """Let the state machine apply the entries that wait for it."""
         while self.waiting_to_apply:
             self.applied += self.waiting_to_apply
             last_index, self.waiting_to_apply = self.waiting_to_apply[-1].index, []
@@ -187,7 +188,7 @@ class Bench:
 
     @property
     def log_sequence_durable(self) -> int:
-        """The last write that the disk has confirmed."""
+        """The number of the last write that the disk has confirmed."""
         return self.log.synced_sequence
 
     @property
@@ -196,12 +197,12 @@ class Bench:
 
 
 def a_follower(node_id: str = "s1", *, term: int = 1, **settings: Any) -> Bench:
-    """A member that has just started, with what its disk holds."""
+    """A member that has just started, with the given data on its disk."""
     return Bench(node_id, term=term, **settings)
 
 
 def a_candidate(*, term: int, peers: Sequence[str] = ("s2", "s3"), **settings: Any) -> Bench:
-    """A member that asks for votes in `term`; its own vote is not durable yet."""
+    """A member that asks for votes in `term`; its vote for itself is not durable yet."""
     bench = Bench(peers=peers, term=term - 1, **settings)
     bench.time_out()
     for peer_id in peers:
@@ -213,7 +214,8 @@ def a_candidate(*, term: int, peers: Sequence[str] = ("s2", "s3"), **settings: A
 def a_leader(
     *, term: int = 1, peers: Sequence[str] = ("s2", "s3"), own_copy_durable: bool = True, **settings: Any
 ) -> Bench:
-    """The leader of `term`, elected by all; its no_op is the last entry. Its sent messages are cleared."""
+    """The leader of `term`, which all members elected. Its no_op is the last entry, and its sent messages are
+    cleared."""
     bench = a_candidate(term=term, peers=peers, **settings)
     bench.persist()
     for peer_id in peers:
@@ -226,7 +228,7 @@ def a_leader(
 
 
 def a_leader_with_commits(*, term: int = 1, commands: int = 0, **settings: Any) -> Bench:
-    """A leader whose no_op, and `commands` commands, are committed, applied and known to all."""
+    """A leader whose no_op and `commands` commands are committed and applied, as all members know."""
     bench = a_leader(term=term, **settings)
     for n in range(commands):
         bench.propose(f"command {n}")
@@ -237,7 +239,7 @@ def a_leader_with_commits(*, term: int = 1, commands: int = 0, **settings: Any) 
 
 
 def everyone_accepts(bench: Bench) -> None:
-    """Every peer confirms that it has made durable and applied all that the leader has."""
+    """Let every peer confirm that it has made durable and applied all entries of the leader."""
     last_index = bench.core.last_index
     for _ in range(2):
         for peer in bench.core.peers_status():
@@ -251,7 +253,7 @@ def accepted(term: int, match_index: int, *, last_applied: int = 0, read_counter
 def rejected(
     term: int, rejected_index: int, hint: tuple[int, int] = (0, 0), *, read_counter: int = 0
 ) -> AppendRejected:
-    """`hint` is (index, term)."""
+    """A rejection; `hint` is (index, term)."""
     return AppendRejected(
         term=term,
         rejected_index=rejected_index,
@@ -271,7 +273,7 @@ def append(
     low_watermark: int = 0,
     read_counter: int = 0,
 ) -> AppendEntries:
-    """`prev` is (index, term); one entry for each of `terms` follows it."""
+    """An append after `prev`, which is (index, term), with one entry for each of `terms`."""
     return AppendEntries(
         term=term,
         prev_index=prev[0],
@@ -290,12 +292,12 @@ def heartbeat(
 
 
 def vote_request(term: int, last: tuple[int, int] = (0, 0), *, transfer: bool = False) -> VoteRequest:
-    """`last` is (index, term)."""
+    """A request for a vote; `last` is (index, term)."""
     return VoteRequest(term=term, last_index=last[0], last_term=last[1], transfer=transfer)
 
 
 def pre_vote_request(term: int, last: tuple[int, int] = (0, 0), *, transfer: bool = False) -> PreVoteRequest:
-    """A request of a member in `term` that wants to be a candidate in the next term."""
+    """A request of a member in `term` that wants to campaign in the next term."""
     return PreVoteRequest(term=term, next_term=term + 1, last_index=last[0], last_term=last[1], transfer=transfer)
 
 

@@ -1,4 +1,4 @@
-"""Leaves this process without a file descriptor, for tests of what it does then."""
+"""Uses up the file descriptors of this process, for tests that need such a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def no_descriptor_left() -> Iterator[int]:
-    """In this block the process cannot open anything; yields the limit then in force."""
+    """In this block the process cannot open a file; yields the limit that is in force."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY)]

@@ -1,4 +1,4 @@
-"""Members in one trio run: real sockets, and stores in memory with completions from another thread."""
+"""Members in one trio run, with real sockets. Their stores are in memory, and complete in another thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLUSTER_ID = b"cluster-of-tests"
 
 
 class ThreadDisk(Disk):
-    """Completes everything from a thread of its own, as a real disk does. `error` makes every sync fail."""
+    """Completes every operation from a thread of its own, as a real disk does. `error` makes every sync fail."""
 
     def __init__(self, completions: CompletionQueue) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Recorder:
 class Machine:
     """One member with its driver.
 
-    `addresses`: the voters' addresses in its first configuration, if they have any.
+    `addresses` are those of the voters in the machine's first configuration, if they have any.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Machine:
 
 
 async def a_listener() -> tuple[trio.SocketListener, str]:
-    """A listener on a free loopback port, and its address."""
+    """Open a listener on a free loopback port; returns the listener and its address."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     return listener, f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
@@ -141,7 +141,7 @@ async def a_listener() -> tuple[trio.SocketListener, str]:
 def a_cluster(
     count: int = 3, *, cluster_ids: Mapping[str, bytes] | None = None
 ) -> AbstractAsyncContextManager[list[Machine]]:
-    """`count` members, s1 and so on, that run until the block ends. `cluster_ids`: the wrong ids of some members."""
+    """Run `count` members, s1 and so on, until the block ends. `cluster_ids`: the wrong ids of some members."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Machine]]:
@@ -162,7 +162,7 @@ def a_cluster(
 
 
 def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
-    """A hello frame, with which a peer calls a member or answers its call."""
+    """A frame with the hello by which a peer calls a member or answers its call."""
     known: dict[str, object] = {
         "cluster_id": CLUSTER_ID,
         "group_id": 0,
@@ -174,7 +174,7 @@ def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Give the loop turns until `condition`; the caller's time-out ends it otherwise."""
+    """Give the loop turns until `condition` is true; else the caller's time-out ends the wait."""
     while not condition():  # noqa: ASYNC110  # The state of several members: no single event says it.
         await trio.sleep(0.002)
 

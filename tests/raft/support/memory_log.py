@@ -1,4 +1,4 @@
-"""A small but real `LogStore` in memory: it knows the appended entries, and those that a crash would leave."""
+"""A small `LogStore` in memory. It knows the entries that were appended, and those that would survive a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raft.types import Entry, EntryKind, HardState, LogPosition
 
 
 class MemoryLog:
-    """Entries after `base`; a sync takes effect when the test says so."""
+    """A log of the entries after `base`. A sync takes effect when the test says so."""
 
     def __init__(self, base: LogPosition, entries: Sequence[Entry] = (), hard_state: HardState | None = None) -> None:
         self.base, self.entries = base, list(entries)
@@ -78,7 +78,7 @@ class MemoryLog:
         self._durable = (self._dropped(index, base, entries), entries, hard_state)
 
     def synced(self, sequence: int) -> None:
-        """From now on everything up to this write survives a crash."""
+        """Everything up to this write now survives a crash."""
         self.synced_sequence = max(self.synced_sequence, sequence)
         while self._unsynced and self._unsynced[0].sequence <= sequence:
             base, entries, hard_state = self._durable
@@ -86,7 +86,7 @@ class MemoryLog:
             self._durable = (base, entries, hard_state)
 
     def after_crash(self) -> MemoryLog:
-        """The log that the next life finds."""
+        """The log that the member finds after a crash."""
         base, entries, hard_state = self._durable
         return MemoryLog(base, entries, hard_state)
 
@@ -102,7 +102,7 @@ class MemoryLog:
     def _carry_out(
         write: LogWrite, base: LogPosition, entries: list[Entry], hard_state: HardState
     ) -> tuple[LogPosition, HardState]:
-        """The order of `LogWrite`: hard state; reset or replacement; entries.
+        """Carry out a `LogWrite` in this order: hard state; reset or replacement; entries.
 
         See docs/reference/specification.md#33-term-and-vote-come-first.
         """

@@ -1,4 +1,5 @@
-"""Small real implementations of the engine's ports, in memory. A `Disk` holds completions until a test lets them go."""
+"""Small implementations of the engine's ports in memory. A `Disk` keeps completions back until a test completes
+them."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from raft import (
 
 
 class Disk:
-    """What was submitted and is not done yet, in order."""
+    """The operations that were submitted and are not complete, in order."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[str, Callable[[BaseException | None], None]]] = []
-        self.names: list[str] = []  # The names of all operations ever submitted.
+        self.names: list[str] = []  # The names of all operations that were submitted until now.
 
     def submit(self, name: str, done: Callable[[BaseException | None], None]) -> None:
         self.waiting.append((name, done))
@@ -62,7 +63,7 @@ class MemoryLog:
         self.commit_hints: list[int] = []
         self.is_disk_full = False
         self.lacks_descriptors = ""
-        self.has_room = False  # The result of the next search for room.
+        self.has_room = False  # The next search for room returns this.
         self.searches = 0
 
     @property
@@ -270,7 +271,7 @@ class MemoryPins:
 
 
 class ListMachine:
-    """A state machine that is the list of all commands; the result of a command is its place."""
+    """A state machine that is the list of all commands; the result of a command is its position."""
 
     CHUNK_ITEMS = 2
 

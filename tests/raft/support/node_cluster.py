@@ -1,4 +1,4 @@
-"""Nodes in one thread: a test decides when the clock moves, what the network carries and when a disk is done."""
+"""Nodes in one thread. A test decides when clocks move, which messages arrive, and when a disk operation completes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def incarnation_of(node_id: str) -> bytes:
 
 
 class OneNode:
-    """One node with its disk; `effects` are taken by `flush`."""
+    """One node with its disk; `flush` takes the node's `effects`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OneNode:
         self.machine_type = machine_type
         self.levels = LevelRange()
         self.disk = Disk()
-        self.disk_hangs = False  # If true, `settle` finishes no disk operation.
+        self.disk_hangs = False  # If this is true, `settle` completes no disk operation.
         self.log = MemoryLog(self.disk)
         self.configuration = Configuration.of([Member(voter) for voter in voters])
         self.snapshots = MemorySnapshots(self.disk, self.configuration, ListMachine().header())
@@ -86,7 +86,7 @@ class OneNode:
         )
 
     def crash(self) -> None:
-        """Lose what was not synced, and start again."""
+        """Lose what was not synced, and start the node again."""
         self.disk = Disk()
         self.log = self.log.after_a_crash(self.disk)
         newest = self.snapshots.latest().header
@@ -107,7 +107,7 @@ class OneNode:
         return effects
 
     def settle(self) -> None:
-        """Let the disk finish and carry out what follows, until nothing is left to do at this moment."""
+        """Complete the disk's operations and carry out their effects, until nothing is left to do at this moment."""
         self.flush()
         while self.node.failure is None and (self._can_finish or self.node.next_deadline <= self.now):
             if self._can_finish:
@@ -157,7 +157,8 @@ def a_single_leader(**config: Any) -> OneNode:
 
 
 class World:
-    """Members and a network that delivers every message at once, through the real codec, unless `carries` says no."""
+    """Members, and a network that delivers every message immediately through the real codec, unless `carries` returns
+    False."""
 
     machine_type: type[ListMachine] = ListMachine
 
@@ -173,7 +174,7 @@ class World:
         return self.members[node_id]
 
     def exchange(self) -> None:
-        """Carry messages and finish disk work until nothing is left to do at this moment."""
+        """Deliver messages and complete disk operations until nothing is left to do at this moment."""
         busy = True
         while busy:
             for member in self.members.values():
@@ -193,7 +194,7 @@ class World:
         self.members[receiver].node.receive(sender, decoded)
 
     def run(self, until: Callable[[], bool], milliseconds: int = 20_000) -> None:
-        """Let time pass in steps of 10 ms until `until`; fails after `milliseconds` of virtual time."""
+        """Let time pass in steps of 10 ms until `until` is true; fails after `milliseconds` of virtual time."""
         deadline = self.now + milliseconds * MS
         self.exchange()
         while not until():
