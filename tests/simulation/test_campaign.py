@@ -1,4 +1,4 @@
-"""Campaigns of many seeds, the command, and failures that one process can send to another."""
+"""Campaigns of many seeds, the command that runs them, and failures that one process sends to another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLANS = Path(__file__).parent / "regressions"
 
 
 def test_a_violation_travels_between_processes() -> None:
-    """An error whose fields are its arguments unpickles."""
+    """An error can be unpickled if its fields are its arguments."""
     violation = Violation("election safety", "term 3 has two leaders")
 
     copy = pickle.loads(pickle.dumps(violation))
@@ -40,7 +40,7 @@ def test_a_violation_travels_between_processes() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
-    """Seeds are independent, so it makes no difference in which process they run."""
+    """Seeds are independent, so the process in which a seed runs makes no difference."""
     *_, totals = run_campaign(1, 4, jobs=2)
     alone = [run_seed(seed) for seed in range(1, 5)]
 
@@ -62,7 +62,7 @@ def test_a_campaign_that_ends_early_leaves_no_process_behind() -> None:
 
 
 def test_a_campaign_that_is_stopped_tells_what_it_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGTERM is like Ctrl-C."""
+    """SIGTERM has the same effect as Ctrl-C."""
 
     def stopped_after_one(*_: object, **__: object) -> Iterator[Totals]:
         totals = Totals()
@@ -106,7 +106,7 @@ def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
 
 
 def test_one_seed_is_replayed_with_one_line_per_event() -> None:
-    """`hwm-harness simulate --seed N --trace`."""
+    """The command is `hwm-harness simulate --seed N --trace`."""
     done = CliRunner().invoke(simulate, ["--seed", "3", "--trace"])
 
     assert done.exit_code == 0
@@ -118,7 +118,7 @@ def test_one_seed_is_replayed_with_one_line_per_event() -> None:
 
 
 def test_a_failure_ends_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that does not follow from its seed could not be replayed."""
+    """Only a run that follows from its seed can be replayed."""
     messages_do_not_wait_for_the_sync(monkeypatch)
 
     done = CliRunner().invoke(simulate, ["--seed", "4"])
@@ -130,7 +130,7 @@ def test_a_failure_ends_with_the_command_that_replays_it(monkeypatch: pytest.Mon
 
 
 def test_json_is_all_that_is_on_stdout() -> None:
-    """Data to stdout, words to stderr."""
+    """Data goes to stdout, messages to stderr."""
     done = CliRunner().invoke(simulate, ["--seed", "3", "--json"])
 
     assert json.loads(done.stdout)["failures"] == []
@@ -145,18 +145,18 @@ def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
 
 
 def hit(*, seeds: int, but: str | None = None) -> Totals:
-    """The totals of a campaign of so many seeds that has hit all wanted marks, or all except one."""
+    """The totals of a campaign of so many seeds, which has hit all wanted marks or all except one."""
     return Totals(seeds=seeds, covered=Counter({mark: seeds for mark in WANTED if mark != but}))
 
 
 def test_every_kind_of_fault_is_wanted_of_a_long_run() -> None:
-    """A new kind must be wanted, too."""
+    """A new kind of fault must be in the list of wanted marks, too."""
     assert set(KINDS) <= set(WANTED)
     assert {FIGURE_8, "truncated", "stepped_down"} <= set(WANTED)
 
 
 def test_a_long_campaign_that_never_hit_any_one_of_the_wanted_marks_has_not_reached_it() -> None:
-    """A run in which something never happened proves nothing about it."""
+    """If something never happened in a run, the run proves nothing about it."""
     for mark in WANTED:
         assert hit(seeds=CAMPAIGN_SEEDS_MIN, but=mark).not_reached() == [mark]
         assert hit(seeds=CAMPAIGN_SEEDS_MIN - 1, but=mark).not_reached() == []
@@ -184,7 +184,7 @@ def test_a_long_campaign_that_never_hit_a_wanted_mark_fails_and_says_which(
 
 
 def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
-    """A rare mark is only shown; a mark that is never hit fails the campaign."""
+    """A rare mark is only reported; a mark that is never hit makes the campaign fail."""
     assert is_too_rare("truncated", 49, 1_000)
     assert not is_too_rare("truncated", 50, 1_000)
     assert not is_too_rare("nobody wants this", 0, 1_000)
@@ -192,7 +192,7 @@ def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
 
 @pytest.mark.parametrize(("terms_at_3", "is_figure_8"), [((2, 2, 4), True), ((2, 4, 4), False)])
 def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_figure_8: bool) -> None:
-    """Raft §5.4.2: the mark is for an entry of an old term that is cut while it is on a majority."""
+    """Raft §5.4.2: the mark means that an entry of an old term was cut while it was on a majority."""
     logs = [SimpleNamespace(durable=SimpleNamespace(term_at={3: term}.get)) for term in terms_at_3]
     members = {f"n{number}": SimpleNamespace(node_id=f"n{number}", logs=copy) for number, copy in enumerate(logs)}
     covered: set[str] = set()
@@ -206,7 +206,7 @@ def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_
 
 
 def test_a_bad_plan_file_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
-    """Bad input ends so everywhere in the harness."""
+    """Every command of the harness handles bad input like this."""
     path = tmp_path / "bad.toml"
     path.write_text("seed = 1\nuntil_ns = 'soon'", encoding="utf-8")
 

@@ -1,6 +1,6 @@
-"""Rules that never caught anything prove nothing: they find a handful of mutants within seconds.
+"""The simulator must find a handful of mutants within seconds, because rules that never find a bug prove nothing.
 
-`hwm-harness mutants` hunts all of them, for as long as it takes.
+`hwm-harness mutants` runs all mutants, which takes much longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUICK = {
 
 @pytest.mark.timeout(150)
 def test_the_simulator_finds_what_was_broken_on_purpose(tmp_path: Path) -> None:
-    """The hunt also checks that the same seeds pass on the unchanged code."""
+    """`hwm-harness mutants` also checks that the same seeds pass on the unchanged code."""
     wanted = [mutant for mutant in load_catalogue() if mutant.name in QUICK]
     hunt = Hunt(wanted, Copies(tmp_path), Workers(), first_seed=1, seeds_max=SEEDS_MAX, jobs=2)
 

@@ -15,17 +15,17 @@ from harness.sim.simulation import SeedResult, run_seed
 from raft import RaftCore, Ready
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = (3, 5, 24)  # Some with a service and clients, some with programs that call the node.
+SEEDS = (3, 5, 24)  # Some of these seeds have a service and clients, and some have programs that call the node.
 
 
 @cache
 def first_run(seed: int) -> SeedResult:
-    """The run with which all tests of this file compare; it is made only once, because it takes a second."""
+    """The run with which all tests of this file compare theirs. It takes a second, so it is made only once."""
     return run_seed(seed)
 
 
 def test_a_seed_run_twice_gives_the_same_trace() -> None:
-    """Time, place, kind and content of every event are in the hash."""
+    """The hash covers the time, place, kind and content of every event."""
     for seed in SEEDS:
         first, second = first_run(seed), run_seed(seed)
 
@@ -40,7 +40,7 @@ def test_another_seed_gives_another_trace() -> None:
 
 @pytest.mark.timeout(60)
 def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
-    """PYTHONHASHSEED changes the order of sets of strings, so no decision may depend on such an order."""
+    """PYTHONHASHSEED changes the order of a set of strings, so no decision may depend on such an order."""
     program = (
         "import sys; from harness.sim.simulation import run_seed\n"
         "print(*(run_seed(int(seed)).trace_hash for seed in sys.argv[1:]))"
@@ -56,12 +56,13 @@ def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
 
 
 def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a set's order could decide it, and nobody would notice, because each link has its own delays."""
+    """If the order of a set decided it, nobody would notice without the trace, because each link has its own delays."""
     expected, take_ready = first_run(SEEDS[0]).trace_hash, RaftCore.take_ready
 
     def take_in_another_order(core: RaftCore) -> Ready:
         ready = take_ready(core)
-        ready.send.sort(key=lambda sent: sent[0], reverse=True)  # Stable: a peer's messages keep their order.
+        # The sort is stable, so a peer's messages keep their order.
+        ready.send.sort(key=lambda sent: sent[0], reverse=True)
         return ready
 
     monkeypatch.setattr(RaftCore, "take_ready", take_in_another_order)
@@ -70,7 +71,8 @@ def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytes
 
 
 def test_streams_are_named_by_seed_and_purpose() -> None:
-    """SHA-256 of the name: the first number of one stream is written down here for ever."""
+    """A stream's seed is the SHA-256 of its name. The first number of one stream is written here and must never
+    change."""
     assert stream(7, "net/n1>n2").getrandbits(32) == stream(7, "net/n1>n2").getrandbits(32)
     assert stream(7, "net/n1>n2").getrandbits(32) != stream(7, "net/n2>n1").getrandbits(32)
     assert stream(7, "plan").getrandbits(64) != stream(8, "plan").getrandbits(64)

@@ -1,4 +1,4 @@
-"""The diagram of a run: one complete page that shows what happened."""
+"""The diagram of a run is one complete page that shows what happened."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from harness.sim.simulation import Simulation
 from tests.simulation.support.deliberate_bugs import votes_go_to_logs_that_are_behind
 
 SVG = "{http://www.w3.org/2000/svg}"
-WHOLE_RUN = 20_000  # So many events; which ones are the last depends on the code's timing.
+WHOLE_RUN = 20_000  # The diagram shows so many events; which are the last ones depends on the timing of the code.
 A_KILL = Path(__file__).parent / "regressions" / "a-vote-for-a-log-that-is-behind.toml"
 
 
 class Tags(HTMLParser):
-    """All tags, which must be closed in order."""
+    """Parses all tags, which must be closed in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Tags(HTMLParser):
 
 
 def drawn(path: Path) -> ElementTree.Element:
-    """The SVG of a page, after a look at the page."""
+    """The SVG of a page; the page itself is checked first."""
     page = path.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(page)
@@ -60,7 +60,7 @@ def titles(parent: ElementTree.Element) -> list[str]:
 
 
 def a_plan_that_shows_it(path: Path) -> Path:
-    """A plan with several kills, and the first seed from 8 on with which one of them leads to a bad leader."""
+    """A plan with several kills. Its seed is the first from 8 on with which one of the kills leads to a bad leader."""
     kill = read_plan(A_KILL).faults[0]
     kills = tuple(replace(kill, at_ns=at_ms * MILLISECOND_NS) for at_ms in range(150, 1_300, 150))
     plan = replace(read_plan(A_KILL), until_ns=1_500 * MILLISECOND_NS, faults=kills)
@@ -72,7 +72,8 @@ def a_plan_that_shows_it(path: Path) -> Path:
 
 @pytest.mark.timeout(120)
 def test_a_violation_is_drawn_in_red_with_what_led_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Members, messages that came and that were lost, a member that is down, and the end."""
+    """The drawing shows members, messages that arrived or were lost, a member that is down, and the violation at the
+    end."""
     votes_go_to_logs_that_are_behind(monkeypatch)
     plan, path = a_plan_that_shows_it(tmp_path / "plan.toml"), tmp_path / "run.html"
 
@@ -106,7 +107,7 @@ def test_as_many_events_are_drawn_as_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_run_that_is_recorded_is_the_same_run() -> None:
-    """By the trace hash, recording changes nothing, with clients and without."""
+    """Recording does not change the trace hash, with or without clients."""
     with_clients = next(plan for plan in map(draw_plan, range(1, 40)) if plan.load.with_service)
     for plan in (read_plan(A_KILL), with_clients):
         recorded = RecordedSimulation(plan, last=10)

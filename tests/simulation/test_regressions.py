@@ -1,7 +1,7 @@
-"""Bugs that the simulator once found: the seed that showed each, and the smallest scenario that shows it directly.
+"""Bugs that the simulator found. Each has the seed that showed it, and a small scenario that shows it directly.
 
-A seed stands for one run only as long as the plan's draws and the production code make the same choices, so the
-direct scenario is the test that lasts; the seeds stay because they failed once.
+A seed gives the same run only as long as the plan's draws and the production code make the same choices. The direct
+scenario is therefore the test that lasts; the seeds stay because they failed once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_small_plan_that_failed_once_passes(path: Path) -> None:
-    """A plan file states every step, so it stays the same run when the draws of seeds change."""
+    """A plan file lists every step, so its run stays the same when the draws of seeds change."""
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# Showed once "), "the first line is a comment that says what it showed"
 
@@ -47,12 +47,12 @@ def test_there_are_small_plans() -> None:
 
 @pytest.mark.parametrize("seed", sorted(SEEDS))
 def test_a_seed_that_failed_once_passes(seed: int) -> None:
-    """The kept seeds of bugs found by simulation."""
+    """These are the seeds that found bugs."""
     assert run_seed(seed).violation is None, SEEDS[seed]
 
 
 def a_leader_that_compacted_all(*, commands: int) -> Bench:
-    """It has committed its no_op and the commands with s2, and compacted them; s3 has not answered yet."""
+    """A leader that has committed its no_op and the commands with s2, and compacted them. s3 has not answered yet."""
     leader = a_leader(term=1)
     for number in range(commands):
         leader.propose(f"command {number}")
@@ -65,17 +65,18 @@ def a_leader_that_compacted_all(*, commands: int) -> Bench:
 
 
 def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compacted() -> None:
-    """Raft §7. A seed found that next_index 1 seemed valid, because the position before the log has a term: 0."""
+    """Raft §7. A seed found this: next_index 1 seemed valid, because the position before the log has a term, 0."""
     leader = a_leader_that_compacted_all(commands=1)
 
-    leader.core.peer_unreachable("s3")  # s3 has confirmed nothing, so next_index is 1 again.
+    leader.core.peer_unreachable("s3")  # s3 has confirmed no entry, so next_index is 1 again.
     leader.heartbeat()
 
     assert "s3" in leader.snapshot_wanted
 
 
 def test_the_mark_is_not_told_again_and_again_where_the_log_is_compacted() -> None:
-    """Found by a seed: a heartbeat that proves nothing does not raise the peer's mark, so it is not repeated."""
+    """A seed found this: a heartbeat that proves nothing cannot raise the peer's mark, so the leader does not repeat
+    it."""
     leader = a_leader_that_compacted_all(commands=3)
     leader.core.peer_unreachable("s3")
     leader.heartbeat()

@@ -1,4 +1,4 @@
-"""Whole runs: a seed of each profile, fixed seeds until all marks are reached, and a few fresh ones."""
+"""Whole runs: a seed of each profile, fixed seeds until all marks are reached, and a few new seeds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ MARKS = {
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("profile", [profile.name for profile in PROFILES])
 def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> None:
-    """A plan that fails without a bug would seem to find every bug; one that commits nothing would find none."""
+    """If the plan failed without a bug, it would seem to find every bug. If it committed nothing, it would find
+    none."""
     result = result_of(profile)
 
     assert result.violation is None
@@ -48,7 +49,7 @@ def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> No
 
 @pytest.mark.timeout(400)
 def test_fixed_seeds_hold_every_rule_and_reach_what_they_should() -> None:
-    """Every rule of `harness.sim` after every event, and a history that is linearizable."""
+    """The run checks every rule of `harness.sim` after every event, and that the history is linearizable."""
     missing = MARKS.difference(*(result_of(profile.name).covered for profile in PROFILES))
 
     run_until(missing, map(draw_plan, (*RARE_SEEDS, *FIXED_SEEDS)))
@@ -63,7 +64,7 @@ def test_all_fixed_seeds_hold_every_rule() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_many_fresh_seeds_hold_every_rule() -> None:
-    """The message names the seed that failed."""
+    """The error message names the seed that failed."""
     first_seed = int.from_bytes(os.urandom(5), "big")
 
     run_all(map(draw_plan, range(first_seed, first_seed + FRESH_SEEDS_OF_THE_SLOW)))
@@ -71,13 +72,13 @@ def test_many_fresh_seeds_hold_every_rule() -> None:
 
 @cache
 def result_of(profile: str) -> SeedResult:
-    """The first seed of the profile."""
+    """Run the first seed of the profile."""
     return Simulation(first_in(profile)).run()
 
 
 @pytest.mark.timeout(120)
 def test_fresh_seeds_hold_every_rule() -> None:
-    """Each run of the suite tries new seeds. The message names the seed that failed."""
+    """Each run of the suite tries new seeds. The error message names the seed that failed."""
     first_seed = int.from_bytes(os.urandom(5), "big")
 
     for seed in range(first_seed, first_seed + FRESH_SEEDS):

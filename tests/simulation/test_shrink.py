@@ -1,4 +1,4 @@
-"""A failing plan is made small, and still fails in the same way."""
+"""A failing plan becomes small, and still fails in the same way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY = "a term is durable before it is told"
 
 
 def ended(plan: Plan, violation: Violation | None) -> SeedResult:
-    """The result of a run that was not carried out."""
+    """The result of a run that did not take place."""
     return SeedResult(
         seed=plan.seed,
         events=10 * len(plan.faults),
@@ -38,7 +38,7 @@ def ended(plan: Plan, violation: Violation | None) -> SeedResult:
 
 
 def two_pauses_of(plan: Plan) -> SeedResult:
-    """Simulates one bug for a plan with two pauses, and another bug for any other two faults."""
+    """Reports one bug for a plan with two pauses, and another bug for any other two faults."""
     pauses = [fault for fault in plan.faults if fault.kind == "pause"]
     if len(pauses) >= 2 and len(plan.members) >= 2:
         return ended(plan, Violation("two pauses", f"{len(plan.faults)} faults"))
@@ -46,7 +46,7 @@ def two_pauses_of(plan: Plan) -> SeedResult:
 
 
 def test_delta_debugging_keeps_only_the_faults_that_are_needed_together() -> None:
-    """ddmin keeps the two needed faults and removes all others; another failure is not taken for this one."""
+    """ddmin keeps the two faults that are needed and removes all others. Another failure does not count as this one."""
     plan = frequent_elections(draw_plan(1))
 
     shrunk = Shrinker(plan, play=two_pauses_of, tell=lambda _: None).run()
@@ -60,7 +60,7 @@ def test_delta_debugging_keeps_only_the_faults_that_are_needed_together() -> Non
 
 
 def test_a_search_ends_after_as_many_runs_as_it_may_take() -> None:
-    """The best plan up to then is the result."""
+    """The result is the best plan that was found until then."""
     runs = []
 
     def counted(plan: Plan) -> SeedResult:
@@ -81,7 +81,7 @@ def test_what_does_not_fail_is_not_shrunk() -> None:
 
 
 def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
-    """An exception's text often contains numbers, but its place identifies the bug."""
+    """The text of an exception often contains numbers, but the place where it was raised identifies the bug."""
     rule = "no exception leaves a node"
     first = Violation(rule, "KeyError: 5 at log.py:17 term_at < core.py:9 step")
     again = Violation(rule, "KeyError: 7 at 8 at log.py:17 term_at < node.py:1 tick")
@@ -95,7 +95,7 @@ def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_deliberate_bug_shrinks_to_the_one_fault_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within forty runs, nineteen faults become at most two; without the bug the small plan passes."""
+    """Within forty runs at most two of nineteen faults are left. Without the bug the small plan passes."""
     plan = frequent_elections(draw_plan(18))
     with monkeypatch.context() as patch:
         votes_go_to_logs_that_are_behind(patch)
@@ -112,7 +112,7 @@ def test_a_deliberate_bug_shrinks_to_the_one_fault_that_it_needs(monkeypatch: py
 
 @pytest.mark.timeout(60)
 def test_the_command_writes_a_file_that_plays_the_same_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`--seed N --shrink`, then `--plan FILE`."""
+    """The test runs `--seed N --shrink`, and then `--plan FILE`."""
     messages_do_not_wait_for_the_sync(monkeypatch)
     path = tmp_path / "seed-4.toml"
 

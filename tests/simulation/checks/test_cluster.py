@@ -18,7 +18,7 @@ SIMULATOR = Path(__file__).parents[3] / "harness/sim"
 
 
 def rules_of(path: Path) -> set[str]:
-    """The names that are given to `require`, `broken` and `Violation` in a file."""
+    """The names of the rules that a file gives to `require`, `broken` and `Violation`."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     place = {"require": 1, "broken": 0, "Violation": 0}
     names = [
@@ -28,7 +28,7 @@ def rules_of(path: Path) -> set[str]:
 
 
 def test_every_rule_is_seen_to_fail() -> None:
-    """Each rule's name must occur in one of these tests, because a rule that cannot fail checks nothing."""
+    """Each rule's name must occur in a test of this folder, because a rule that cannot fail checks nothing."""
     tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
 
     rules = set().union(*map(rules_of, SIMULATOR.rglob("*.py")))
@@ -45,7 +45,8 @@ def an_entry(index: int, term: int, *, leader_time: int = 0, command: bytes = b"
 
 
 def a_ledger() -> SafetyChecker:
-    """s1 has led term 2; entries 1 and 2 of terms 1 and 2 are committed, the first is applied with result 1."""
+    """A ledger in which s1 has led term 2. Entries 1 and 2 of terms 1 and 2 are committed, and entry 1 is applied with
+    result 1."""
     safety = SafetyChecker()
     safety.leads("s1", 1, 2)
     safety.voted("s2", 2, "s1")
@@ -77,7 +78,7 @@ WRONG: dict[str, tuple[str, Callable[[SafetyChecker], object]]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_ledger_sees_what_contradicts_it(what: str) -> None:
-    """Raft Figure 3, docs/reference/specification.md#812-leader-time."""
+    """The rules are those of Raft Figure 3 and docs/reference/specification.md#812-leader-time."""
     rule, happens = WRONG[what]
     safety = a_ledger()
 
@@ -88,7 +89,7 @@ def test_the_ledger_sees_what_contradicts_it(what: str) -> None:
 
 
 def test_the_ledger_agrees_with_what_is_the_same() -> None:
-    """It accepts the same leader, vote, entry, result and state again, and those that come next."""
+    """The ledger accepts a repeated leader, vote, entry, result and state, and those that come next."""
     safety = a_ledger()
 
     assert not safety.leads("s1", 1, 2)
@@ -105,7 +106,7 @@ def test_the_ledger_agrees_with_what_is_the_same() -> None:
 
 
 def a_copy() -> ShadowLogs:
-    """A log with entries 1 and 2 of term 2, durable and committed, and a vote for s1; entry 3 waits for its sync."""
+    """A log with entries 1 and 2 of term 2, durable and committed, and a vote for s1. Entry 3 waits for its sync."""
     logs = ShadowLogs("s2", SafetyChecker())
     state = HardState(2, "s1", 0)
     logs.append(LogWrite(sequence=1, hard_state=state, entries=(an_entry(1, 2), an_entry(2, 2))))
@@ -129,7 +130,7 @@ WRITES = {
 
 @pytest.mark.parametrize("what", WRITES)
 def test_a_wrong_write_is_seen(what: str) -> None:
-    """Raft §5.1, §5.2, §5.4; docs/reference/specification.md#46-order-of-entries."""
+    """The rules are those of Raft §5.1, §5.2, §5.4 and docs/reference/specification.md#46-order-of-entries."""
     rule, write = WRITES[what]
 
     with pytest.raises(Violation) as caught:
@@ -140,7 +141,8 @@ def test_a_wrong_write_is_seen(what: str) -> None:
 
 @pytest.mark.parametrize("own_term", [3, 4])
 def test_who_has_not_come_to_the_term_of_a_commit_may_cut_its_own_copy(own_term: int) -> None:
-    """Raft §5.4.2: the copy was not counted. Term 3's leader overwrites entry 2; term 4's commits that of term 2."""
+    """Raft §5.4.2: the copy was not counted. The leader of term 3 overwrites entry 2 of term 2; the leader of term 4
+    commits it."""
     logs = ShadowLogs("s2", SafetyChecker())
     logs.append(LogWrite(sequence=1, hard_state=HardState(2, "s1", 0), entries=(an_entry(1, 2), an_entry(2, 2))))
     logs.synced(1)
@@ -165,7 +167,8 @@ RECOVERED = {
 
 @pytest.mark.parametrize("what", RECOVERED)
 def test_a_wrong_recovery_is_seen(what: str) -> None:
-    """A log must have all promised entries and no unwritten ones (docs/reference/specification.md#35-recovery)."""
+    """A recovered log must have all promised entries, and no entry that was not written
+    (docs/reference/specification.md#35-recovery)."""
     count, state = RECOVERED[what]
     log = MemoryLog(LogPosition(0, 0), tuple(an_entry(index, 2) for index in range(1, count + 1)), state)
 
@@ -175,7 +178,7 @@ def test_a_wrong_recovery_is_seen(what: str) -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_write_that_waited_may_be_kept_or_lost(count: int) -> None:
-    """A sync under way may or may not have happened."""
+    """A sync that was under way may have taken effect or not."""
     log = MemoryLog(
         LogPosition(0, 0), tuple(an_entry(index, 2) for index in range(1, count + 1)), HardState(2, "s1", 0)
     )

@@ -1,4 +1,4 @@
-"""The rules about one leader can fail: each test shows a leader that breaks a rule, and one that just keeps it."""
+"""Each rule about one leader can fail: the tests have a leader that breaks it, and one that just keeps it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raft import (
 )
 
 CONFIG = RaftConfig(heartbeat_interval_ns=10, election_timeout_min_ns=50, election_timeout_max_ns=90)
-SILENCE_NS_MAX = 100  # An election time-out and a heartbeat.
+SILENCE_NS_MAX = 100  # The sum of an election time-out and a heartbeat interval.
 
 SILENT = "a leader whose quorum is silent steps down"
 CONFIRMED = "a read is confirmed by answers to its own round"
@@ -36,7 +36,7 @@ PROMISE_NS = 1_000
 
 
 def core(term: int = 1, role: Role = Role.LEADER, *, match_index: int = 0) -> RaftCore:
-    """The parts of a core that the watch reads. `match_index`: the core's value for each peer."""
+    """The fields of a core that the watch reads. `match_index` has the core's value for each peer."""
     peers = [SimpleNamespace(peer_id=f"s{number}", match_index=match_index) for number in range(2, 6)]
     return cast(RaftCore, SimpleNamespace(term=term, role=role, peers_status=lambda: peers))
 
@@ -56,7 +56,7 @@ def progress() -> Message:
 
 
 def a_leader(*, peers: int, committed: int = 0) -> LeaderChecker:
-    """The watch of s1, which leads term 1 from time 0, with `peers` others."""
+    """The watch of s1, which leads term 1 from time 0 and has `peers` peers."""
     safety = SafetyChecker()
     for index in range(1, committed + 1):
         safety.committed("s1", index, 1, 1)
@@ -67,7 +67,7 @@ def a_leader(*, peers: int, committed: int = 0) -> LeaderChecker:
 
 @pytest.mark.parametrize("peers", [1, 2, 3, 4])
 def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> None:
-    """Half of its peers, rounded up, make a majority together with itself."""
+    """Half of the peers, rounded up, are a majority together with the leader."""
     watch = a_leader(peers=peers)
     for number in range((peers + 1) // 2):
         watch.received(core(), f"s{number + 2}", accepted(), 50)
@@ -80,7 +80,7 @@ def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> 
 
 @pytest.mark.parametrize("peers", [2, 3, 4])
 def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
-    """One answer too few for a majority counts as silence."""
+    """With one answer fewer than a majority, the leader counts as not heard."""
     watch = a_leader(peers=peers)
     for number in range((peers + 1) // 2 - 1):
         watch.received(core(), f"s{number + 2}", accepted(), 50)
@@ -90,14 +90,14 @@ def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
 
 
 def test_a_lone_member_and_one_that_leads_no_more_may_be_alone() -> None:
-    """Neither needs to hear anybody."""
+    """A lone member, or one that does not lead, need not hear any other member."""
     a_leader(peers=0).ticked(core(), 10 * SILENCE_NS_MAX)
     a_leader(peers=2).ticked(core(role=Role.FOLLOWER), 10 * SILENCE_NS_MAX)
     a_leader(peers=2).ticked(core(term=2), 10 * SILENCE_NS_MAX)
 
 
 def test_answers_of_another_term_are_no_sign_of_life() -> None:
-    """They answer the leader of another term."""
+    """Such answers are for the leader of another term."""
     watch = a_leader(peers=2)
     watch.received(core(), "s2", accepted(term=2), 50)
 
@@ -106,7 +106,7 @@ def test_answers_of_another_term_are_no_sign_of_life() -> None:
 
 
 def test_a_member_that_takes_a_snapshot_is_heard_and_confirms_no_read() -> None:
-    """Progress carries no read counter."""
+    """The progress message of a transfer carries no read counter."""
     watch = a_leader(peers=1)
     watch.read_asked(1)
     watch.round_began(1)
@@ -135,7 +135,7 @@ def test_a_read_is_let_through_by_a_majority_of_answers_to_its_round(answer: Mes
 
 
 def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
-    """Thesis §6.4: between the round's begin and the read, another leader may have been elected."""
+    """Thesis §6.4: another leader may have been elected between the round's beginning and the read."""
     watch = a_leader(peers=1)
     watch.round_began(1)
     watch.read_asked(1)
@@ -146,7 +146,8 @@ def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
 
 
 def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_before_the_read_is_let_through() -> None:
-    """The read waits for the apply, and meanwhile members are added. The round had its majority when it began."""
+    """The read waits until its index is applied, and meanwhile members are added. The round had its majority when it
+    began."""
     halves: list[tuple[str, ...]] = [("s1",)]
     watch = LeaderChecker("s1", ["s2"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
@@ -173,7 +174,7 @@ def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
 
 
 def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
-    """In a new term all counters begin anew."""
+    """All counters begin at zero in a new term."""
     watch = a_leader(peers=1)
     watch.round_began(1)
     watch.received(core(), "s2", accepted(read_counter=1), 5)
@@ -186,7 +187,7 @@ def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
 
 
 def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
-    """Thesis §6.4, step 3. Entries that are committed later do not matter."""
+    """Thesis §6.4, step 3: the read waits for entries that are committed before it comes, and for no later ones."""
     watch = a_leader(peers=0, committed=7)
     for ticket in (1, 2):
         watch.read_asked(ticket)
@@ -198,7 +199,7 @@ def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
 
 
 def test_a_counter_that_is_used_twice_is_seen() -> None:
-    """Otherwise an answer to the first round would count for the second."""
+    """If a counter came twice, an answer to the first round would count for the second."""
     watch = a_leader(peers=2)
     watch.round_began(1)
 
@@ -207,20 +208,20 @@ def test_a_counter_that_is_used_twice_is_seen() -> None:
 
 
 def test_a_refused_read_is_forgotten() -> None:
-    """After that its ticket is no open read, and the watch ignores refusals of commands."""
+    """The ticket is then no open read. The watch ignores refusals of commands."""
     watch = a_leader(peers=0)
     watch.read_asked(1)
     watch.read_refused(1)
     watch.read_refused(2)
 
-    watch.read_ready(1, last_applied=0)  # Another checker knows whether it is a read at all.
+    watch.read_ready(1, last_applied=0)  # Another checker knows whether the ticket is a read.
 
 
 # Leases
 
 
 def a_leased_leader(*, sent_at: int, answered_at: int) -> LeaderChecker:
-    """One of two peers has answered the first round, long after it was sent."""
+    """A leader with two peers, one of which answered the first round long after it was sent."""
     watch = a_leader(peers=2)
     watch.ticked(core(), sent_at)
     watch.round_began(1)
@@ -235,7 +236,7 @@ def asked_and_ready(watch: LeaderChecker, now: int, promise_ns: int = PROMISE_NS
 
 
 def test_a_lease_lasts_from_the_sending_of_its_round_less_what_clocks_may_differ_by() -> None:
-    """Thesis §6.4.1: the answer does not say when the promise was made, only that it was after the sending."""
+    """Thesis §6.4.1: the peer made its promise after the round was sent, but the answer does not say when."""
     lease_ns = PROMISE_NS * 99 // 101
     assert lease_ns == CONFIG.lease_of(PROMISE_NS)
     watch = a_leased_leader(sent_at=5, answered_at=9)
@@ -260,7 +261,7 @@ def test_without_a_promise_or_the_answer_of_a_majority_there_is_no_lease() -> No
 
 
 def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
-    """The lease may have ended when the state machine has applied enough."""
+    """The lease may end before the state machine has applied the read index."""
     watch = a_leased_leader(sent_at=5, answered_at=9)
     watch._silent_at = watch._silence_ns_max = 10 * PROMISE_NS
     watch.ticked(core(), 9)
@@ -268,11 +269,11 @@ def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
 
     watch.ticked(core(), 5 + PROMISE_NS)
     watch.lease_ready(9, PROMISE_NS)
-    watch.lease_ready(10, PROMISE_NS)  # A read of a term that is over, which the watch has forgotten.
+    watch.lease_ready(10, PROMISE_NS)  # The read was of an earlier term, and the watch has forgotten it.
 
 
 def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more() -> None:
-    """The request may arrive late. It is void only if the member's log has gone on since."""
+    """The request may arrive late. It is void only if the member has acknowledged later entries since."""
     watch = a_leased_leader(sent_at=5, answered_at=9)
     watch.ticked(core(), 10)
     watch.asked_to_campaign("s3", 7)
@@ -299,7 +300,7 @@ def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() ->
 
 
 def test_a_lease_that_a_read_was_asked_under_counts_though_the_members_change_before_it_is_let_through() -> None:
-    """The read waits for the apply, and new members have answered nothing yet."""
+    """The read waits until its index is applied. The new members have answered nothing yet."""
     halves: list[tuple[str, ...]] = [("s1", "s2")]
     watch = LeaderChecker("s1", ["s2", "s3"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
@@ -317,7 +318,7 @@ def tells(watch: LeaderChecker, number: int, *, read_index: int = 0, promise_ns:
 
 
 def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> None:
-    """Thesis §6.4: a follower's reads must be as linearizable as the leader's own."""
+    """Thesis §6.4: reads on followers must be linearizable, like the leader's own reads."""
     watch = a_leader(peers=2)
     watch.round_began(1)
     watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 5)
@@ -327,13 +328,14 @@ def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> No
 
     watch.round_began(2)
     watch.received(core(), "s2", accepted(read_counter=2), 7)
-    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)  # A repeated question, which has had its round.
+    # This repeated question has already had its round.
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)
     tells(watch, 4)
-    tells(watch, 3)  # A question to an earlier leader, for which nobody waits any more.
+    tells(watch, 3)  # The question was to an earlier leader, and nobody waits for its answer any more.
 
 
 def test_a_question_that_comes_late_and_again_is_the_one_that_came_first() -> None:
-    """The network repeats and reorders questions. An answer to the first arrival is right."""
+    """The network repeats and reorders questions. It is right to answer the copy that arrived first."""
     watch = a_leader(peers=2)
     for number in (5, 4):
         watch.received(core(), "s3", ReadIndexRequest(term=1, number=number), 5)
@@ -374,7 +376,7 @@ PATIENCE_NS = 180  # Two election time-outs.
 
 
 def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
-    """The core of a leader of three members, with one entry. If `successor_id` is given, it is handing over."""
+    """The core of a leader of three members, with one entry. With `successor_id` it is handing over."""
     seen = SimpleNamespace(term=1, role=Role.LEADER, successor_id=successor_id, last_index=last_index)
     seen.configuration = SimpleNamespace(voter_ids=("s1", "s2", "s3"))
     seen.peers_status = lambda: [SimpleNamespace(peer_id="s2", match_index=1)]
@@ -382,7 +384,7 @@ def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
 
 
 def step(watch: LeaderChecker, now: int, leader: RaftCore, *, syncs: bool = True, is_disk_full: bool = False) -> None:
-    """One step: the leader is told the time, hears s2, and does something."""
+    """In this step the leader ticks, hears s2, and does something."""
     watch.ticked(leader, now)
     watch.received(leader, "s2", accepted(), now)
     watch.step_is_over(leader, syncs=syncs, is_disk_full=is_disk_full)
@@ -434,7 +436,7 @@ def test_a_leader_that_has_asked_or_whose_sync_ended_or_waits_for_room_is_none_w
 def test_where_nobody_could_take_over_at_first_it_asks_after_as_long_a_time_again() -> None:
     watch = a_leader(peers=2)
     for now in range(0, 100, 20):
-        step(watch, now, busy(last_index=2))  # s2 has entry 1 only.
+        step(watch, now, busy(last_index=2))  # s2 has only entry 1.
     for now in range(100, 2 * PATIENCE_NS, 20):
         step(watch, now, busy())
 

@@ -1,4 +1,4 @@
-"""The rules about the end of a leader's connections can fail: each test shows a breach, and a case that is none."""
+"""The rules about the end of a leader's connections can fail: each has a test that breaks it and one that keeps it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOSE = "only the end of the leader's connections is a hint"
 
 
 def core(*, leader: str | None = "s2", term: int = 1, role: Role = Role.FOLLOWER, lease_ns: int = 0) -> RaftCore:
-    """The parts of s1's core that the watch reads."""
+    """The fields of s1's core that the watch reads."""
     members = replace(THREE, lease_ns=lease_ns)
     seen = SimpleNamespace(node_id="s1", term=term, role=role, leader_id=leader, configuration=members)
     return cast(RaftCore, seen)
@@ -73,7 +73,7 @@ class Watched:
         self.checker.step_is_over()
 
     def asked_at(self, now: int, **changes: Any) -> None:
-        """s3 asks for a pre-vote, and is granted one."""
+        """Let s3 ask for a pre-vote, and let s1 grant it."""
         self.checker.received(core(**changes), "s3", asks(), now)
         self.checker.sent("s3", answers())
 
@@ -84,7 +84,7 @@ class Watched:
 
 
 def test_a_member_that_has_just_heard_its_leader_grants_no_pre_vote() -> None:
-    """This lasts for the minimum election time-out, and not a moment longer."""
+    """The member refuses for the minimum election time-out, and not a nanosecond longer."""
     with pytest.raises(Violation, match=GRANTS):
         Watched().asked_at(HEARD + CONFIG.election_timeout_min_ns - 1)
     with pytest.raises(Violation, match=GRANTS):
@@ -163,7 +163,7 @@ def test_a_hint_of_a_leader_that_is_dead_was_right_though_a_late_frame_of_it_arr
 
 @pytest.mark.parametrize("kind", ["kill", "lose power"])
 def test_killed_leaders_are_missed_at_once_and_those_without_power_after_a_time_out(kind: str) -> None:
-    """A machine that loses power closes no connection."""
+    """A machine that loses its power closes no connection."""
     stage = Stage()
     fault = Fault(at_ns=0, kind=kind, duration_ns=10_000 * MILLISECOND_NS, target=None, shape=1.0)
     stage.world.processes.take_down([stage.leader], fault)
@@ -176,7 +176,7 @@ def test_killed_leaders_are_missed_at_once_and_those_without_power_after_a_time_
 
 
 def test_a_member_whose_connections_are_dropped_while_all_live_disturbs_nobody() -> None:
-    """The others still hear the leader. (A leader that loses the connections with all others at once is replaced.)"""
+    """The other members still hear the leader. If the leader loses its connections with all of them, it is replaced."""
     stage = Stage()
     for number in range(10):
         fault = Fault(at_ns=0, kind="drop connections", duration_ns=0, target=0.0, shape=number / 10)

@@ -1,4 +1,4 @@
-"""Promises to leaders that read by lease: the watch notices a member that votes although it promised not to."""
+"""Promises to leaders that read by lease: the watch finds a member that votes although it promised not to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALONE = Configuration.of([Member("s1")])
 RULE = "a member that promised a lease votes for no other leader"
 ASKED_FOR = "a campaign that breaks promises is one that a leader asked for"
 STARTED, PROMISE_NS = 50, 1_000
-HEARD = STARTED + PROMISE_NS  # By then its silent time after the start is over.
+HEARD = STARTED + PROMISE_NS  # The silent time after the member's start is over at HEARD.
 
 
 def core(
@@ -28,7 +28,7 @@ def core(
     lease_ns: int = PROMISE_NS,
     removed: tuple[str, ...] = (),
 ) -> RaftCore:
-    """The parts of s1's core that the watch reads."""
+    """The fields of s1's core that the watch reads."""
     members = replace(THREE, lease_ns=lease_ns, removed=removed)
     seen = SimpleNamespace(node_id="s1", term=term, voted_for=voted_for, leader_id=leader, configuration=members)
     seen.committed_configuration = members
@@ -46,14 +46,14 @@ def asks(term: int, *, transfer: bool = False) -> VoteRequest:
 
 
 def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> LeasePromiseChecker:
-    """It follows `leader` in term 1, for which it has voted, and heard it at HEARD."""
+    """A member that follows `leader` in term 1, has voted for it, and heard it at HEARD."""
     pledge = LeasePromiseChecker(core(1, leader, lease_ns=lease_ns), STARTED)
     pledge.received(core(1, leader, leader=leader, lease_ns=lease_ns), leader, heartbeat(1), HEARD)
     return pledge
 
 
 def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
-    """It holds in any later term, by the member's own clock, and not a moment longer."""
+    """The promise also holds in later terms. It ends by the member's own clock, and not a nanosecond later."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1, THREE)
 
@@ -61,7 +61,7 @@ def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
 
 
 def test_a_campaign_of_its_own_breaks_the_promise_like_any_other_vote() -> None:
-    """No message asked it to campaign, and it votes for itself."""
+    """No message asked the member to campaign, and a campaign is a vote for itself."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(2, "s1"), None, HEARD + 1, THREE)
 
@@ -73,7 +73,7 @@ def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> No
 
 
 def test_whoever_has_promised_nothing_may_vote() -> None:
-    """Leaders do not read by lease, or none was heard, or the vote is an old one, or it is for the leader itself."""
+    """Leaders do not read by lease, or the member heard none, or the vote is old, or it is for the leader itself."""
     a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1, THREE)
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
     a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1, THREE)
@@ -82,7 +82,7 @@ def test_whoever_has_promised_nothing_may_vote() -> None:
 
 
 def test_who_has_just_started_is_silent_towards_everybody() -> None:
-    """It may have forgotten a promise to any leader. Only its leader may ask it to campaign."""
+    """The member may have forgotten a promise to any leader. Only its leader may ask it to campaign."""
     for transfer in (False, True):
         with pytest.raises(Violation, match=RULE):
             LeasePromiseChecker(core(1, None), STARTED).check(
@@ -93,7 +93,7 @@ def test_who_has_just_started_is_silent_towards_everybody() -> None:
 
 
 def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
-    """A stale message is refused, and a request for votes promises nothing."""
+    """A stale message is refused. A request for a vote promises nothing."""
     pledge = LeasePromiseChecker(core(1, None), STARTED)
     pledge.received(core(2, None, leader="s2"), "s3", heartbeat(2), HEARD)
     pledge.received(core(2, None, leader="s2"), "s2", heartbeat(1), HEARD)
@@ -103,7 +103,8 @@ def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
 
 
 def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None:
-    """One that only believes so is not free: a leader that removes itself may still count on its promise."""
+    """A member that only believes so must be silent, because a leader that removes itself may still count on its
+    promise."""
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, ALONE)
 
     joint = replace(ALONE, outgoing=THREE.voters)
@@ -113,7 +114,7 @@ def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None
 
 
 def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
-    """The member knows of the removal and ignores the message. A promise from before still counts."""
+    """The member knows of the removal and ignores the message. An earlier promise still counts."""
     pledge = a_member_that_heard("s4")
     pledge.received(core(1, "s4", leader="s4", removed=("s4",)), "s4", heartbeat(1), HEARD + PROMISE_NS - 1)
 
@@ -123,7 +124,7 @@ def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
 
 
 def test_only_a_campaign_that_a_leader_asked_for_says_so() -> None:
-    """Otherwise any member could use the flag to break the promises of all others."""
+    """Without this rule, any member could break the promises of all others with the flag."""
     pledge = a_member_that_heard()
     pledge.check(core(2, "s1"), TimeoutNow(term=1), HEARD + 1, THREE)
 

@@ -1,4 +1,4 @@
-"""Each rule about a process and its disk can fail: it stops only when it must, and finds what is damaged."""
+"""Each rule about a process and its disk can fail: the process stops only when it must, and finds damage."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SNAPSHOT = "groups/0/snapshots/1-1.snap"
 
 
 def ends(member: SimMember, *, has_failed: bool, effects: Effects) -> None:
-    """Flush after a sync that may have failed."""
+    """Flush the node after a sync that may have failed."""
     assert member.files is not None
     member.files.has_failed = member.files.has_erred = has_failed
     member._check_failure(effects)
 
 
 def has_rotted(member: SimMember, path: str, *, is_lie_proven: bool = False) -> None:
-    """Damage the member's file at `path`. Without a path its disk has lied, which a later frame may prove."""
+    """Damage the member's file at `path`. Without a path, its disk has lied, and a later frame may prove it."""
     rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
     member.is_damaged, member.proven = True, cast(ProvenBytes, rotten)
 
@@ -123,7 +123,7 @@ def test_a_process_that_does_something_wrong_is_seen(rule: str) -> None:
 
 
 def test_a_member_dies_amid_an_install_as_often_as_the_plan_says() -> None:
-    """It does so only while there are faults, and then starts again."""
+    """The member dies only while there are faults, and then starts again."""
     stage = Stage()
     world, member = stage.world, stage.follower
 

@@ -1,4 +1,4 @@
-"""Each rule about one member and about the mark can fail: a member of a running world shows a wrong value."""
+"""Each rule about one member and about the mark can fail, when a member of a running world has a wrong value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ WRONG: dict[str, list[Act]] = {
 
 @pytest.mark.parametrize(("rule", "place"), [(rule, place) for rule in WRONG for place in range(len(WRONG[rule]))])
 def test_a_member_that_shows_something_wrong_is_seen(rule: str, place: int) -> None:
-    """Raft §5.2 to §5.4; thesis §6.4; docs/reference/specification.md#3-order-of-durability."""
+    """The rules are those of Raft §5.2 to §5.4, thesis §6.4 and
+    docs/reference/specification.md#3-order-of-durability."""
     stage = Stage()
 
     with broken_rule(rule):
@@ -70,7 +71,7 @@ def test_a_member_that_shows_something_wrong_is_seen(rule: str, place: int) -> N
 
 
 def test_a_quiet_world_breaks_no_rule() -> None:
-    """So the violations above come only from what each test changed."""
+    """The violations in the other tests come only from what each test changed."""
     stage = Stage()
 
     for member in stage.world.members.values():
@@ -106,7 +107,8 @@ PROMISES: dict[str, list[Say]] = {
     ("rule", "place"), [(rule, place) for rule in PROMISES for place in range(len(PROMISES[rule]))]
 )
 def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: int) -> None:
-    """The follower has voted for nobody (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    """The follower has not voted, but its message says so
+    (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     stage = Stage()
     stage.follower.logs.durable.hard_state = HardState(stage.term, None, 0)
     stage.world.safety._votes.clear()
@@ -116,7 +118,8 @@ def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: 
 
 
 def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
-    """The message waited for its sync while a snapshot was installed, so it claims less than the disk now has."""
+    """A snapshot was installed while the message waited for its sync, so the message claims less than the disk now
+    has."""
     stage = Stage()
     stage.follower.logs.durable.base = LogPosition(stage.index + 9, stage.term)
     stage.follower.logs.durable.terms = []
@@ -126,7 +129,7 @@ def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
 
 
 def test_a_second_vote_in_a_message_is_seen() -> None:
-    """Raft §5.2: the rule holds across crashes, whatever is on the disk."""
+    """Raft §5.2: the rule holds across crashes, whatever the disk has."""
     stage = Stage()
     stage.world.safety._votes.clear()
     vote = VoteResponse(term=stage.term, granted=True)
@@ -139,7 +142,7 @@ def test_a_second_vote_in_a_message_is_seen() -> None:
 
 
 def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
-    """A member that has lost its disk, and its votes with it, must not be heard.
+    """A member that has lost its disk has lost its votes, so no member may answer it.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -151,7 +154,7 @@ def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
 
 
 def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
-    """It is noticed even if no answer follows, as after an acknowledgement."""
+    """The rule finds this even if no answer follows, as after an acknowledgement."""
     stage = Stage()
     del stage.follower.image.durable_names["pins"]
 
@@ -160,7 +163,7 @@ def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
 
 
 def test_who_would_take_another_folder_for_a_member_that_it_has_heard_is_seen() -> None:
-    """The new member has not sent another hello since it became a member."""
+    """The leader has not sent a hello since it became a member, so its pin is still preliminary."""
     stage = Stage()
     node = stage.node(stage.follower)
     stage.checker(stage.follower)._heard_members.clear()
@@ -190,7 +193,7 @@ def test_an_acknowledgement_to_who_does_not_lead_is_seen() -> None:
 
 @pytest.mark.parametrize("has_another", [True, False], ids=["another entry", "no entry"])
 def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_another: bool) -> None:
-    """Raft §5.3: even a durable entry is no copy if it differs from the leader's."""
+    """Raft §5.3: a durable entry that differs from the leader's entry is no copy of it."""
     stage = Stage()
     stage.has(stage.follower, stage.index + 1, stage.term - 1, durable=True)
     if has_another:

@@ -27,7 +27,7 @@ def entry_of(index: int, term: int, members: Configuration) -> Entry:
 
 
 def a_book(*written: Configuration, term: int = 1) -> tuple[ConfigurationHistory, ShadowLog]:
-    """A history in which n1 has appended these configurations to its log, one after the other."""
+    """A history of n1, which has appended these configurations to its log, one after the other."""
     safety = SafetyChecker(THREE)
     for index, members in enumerate(written, start=1):
         safety.members.wrote("n1", entry_of(index, term, members))
@@ -35,7 +35,7 @@ def a_book(*written: Configuration, term: int = 1) -> tuple[ConfigurationHistory
 
 
 def test_a_second_change_before_the_first_is_committed_is_seen() -> None:
-    """To leave a joint configuration too early counts as one, too."""
+    """Leaving a joint configuration too early counts as a second change, too."""
     book, log = a_book(JOINT, FOUR)
     with pytest.raises(Violation) as caught:
         book.check_fresh("n1", log, 0, 1)
@@ -57,7 +57,7 @@ def test_a_change_before_a_commit_of_the_own_term_is_seen() -> None:
 
 @pytest.mark.parametrize("has_committed", [True, False])
 def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has_committed: bool) -> None:
-    """It may stop because it commits a level that its build does not know. After a restart its mark differs."""
+    """The leader may stop because it commits a level that its build does not know. After a restart its mark differs."""
     stage = Stage()
     leader, term, own_first = stage.leader, stage.term + 1, stage.index + 1
     safety, upgrading = stage.world.safety, stage.world.upgrades
@@ -84,7 +84,7 @@ def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has
 
 @pytest.mark.parametrize("after", [FOUR, configuration(["n1"]), configuration(["n1", "n4"], outgoing=["n1", "n2"])])
 def test_a_configuration_that_does_not_follow_from_the_last_is_seen(after: Configuration) -> None:
-    """Raft §6: majorities of two that follow each other have a member in common."""
+    """Raft §6: two successive configurations must have majorities with a common member."""
     book, _ = a_book(after)
 
     with pytest.raises(Violation) as caught:
@@ -118,7 +118,7 @@ def test_an_id_that_comes_back_is_seen() -> None:
 
 
 def test_members_that_are_not_those_of_the_log_are_seen() -> None:
-    """For example they were not rolled back, or not found again."""
+    """For example the members were not rolled back, or were not found after a restart."""
     stage = Stage()
     stage.world.safety.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, JOINT), stage.term)
     check_standing(stage.world.safety.members, stage.follower, stage.node(stage.follower))
@@ -131,7 +131,8 @@ def test_members_that_are_not_those_of_the_log_are_seen() -> None:
 
 
 def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
-    """It is allowed while the entry that removes it may be cut, because it may be needed (thesis, Figure 4.6)."""
+    """The removed member may campaign while the entry that removes it may be cut, because it may have to lead (thesis,
+    Figure 4.6)."""
     stage = Stage()
     without = configuration(
         [stage.leader.node_id], removed=sorted(member.node_id for member in (stage.follower, stage.other))
@@ -150,7 +151,7 @@ def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
 
 
 def test_a_snapshot_with_other_members_is_seen() -> None:
-    """For example a snapshot has members that were not committed yet at its index."""
+    """For example the snapshot has members that were not yet committed at its index."""
     stage = Stage()
     stage.node(stage.follower).snapshot_now()
     stage.run(200)

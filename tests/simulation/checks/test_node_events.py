@@ -1,4 +1,4 @@
-"""The events that a member reports are compared with its log and its disk: each of these rules can fail."""
+"""The events that a member reports must agree with its log and its disk. Each of these rules can fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HAS_ROOM = "a member that has room again has its ballast and has written the wai
 
 
 class Noticed:
-    """The follower of a quiet cluster gets a message, and reports an event."""
+    """The follower of a quiet cluster, which gets a message and reports an event."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -28,7 +28,8 @@ class Noticed:
         self.index, self.term = self.stage.index, self.stage.term
 
     def append(self, *, prev: int = 0, prev_term: int = 0, entries: tuple[Entry, ...] = ()) -> AppendEntries:
-        """An append after the position `prev` behind the end of the follower's log, `prev_term` terms later."""
+        """An append whose previous entry is `prev` entries after the end of the follower's log, and `prev_term` terms
+        later."""
         return replace(
             APPEND,
             term=self.term,
@@ -38,11 +39,11 @@ class Noticed:
         )
 
     def entry(self, *, behind: int = 0, term: int = 0) -> Entry:
-        """An entry `behind` places behind the end of the log, of the last term or `term` later."""
+        """An entry `behind` entries after the end of the log. Its term is the last one, or `term` later."""
         return Entry(self.index + behind, self.term + term, EntryKind.NO_OP, b"")
 
     def says(self, name: str, message: AppendEntries | None = None, **fields: int) -> None:
-        """The follower reports the event in the step in which it gets `message`."""
+        """Let the follower report the event in the step in which it gets `message`."""
         checker = self.stage.checker(self.follower)._notices
         if message is not None:
             checker.received(message)
@@ -50,7 +51,7 @@ class Noticed:
         checker.step_is_over()
 
     def rejects(self, message: AppendEntries | None, *, hint: int = 0, hint_term: int = 0) -> None:
-        """The follower rejects the message, with a hint at this distance from the end of its log."""
+        """Let the follower reject the message, with a hint at this distance from the end of its log."""
         prev_index = self.index if message is None else message.prev_index
         fields = {"hint_index": self.index + hint, "hint_term": self.term + hint_term}
         self.says("append_rejected", message, prev_index=prev_index, **fields)
@@ -107,7 +108,7 @@ def test_who_says_that_it_has_room_while_something_waits_for_it_is_found(what: s
 
 
 def test_a_member_may_notice_what_is_so() -> None:
-    """True events pass. Room may be found once for each time that it was missing."""
+    """True events pass. A member may find room once for each time that it lacked room."""
     noticed = Noticed()
 
     noticed.rejects(noticed.append(prev_term=1))

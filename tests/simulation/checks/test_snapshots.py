@@ -70,10 +70,10 @@ class Log:
 def test_what_a_session_may_go_through_is_no_violation() -> None:
     log = Log()
     log.says(99, put(1), DONE)
-    log.says(120, put(1), DONE)  # The kept result again.
+    log.says(120, put(1), DONE)  # The store returns the kept result.
     log.says(130, put(2), DONE)
     log.says(140, put(3), BUSY)
-    log.says(150, put(3, 1), DONE)  # Its acknowledgement makes the store forget the result of 1.
+    log.says(150, put(3, 1), DONE)  # The acknowledgement in request 3 makes the store forget the result of 1.
     log.says(160, put(1), CLOSED)
     log.says(170, (SESSION, 0, 2, CommandKind.KEEP_ALIVE), DONE)
     log.says(269, put(4, 2), DONE)
@@ -113,7 +113,7 @@ REFUSALS = {
 @pytest.mark.parametrize("rule", REFUSALS)
 @pytest.mark.parametrize("is_retry", [False, True])
 def test_a_client_that_closes_what_is_open_is_seen(rule: str, is_retry: bool) -> None:
-    """A member refuses a request as closed if its number is at or below the acknowledged one."""
+    """If a request's number is at or below the acknowledged one, the member refuses the request as closed."""
     error = OutcomeUnknown(f"lost, then: {REFUSALS[rule]}") if is_retry else REFUSALS[rule]
     load = Simulation(a_plan_with_sessions()).load
     assert isinstance(load, ServiceLoad)
@@ -129,7 +129,7 @@ def a_plan_with_sessions() -> Plan:
 
 
 class ForgetfulMachine(StoreProbe):
-    """A machine whose snapshots skip a session id."""
+    """A machine whose snapshots leave out a session id."""
 
     def snapshot(self) -> StateSnapshot:
         picture = super().snapshot()

@@ -1,4 +1,4 @@
-"""Simulated clocks: integers that never go back, with an exact inverse, so that no timer fires too early."""
+"""Simulated clocks count in integers, never go back, and have an exact inverse, so no timer fires too early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def a_clock(*, seed: int = 1, rate: int = FS_PER_NS) -> tuple[EventQueue, Clock]
 
 
 def test_a_timer_is_due_at_the_first_moment_at_which_the_clock_shows_its_time() -> None:
-    """It fires not a nanosecond earlier, at any rate: otherwise a node would wake, look, and have to wait again."""
+    """The timer must not fire a nanosecond earlier, at any rate. Otherwise a node would wake and have to wait again."""
     for seed in SEEDS:
         random = Random(seed)
         queue, clock = a_clock(seed=seed, rate=random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
@@ -57,7 +57,7 @@ def test_a_coarse_clock_shows_multiples_of_its_grain_and_a_timer_is_due_when_it_
 
 
 def test_what_is_overdue_is_due_now() -> None:
-    """The event heap accepts no event of the past."""
+    """The event heap accepts no event in the past."""
     queue, clock = a_clock()
     advance(queue, 1_000)
 
@@ -66,7 +66,7 @@ def test_what_is_overdue_is_due_now() -> None:
 
 
 def test_rates_that_change_a_thousand_times_lose_not_one_nanosecond() -> None:
-    """The shown time is kept in femtoseconds, because rounding it at each change would add up."""
+    """The clock keeps its time in femtoseconds, because errors of rounding would add up over many changes."""
     queue, clock = a_clock(rate=FS_PER_NS // 3)
     began = clock.now()
     for number in range(1_000):
@@ -79,7 +79,7 @@ def test_rates_that_change_a_thousand_times_lose_not_one_nanosecond() -> None:
 
 
 def test_a_jump_goes_forwards_and_makes_timers_due_earlier() -> None:
-    """This is a suspended machine with a clock that counts the missed time."""
+    """The machine was suspended, and its clock counts the missed time."""
     _, clock = a_clock()
     shown_ns = clock.now()
     before = clock.due(shown_ns + 1_000)
@@ -91,7 +91,7 @@ def test_a_jump_goes_forwards_and_makes_timers_due_earlier() -> None:
 
 
 def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
-    """A suspended machine that does not count the time which it missed. Timers are due as much later."""
+    """The machine was suspended, and its clock does not count the missed time. Its timers fire later by that time."""
     queue, clock = a_clock()
     shown_ns = clock.now()
 
@@ -105,7 +105,7 @@ def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
 
 
 def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
-    """This holds for any faults in any order."""
+    """The rule holds for any faults in any order."""
     for seed in SEEDS:
         random = Random(seed)
         queue, clock = a_clock(seed=seed)
@@ -127,7 +127,7 @@ def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
 
 
 def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
-    """A clock's offset and rate follow from its name."""
+    """The offset and the rate of a clock follow from its name."""
 
     def drawn(name: str) -> tuple[int, int]:
         clock = Clock(EventQueue(), 1, name, spread=2.0)
@@ -140,7 +140,7 @@ def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
 
 
 def test_clocks_at_the_edges_are_as_wrong_as_a_plan_allows() -> None:
-    """Some are the slowest and others the fastest allowed: this tests the margin that a lease leaves for clocks."""
+    """Some clocks are the slowest allowed, and others the fastest. They test the margin of a lease."""
     rates = {Clock(EventQueue(), seed, "n1", 2.0, at_edges=True).usual_rate for seed in SEEDS}
 
     assert rates == {FS_PER_NS // 2, 2 * FS_PER_NS}
@@ -168,7 +168,7 @@ class Process:
 
 
 def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
-    """Its queue does not grow, either."""
+    """The queue of such a process does not grow, either."""
     process = Process()
     for number in range(3):
         process.queue.at(10 * number, process.happens, number)
@@ -188,7 +188,7 @@ def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_or
 
 
 def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None:
-    """Unlike a paused process it goes on. Events that come faster than it works wait longer and longer."""
+    """Unlike a paused process, a slow one goes on. If events come faster than it works, they wait longer and longer."""
     process = Process()
     process.scheduler.service_ns = 25
     for number in range(4):
@@ -198,7 +198,7 @@ def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None
 
 
 def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() -> None:
-    """An event that comes while it catches up does not overtake the waiting ones."""
+    """An event that comes meanwhile does not overtake the waiting events."""
     process = Process()
     process.scheduler.service_ns = 25
     for number in range(4):
@@ -221,7 +221,7 @@ def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> No
 
 
 def test_what_waits_for_a_process_that_dies_is_gone() -> None:
-    """Its sockets are lost with it, and the next process has the usual speed."""
+    """The process loses its sockets, too. The next process has the usual speed."""
     process = Process()
     process.scheduler.pause(100)
     process.queue.at(0, process.happens, 0)

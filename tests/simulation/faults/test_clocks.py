@@ -1,4 +1,4 @@
-"""Members with wrong clocks: how the production node reacts, and that the rules judge a member by its own clock."""
+"""Members with wrong clocks: how the node reacts, and that the rules judge a member by its own clock."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MEMBERS = ("n1", "n2", "n3")
 
 
 def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), clocks: ClockPlan = GOOD_CLOCKS) -> Plan:
-    """Three members on quick disks and a quiet network, with programs that read by rounds, and write.
+    """A plan with three members, quick disks and a quiet network. Its programs write, and read by rounds.
 
-    Other read modes trust the clocks, which the tests will make wrong.
+    Other read modes rely on the clocks, which the tests will make wrong.
     """
     plan = draw_plan(1)
     load = replace(plan.load, with_service=with_service, clients=3, think_ns=5 * MILLISECOND_NS, read_share=0.5)
@@ -79,7 +79,8 @@ def run_until(world: Simulation, time_ns: int) -> None:
 
 
 def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from_that_moment() -> None:
-    """By its clock a majority was silent for so long. A timer set before the jump must not wait for the old moment."""
+    """By the leader's clock, a majority was silent for that long. A timer from before the jump must fire without
+    delay."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
     inject(world, "clock jumps", leader, duration_ns=400 * MILLISECOND_NS)
@@ -89,7 +90,7 @@ def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from
 
 
 def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
-    """To the leader a heartbeat or two seem late."""
+    """The leader sees one or two late heartbeats."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
     inject(world, "clock jumps", leader, duration_ns=100 * MILLISECOND_NS)
@@ -99,9 +100,10 @@ def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
 
 
 def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() -> None:
-    """Its clock stood still, so no time-out can end. Until it has heard its peers it answers no read (thesis §6.4).
+    """The leader's clock stood still, so none of its time-outs expires. It answers no read until it has heard its peers
+    (thesis §6.4).
 
-    The programs on its side of the partition read all the time, and the rules check each read that is let through.
+    The programs on the leader's side of the partition read all the time. The rules check each read that is let through.
     """
     world, leader = a_world_with_a_leader(a_calm_plan())
     term, shown_ns = leader.current_term, leader.now()
@@ -141,7 +143,7 @@ def test_a_machine_that_loses_its_power_begins_its_clock_anew_anywhere() -> None
 @pytest.mark.parametrize("with_service", [False, True], ids=["programs", "clients"])
 @pytest.mark.parametrize("kind", sorted(CLOCK_KINDS))
 def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_service: bool) -> None:
-    """Clocks also run at half to twice their rate, and a fault hits the leader four times a second."""
+    """The clocks also run at half to twice their rate. A fault hits the leader four times a second."""
     faults = tuple(
         Fault(
             at_ns=at_ms * MILLISECOND_NS,
@@ -162,7 +164,8 @@ def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_servic
 
 
 def test_clients_whose_clocks_jump_end_their_calls_and_everything_else_holds() -> None:
-    """All their deadlines pass at once. An open call then ends as unknown, or certainly had no effect."""
+    """All deadlines of the clients pass at the same moment. An open call then ends as unknown, or certainly had no
+    effect."""
     jump = Fault(at_ns=0, kind="a client's clock jumps", duration_ns=SECOND_NS, target=None, shape=0.4)
     by_an_hour = replace(jump, shape=0.3001)
     jumps = (

@@ -1,4 +1,4 @@
-"""Disks that fail, lie and rot: how such a disk behaves, and that whole runs on such disks hold every rule."""
+"""Disks that fail, lie and rot: how such a disk behaves, and that whole runs on them hold every rule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def outcomes(files: SimFiles, aside: Immediately, *submissions: list[Operation])
 
 
 def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_writes_the_others() -> None:
-    """Pages are written one by one, but after an error all are marked clean."""
+    """The system writes pages one by one, but marks all of them clean after an error."""
     new, durable = b"n" * 3 * SECTOR_BYTES, set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b""), seed=seed)
@@ -66,7 +66,7 @@ def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_write
 
 
 def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_next_sync_makes_them_so() -> None:
-    """Names are in a journal, so an error loses none of them for a later sync."""
+    """The file system has names in a journal, so a later sync makes them durable even after an error."""
     found = set()
     for seed in SEEDS:
         image, files, aside = a_disk(seed=seed)
@@ -94,7 +94,7 @@ def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_nex
 def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_it(
     operations: list[Operation], failing: SyncFile | SyncFolder, rests_on_it: bool
 ) -> None:
-    """A deletion promises nothing, and the ballast exists only to be given back."""
+    """A deletion promises nothing. The ballast exists only to free room, so it need not be durable."""
     image, files, aside = a_disk(*a_file("log/1", b"abc"))
     image.fails_sync = failing
 
@@ -103,7 +103,7 @@ def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_i
 
 
 def test_a_read_fails_once_and_only_where_it_is_meant_to() -> None:
-    """The contract of `Files.read`: everything that was asked for, or an error. Never less."""
+    """`Files.read` returns everything that was asked for, or raises an error. It never returns less."""
     image, files, _ = a_disk(*a_file("log/1", b"abc"))
     image.fails_read_of = "log"
 
@@ -115,12 +115,12 @@ def test_a_read_fails_once_and_only_where_it_is_meant_to() -> None:
 
 
 def a_lie(seed: int) -> tuple[DiskImage, str]:
-    """A disk with an old file, and a second one whose last write was lost or misdirected."""
+    """A disk with an old file, and with a second file whose last write was lost or misdirected."""
     image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
     told: list[str] = []
     files.lies_about, files.on_lie = "log", told.append
     assert outcomes(files, aside, [Write("log/2", 10, (b"new",)), SyncFile("log/2")]) == [None]
-    assert files.is_synced("log")  # As the disk reports it.
+    assert files.is_synced("log")  # The disk reports the file as synced.
     return image, told[0]
 
 
@@ -141,7 +141,7 @@ def test_a_lost_or_misdirected_write_is_seen_by_nobody_until_power_is_lost() -> 
 
 
 def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_in_that_folder() -> None:
-    """The intended file may have grown by zeroes. The file that is hit keeps its size."""
+    """The file that was meant may have grown by zeroes. The file that the write hit keeps its size."""
     found: dict[str, set[tuple[bytes, bytes]]] = {}
     for seed in SEEDS:
         image, how = a_lie(seed)
@@ -151,14 +151,14 @@ def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_
     old, short = b"o" * 700, b"p" * 10
     assert found["a write was lost"] == {(old, short), (old, short + bytes(3))}
     assert {first for first, _ in found["a write was misdirected"]} == {
-        old,  # The write hit the other file, or this one beyond its end.
+        old,  # The write hit the other file, or this file beyond its end.
         b"o" * 10 + b"new" + b"o" * 687,
         b"o" * 522 + b"new" + b"o" * 175,
     }
 
 
 def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> None:
-    """Its last cut was never synced, but the disk has reported as synced all bytes that are visible in the file."""
+    """The cut of the file was never synced. But the disk has reported all bytes in it as synced."""
     hit = set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
@@ -175,7 +175,7 @@ def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> No
 
 
 def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
-    """The false sync covers the writes before it, and none since."""
+    """The false sync covers the writes before it, and no later ones."""
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
         files.lies_about = "log"
@@ -189,7 +189,7 @@ def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
 
 
 def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
-    """The first is the false sync itself. A frame says up to which batch the log was known to be synced.
+    """The first of these two is the false sync itself. A frame says up to which batch the log was known to be synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """
@@ -229,7 +229,7 @@ def test_zeroes_written_ahead_and_what_is_written_over_them_are_not_proven_by_th
 
 
 def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its_name() -> None:
-    """One bit, in a snapshot or in a sealed file."""
+    """The rot changes one bit, in a snapshot or in a sealed file."""
     hit = set()
     for seed in SEEDS:
         image = DiskImage()
@@ -269,7 +269,7 @@ class FoundLog:
 
 
 def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
-    """An entry with a right checksum is the written one, so damage can only remove entries."""
+    """An entry with a right checksum is the one that was written, so damage can only remove entries."""
     entries = [Entry(index, 1, EntryKind.COMMANDS, encode_batch(index, [])) for index in (1, 2, 3)]
     logs, state = ShadowLogs("n1", SafetyChecker()), HardState(term=1)
     logs.append(LogWrite(sequence=1, hard_state=state, entries=tuple(entries)))
@@ -287,7 +287,7 @@ def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
 
 @pytest.mark.parametrize(("count", "allowed"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
 def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int, allowed: int) -> None:
-    """A quorum of good copies always stays."""
+    """There is always a quorum of good copies."""
     plan = replace(draw_plan(1), members=tuple(f"n{number}" for number in range(count)))
     disk = next(iter(plan.disks.values()))
     world = Simulation(replace(plan, disks=dict.fromkeys(plan.members, disk)))
@@ -302,7 +302,7 @@ def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int
 
 
 def dense(seed: int) -> Plan:
-    """The plan of a seed, cut to two seconds, with a dozen more disk faults."""
+    """The plan of a seed, cut to two seconds and with a dozen more disk faults."""
     plan, random = replace(draw_plan(seed), until_ns=2 * SECOND_NS), Random(seed)
     more = [
         Fault(
@@ -335,7 +335,7 @@ RICH_SEEDS = (19, 93, 98, 139, 143, 144, 153, 203, 204, 234, 245, 248, 274, 309)
 
 @pytest.mark.timeout(300)
 def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage() -> None:
-    """Within the budget nothing is lost, no wrong data is served, and a damaged member says so."""
+    """Within the budget no data is lost, and none is served wrong. A member reports that its disk is damaged."""
     missing = MARKS.difference(run_all(map(dense, RICH_SEEDS)))
 
     run_until(missing, map(dense, range(1, 31)))
@@ -353,7 +353,8 @@ STOPPED_SEEDS = (1, 2, 3, 143, 144, 203)
 
 @pytest.mark.timeout(120)
 def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that notices damage does not start. So the quorum may be lost: only the rule of liveness breaks."""
+    """A member that finds damage does not start, so the quorum may be lost. Only the rule of liveness may then
+    break."""
     monkeypatch.setattr(DamageBudget, "allows", lambda _, member: not (member.is_damaged or member.is_lost))
     ends = []
     for seed in (*STOPPED_SEEDS, 4, 5, 7, 9, 98, 248):
@@ -365,7 +366,8 @@ def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch
 
 
 def test_every_kind_of_sync_is_made_to_fail() -> None:
-    """These are syncs of bytes and of names, for the log, the snapshots, and the sealed files in the main folder."""
+    """Both kinds of sync, of a file and of a folder, can fail for the log, for the snapshots, and in the main
+    folder."""
     assert {(type(target), target.path) for target in FAILING_SYNCS} == {
         (kind, folder) for kind in (SyncFile, SyncFolder) for folder in (LOG_FOLDER, SNAPSHOT_FOLDER, "")
     }

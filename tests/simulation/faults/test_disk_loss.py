@@ -1,4 +1,4 @@
-"""Each rule about lost disks can fail; in a quiet world members that lost their disks are refused and replaced.
+"""Each rule about lost disks can fail. In a quiet world, members that lost their disks are refused and replaced.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -38,13 +38,13 @@ def test_a_member_that_starts_without_its_files_is_seen() -> None:
     stage.follower.crash(power=False)
 
     with pytest.raises(Violation) as caught:
-        stage.world.disk_loss.check_refuses(stage.follower)  # It still has all its files.
+        stage.world.disk_loss.check_refuses(stage.follower)  # The follower still has all its files.
 
     assert rule_of(caught) == "a member without its files does not start"
 
 
 def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
-    """It might count the vote of a member that has forgotten an earlier vote."""
+    """The other member might count a vote of one that has forgotten its earlier vote."""
     stage = Stage()
     stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
 
@@ -56,7 +56,7 @@ def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
 
 
 def test_a_minority_loses_its_disks_and_no_more() -> None:
-    """Nobody can restore what a majority has lost, and then the cluster may stop."""
+    """If a majority lost its disks, nobody could restore the data, and the cluster might stop."""
     stage = Stage()
 
     inject(stage, stage.follower)
@@ -70,7 +70,7 @@ def test_a_minority_loses_its_disks_and_no_more() -> None:
 
 
 def a_plan(shape: float, *, spares: int) -> Plan:
-    """A plan with three voters and `spares` more machines, in which the leader loses its disk under load."""
+    """A plan with three voters and `spares` more machines. Under load, the leader loses its disk."""
     machines = 3 + spares
     calm = a_calm_plan(members=machines, heal=ALL_HEALED)
     fault = Fault(at_ns=400 * MILLISECOND_NS, kind=LOSS, duration_ns=50 * MILLISECOND_NS, target=None, shape=shape)
@@ -99,7 +99,7 @@ def test_a_leader_that_loses_its_disk_is_refused_and_replaced_while_clients_go_o
 
 
 def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
-    """The others are a quorum, and go on serving."""
+    """The other members are a quorum, and go on serving."""
     world = Simulation(a_plan(REFUSES, spares=0))
 
     result = world.run()
@@ -111,8 +111,8 @@ def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
 
 
 def test_nobody_is_made_anew_whom_a_member_has_never_met() -> None:
-    """A member that never met the lost folder would take the new folder for that of a new member, as `--bootstrap`
-    claims. To give this option would be a mistake of the operator, and is no fault to simulate."""
+    """A member that never met the lost folder would accept the new folder as that of a new member. Giving `--bootstrap`
+    for a lost member is a mistake of the operator, and no fault to simulate."""
     stage = Stage()
     assert stage.world.disk_loss._is_known_to_all(stage.follower)
 
@@ -133,7 +133,7 @@ def test_seeds_in_which_disks_are_lost_have_no_other_damage_to_count_and_leave_n
 
 
 def test_a_member_starts_from_short_reads_as_from_whole_ones() -> None:
-    """A read may return fewer bytes than it is asked for, which does not mean the end of the file."""
+    """A read may return fewer bytes than it asked for, and this does not mean the end of the file."""
     stage = Stage()
     stage.run(300)
     before = stage.follower.logs.durable.last_index

@@ -1,4 +1,4 @@
-"""A disk hangs for a while, in virtual time: the cluster goes on under another leader, and every rule holds."""
+"""A disk hangs for a while in virtual time. The cluster goes on with another leader, and every rule holds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hangs_for(milliseconds: int, target: float | None) -> SeedResult:
 
 
 def test_a_leader_whose_disk_hangs_is_followed_by_another_in_order() -> None:
-    """Its leadership ends by a hand-over, not by a time-out."""
+    """The old leader hands over before a time-out."""
     result = hangs_for(2_500, target=None)
 
     assert result.violation is None

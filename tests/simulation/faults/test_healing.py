@@ -1,4 +1,4 @@
-"""After the faults a quorum must work without the other members, which disturb nobody when they come back."""
+"""After the faults a quorum must work without the other members. These must not disturb it when they come back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 5])
 def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
-    """Members that are lost for other reasons count, too: here one with a rotten log, if that leaves a quorum."""
+    """Members that are lost for other reasons count, too. In this test one has a rotten log, if that leaves a
+    quorum."""
     world = Simulation(a_calm_plan(members=members, heal=HealPlan(dead=EVERYBODY)))
     minority = (members - 1) // 2
     for member in list(world.members.values())[: min(1, minority)]:
@@ -51,7 +52,7 @@ def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behind: bool) -> None:
-    """A slow process still reads frames from before the cut, and learns of terms in them."""
+    """A slow process still reads frames from before the cut, and may learn of a new term in them."""
     world = Simulation(a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind="cut off", target=0.9),))))
     for member in world.members.values():
         member.initialize()
@@ -70,7 +71,8 @@ def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behin
 
 
 def test_who_stays_dead_is_drawn_for_itself() -> None:
-    """The draw has its own stream, `heal`. A third of the seeds heal all; in half of the others the dead stay dead."""
+    """The draw has a stream of its own, `heal`. A third of the seeds heal all; in half of the others the dead stay
+    dead."""
     drawn = [draw_heal(seed) for seed in range(300)]
 
     assert [draw_heal(seed) for seed in range(300)] == drawn
@@ -79,15 +81,16 @@ def test_who_stays_dead_is_drawn_for_itself() -> None:
     assert draw_plan(7).heal == draw_heal(7)
 
 
-# These rules can fail.
+# These rules can fail
 
 
 def rule_broken_with(dead: str) -> str:
-    """The rule that a run breaks if the last member is dead for a while. Unchanged code breaks none in this plan."""
+    """The rule that a run breaks if the last member is dead for a while. With unchanged code the run breaks none."""
     for seed in range(1, 6):
         heal = HealPlan(dead=(Dead(kind=dead, target=0.9),), returns=True)
         plan = a_calm_plan(members=3, heal=heal, seed=seed)
-        plan = replace(plan, raft=replace(plan.raft, lease_reads=False))  # Else a broken promise is found first.
+        # With leases, the run would break the rule about promises first.
+        plan = replace(plan, raft=replace(plan.raft, lease_reads=False))
         violation = Simulation(plan).run().violation
         if violation is not None:
             return violation.rule
@@ -95,7 +98,7 @@ def rule_broken_with(dead: str) -> str:
 
 
 def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
-    """Patch a member to go to the next term before it asks for pre-votes, not after."""
+    """Change the code, so that a member goes to the next term before it asks for pre-votes."""
     ask = raft.core.elections.Elections.ask_for_pre_votes
 
     def moved(self: raft.core.elections.Elections) -> Tally:
@@ -106,14 +109,14 @@ def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_that_comes_to_new_terms_without_being_heard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thesis §9.6: its term would depose a working leader as soon as others hear it again."""
+    """Thesis §9.6: the member's term would depose a working leader once other members hear it."""
     pre_votes_move_the_term(monkeypatch)
 
     assert rule_broken_with("cut off") == "a member that hears nobody keeps its term"
 
 
 def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thesis §9.6: one that is started anew would campaign before it hears the leader."""
+    """Thesis §9.6: a restarted member would campaign before it hears the leader."""
     pre_votes_move_the_term(monkeypatch)
     begin = raft.core.elections.Elections.__init__
 
@@ -127,7 +130,7 @@ def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.
 
 
 def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all members were healed, nobody would notice it."""
+    """If all members were healed, no run would show this."""
 
     def all_of_them(self: Any, votes: dict[str, bool]) -> Tally:
         return Tally.WON if sum(votes.values()) == len(self.voters) else Tally.OPEN

@@ -1,4 +1,5 @@
-"""A log rots while its member runs: a member that reads rotten bytes says so and ends, and sends them to nobody."""
+"""A log rots while its member runs. A member that reads rotten bytes reports it and ends, and sends them to no
+other."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_who_reads_what_has_rotted_names_the_file() -> None:
 
 
 def test_what_is_in_memory_does_not_rot() -> None:
-    """Entries in memory are not read back, so their rot on disk would show nothing."""
+    """A member does not read entries back that are in memory, so rot on its disk would have no effect."""
     stage = Stage()
 
     assert not rot_what_is_read_next(stage.world, stage.leader, Random(1))

@@ -38,7 +38,7 @@ def test_a_build_that_knows_a_level_is_not_to_be_refused_for_it() -> None:
     stage = Stage()
     leader = stage.node(stage.leader)
     error = LevelRefused(LevelRefusal.OLD_MEMBER, "upgrade it first")
-    stage.world.upgrades.check_refusal(2, leader, error)  # All builds know level 1 only.
+    stage.world.upgrades.check_refusal(2, leader, error)  # The builds of all members know level 1 only.
 
     told = stage.world.upgrades._said[stage.leader.node_id]
     told.update(dict.fromkeys(told, LevelRange(1, 2)))
@@ -64,7 +64,8 @@ def test_a_leader_that_refuses_every_promotion_is_seen(monkeypatch: pytest.Monke
             raise ChangeRefused(ChangeRefusal.BEHIND, "it lacks 0 entries", 0)
 
     monkeypatch.setattr(MembershipChanger, "_check_caught_up", refuse)
-    monkeypatch.setattr("harness.sim.simulation.BACKLOG_LIMITS_MAX", 3)  # Repeated changes must not count as a backlog.
+    # The repeated changes must not count as a backlog.
+    monkeypatch.setattr("harness.sim.simulation.BACKLOG_LIMITS_MAX", 3)
 
     result = Simulation(a_changing_plan(changes=(AN_ADDITION,))).run()
 

@@ -76,7 +76,7 @@ def test_any_other_refusal_ends_nobody() -> None:
 
 
 def test_a_removed_member_that_was_away_is_told_by_a_refusal_and_ends() -> None:
-    """By then its leader no longer sends to it."""
+    """The leader no longer sends to the removed member by then."""
     removal = ChangeStep(at_ns=400 * MILLISECOND_NS, what=REMOVE, shape=0.5)
     world = Simulation(a_changing_plan(changes=(removal,), silenced_rate=1.0))
 
@@ -101,11 +101,12 @@ def test_a_ghost_that_is_refused_ends_itself_and_a_spare_takes_its_place(is_hast
 
 
 def test_a_machine_that_some_know_by_another_folder_is_heard_by_them() -> None:
-    """It was no member when they met the first folder, so its second one counts, whichever member leads."""
+    """The machine was no member when they met its first folder. Its second folder counts, whichever member leads."""
     seed = next(seed for seed in range(1, 20) if names_new_voters(seed))
     steps = ((200, ADD), (1_000, PROMOTE))
     changes = tuple(ChangeStep(at_ns=at_ms * MILLISECOND_NS, what=what, shape=0.4) for at_ms, what in steps)
-    leads = Fault(at_ns=2 * SECOND_NS, kind="take over", duration_ns=0, target=0.9, shape=0.0)  # It sends to everybody.
+    # The new leader sends to every member.
+    leads = Fault(at_ns=2 * SECOND_NS, kind="take over", duration_ns=0, target=0.9, shape=0.0)
     for met_by in ("n1", "n2", "n3"):
         world = Simulation(
             a_changing_plan(seed=seed, former_folders={"n4": (met_by,)}, changes=changes, faults=(leads,))
@@ -129,7 +130,7 @@ def test_machines_that_were_made_anew_are_known_by_a_minority_of_the_voters() ->
 
 
 def test_who_has_met_another_folder_and_was_restarted_may_refuse_a_machine_until_it_is_named() -> None:
-    """A restart makes the pin final. Before that, the machine's second folder would replace it."""
+    """A restart makes the pin final. Without it, the machine's second folder would replace the pin."""
     world = Simulation(a_changing_plan(former_folders={"n4": ("n2",)}))
     member = world.members["n2"]
     member.life = 1

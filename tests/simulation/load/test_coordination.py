@@ -1,4 +1,4 @@
-"""The coordination load: watches, leases, locks and old revisions, while members fail; and defects that it finds."""
+"""The coordination load has watches, leases, locks and old revisions, while members fail. It finds several defects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TINY_HUB = {
 
 
 def a_plan(*, faults: tuple[Fault, ...] = (), seed: int = 1, **changes: object) -> Plan:
-    """Three members that raise the level at once, and programs of all kinds, for five seconds."""
+    """A plan of five seconds with three members and all kinds of programs. The members raise the level at the start."""
     calm = a_calm_plan(members=3, heal=HealPlan(), seed=seed)
     coordination = CoordinationPlan(
         clients=2,
@@ -80,7 +80,7 @@ def a_plan(*, faults: tuple[Fault, ...] = (), seed: int = 1, **changes: object) 
 
 
 def struck(kinds: tuple[str, ...], every_ms: int = 400) -> tuple[Fault, ...]:
-    """Faults of these kinds in turn, half of them on the leader."""
+    """One fault of these kinds after the other, half of them on the leader."""
     return tuple(
         Fault(
             at_ns=at_ms * MILLISECOND_NS,
@@ -100,7 +100,7 @@ def drawn() -> list[Plan]:
 
 @pytest.mark.timeout(100)
 def test_a_calm_run_reaches_what_programs_do() -> None:
-    """Without faults, a run reaches every mark that programs reach by themselves."""
+    """These are the marks that programs reach without any fault."""
     reached = run_all([a_plan(history_events_max=200)], commits_min=100)
 
     assert reached >= {
@@ -118,7 +118,7 @@ def test_a_calm_run_reaches_what_programs_do() -> None:
 
 @pytest.mark.timeout(200)
 def test_members_that_fail_serve_watches_that_miss_nothing() -> None:
-    """Members die, are cut off and catch up by snapshots, and faults hit leaders while leases expire."""
+    """Members die, are cut off and catch up by snapshots. Faults hit leaders while leases expire."""
     plans = [
         a_plan(
             faults=struck(("kill", "cut off", "lose power", "pause")),
@@ -133,7 +133,7 @@ def test_members_that_fail_serve_watches_that_miss_nothing() -> None:
 
 @pytest.mark.timeout(300)
 def test_drawn_seeds_hold_every_rule_and_reach_the_rarer_marks() -> None:
-    """A campaign must reach these marks, too."""
+    """A long campaign fails if it does not reach these marks."""
     marks = {INSTALLED, "a renewal came after the end of its lease", "a large revision came in parts"}
     assert marks <= WANTED.keys()
 
@@ -142,7 +142,7 @@ def test_drawn_seeds_hold_every_rule_and_reach_the_rarer_marks() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_small_limit_on_keys_is_reached_by_deletions_and_by_leases() -> None:
-    """The replay checks which commands are refused and which are not."""
+    """The replay checks which commands are refused."""
     reached = run_all([a_plan(delete_keys_max=2)], commits_min=100)
 
     assert reached >= {"a command was refused: too_many_keys", "a command was refused: lease_is_full"}
@@ -156,11 +156,11 @@ def test_a_run_is_the_same_each_time() -> None:
     assert first.trace_hash == second.trace_hash
 
 
-# Which seeds have the load.
+# Which seeds have the load
 
 
 def test_a_share_of_the_seeds_has_the_load_and_the_others_are_as_they_were() -> None:
-    """It is drawn last, from a stream of its own, so the other draws do not change."""
+    """The load is drawn last, from a stream of its own, so the other draws stay the same."""
     plans = [draw_plan(seed) for seed in range(1, 601)]
     with_load = [plan for plan in plans if plan.coordination.is_on]
 
@@ -192,7 +192,7 @@ def test_a_seed_without_the_load_keeps_its_plan() -> None:
     assert with_coordination(plan, Never()) is plan  # type: ignore[arg-type]
 
 
-# The keys of the load.
+# The keys of the load
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_seed_without_the_load_keeps_its_plan() -> None:
     ],
 )
 def test_commands_of_the_load_are_known_by_their_keys(operation: Operation, is_own: bool) -> None:
-    """The history of the ordinary load has none of them."""
+    """The history of the ordinary load has no command with these keys."""
     assert is_of_coordination(command_body(operation)) is is_own
 
 
@@ -218,11 +218,11 @@ def test_the_ordinary_load_lists_no_keys_of_the_load() -> None:
     assert without_own_keys(Planned(Range(b"a", b"c"))) == Planned(Range(b"a", b"c"))
 
 
-# Defects that it finds.
+# Defects that the load finds
 
 
 def is_caught(rule: str, plans: list[Plan]) -> bool:
-    """True if one of the runs breaks this rule, and no earlier run breaks another one."""
+    """True if one of the runs breaks this rule, and no earlier run breaks another rule."""
     for plan in plans:
         violation = Simulation(plan).run().violation
         if violation is not None:
@@ -233,7 +233,7 @@ def is_caught(rule: str, plans: list[Plan]) -> bool:
 
 @pytest.mark.timeout(200)
 def test_progress_that_is_ahead_of_the_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that goes on from that revision misses the events that it was not sent."""
+    """A client that goes on from the revision of this progress misses the events that it was not sent."""
 
     def is_told_too_early(hub: WatchHub, watcher: Watcher) -> bool:
         assert watcher.asked_revision is not None
@@ -247,7 +247,7 @@ def test_progress_that_is_ahead_of_the_events_is_found(monkeypatch: pytest.Monke
 
 @pytest.mark.timeout(200)
 def test_a_lease_that_ends_before_its_owner_may_believe_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All members agree, so the state hash shows nothing; the replay does."""
+    """All members agree, so the state hash does not show the defect, but the replay does."""
     grant = Leases.grant
 
     def granted_for_half(leases: Leases, lease_id: int, ttl_ns: int, leader_time: int) -> GrantedLease:

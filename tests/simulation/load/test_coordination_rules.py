@@ -33,7 +33,7 @@ A, B = (b"1", 2, 2, 1, 0), (b"2", 3, 3, 1, 0)
 
 
 def a_replay() -> StoreReplay:
-    """Revision 2: a=1; 3: b=2; 4: a is deleted. From 3 on it can be read."""
+    """A replay with these revisions: 2: a=1; 3: b=2; 4: a is deleted. The revisions from 3 on can be read."""
     replay = StoreReplay()
     replay.applied(1, 1, [[0, 0, 0, 20, 2]], [(0, 1, (20,))])
     puts = [[0, 0, 0, 1, b"a", b"1"], [0, 0, 0, 1, b"b", b"2"]]
@@ -53,7 +53,7 @@ class _Idle(SequentialProgram):
 
 
 class Answered:
-    """A program whose client answers at once."""
+    """A program whose client answers immediately."""
 
     def __init__(self, end: CallEnded, *, bounds_keys: bool = False) -> None:
         self.covered: set[str] = set()
@@ -92,7 +92,7 @@ def failure(error: OperationFailed) -> CallEnded:
 
 
 def test_right_answers_pass() -> None:
-    """They are at the present revision, at an old one, and at one that is no longer kept."""
+    """The answers are at the present revision, at an old one, and at one that is no longer kept."""
     for end, operation in (
         (answer(0, 4, (2, None, 4, True)), Get(b"a")),
         (answer(0, 4, (2, A)), Get(b"a", 3)),
@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_a_violation(rule: str) -> None:
 
 
 def test_an_older_answer_of_any_member_is_no_violation() -> None:
-    """A local read may show an older state, but it must be the state at the answer's revision."""
+    """A local read may return an older state, but it must be the state at the answer's revision."""
     program = Answered(answer(0, 3, (2, A)))
     program.read(Get(b"a"), Consistency.LOCAL)
 
@@ -147,7 +147,7 @@ def test_an_older_answer_of_any_member_is_no_violation() -> None:
 
 
 def test_a_member_that_has_not_come_to_the_level_may_refuse_its_commands() -> None:
-    """Its build may be too old to know the level."""
+    """The member's build may be too old to know the level."""
     program = Answered(failure(InvalidRequest(Reason.UNKNOWN_KIND)))
     program.put()
 
@@ -178,7 +178,7 @@ def test_the_invariants_of_a_hub_are_a_rule() -> None:
 
 @pytest.mark.timeout(100)
 def test_leases_that_no_leader_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases expire only when an entry is applied, so an idle leader has to propose one."""
+    """Leases expire only when an entry is applied, so an idle leader must propose one."""
     monkeypatch.setattr(SessionReaper, "ns_to_expiry", lambda _: None)
     plan = a_plan(writers=0, watchers=1, contenders=0)
 

@@ -1,4 +1,4 @@
-"""Extras that some seeds draw: other operations, programs that come and go, small bounds, faults that coincide."""
+"""Some seeds draw extras: other operations, programs that come and go, small bounds, faults that coincide."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def first(fits: str, count: int = 1) -> list[Plan]:
 
 
 def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
-    """Any error means no effect at all. These transactions write first, and fail at a later operation.
+    """An error means that no operation took effect. These transactions write first, and fail at a later operation.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -51,7 +51,7 @@ def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
 
 
 def test_extras_come_between_the_usual_operations_by_their_shares() -> None:
-    """A listing is of the whole store, with and without a limit; a plan without extras has none."""
+    """A listing reads the whole store, with or without a limit. A plan without extras has no listings."""
     operations = ExtraOperations(7, 1, KEYS, ExtraPlan(failing_share=0.2, listing_share=0.4))
     found = Counter(type(planned.command) if planned else None for planned in (operations.next() for _ in range(500)))
 
@@ -63,7 +63,8 @@ def test_extras_come_between_the_usual_operations_by_their_shares() -> None:
 
 
 def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
-    """Each bound is drawn by itself, and often is the usual one. In plans with production settings all are."""
+    """Each bound has a draw of its own, and often keeps its usual value. With production settings all bounds keep
+    it."""
     usual = RaftConfig()
     plans = [draw_plan(seed) for seed in SEEDS]
     for name in ("append_entries_max", "window_entries_max", "apply_commands_max"):
@@ -76,7 +77,7 @@ def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
 
 @pytest.mark.timeout(60)
 def test_programs_come_and_go_and_their_sessions_are_closed_or_expire() -> None:
-    """They close their session or just vanish; the next program has another session."""
+    """The programs close their session or just vanish. The next program has another session."""
     plan = next(plan for plan in map(draw_plan, SEEDS) if plan.load.stay_ns and plan.load.with_service)
 
     result = Simulation(plan).run()
@@ -106,7 +107,8 @@ def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
 
 @pytest.mark.timeout(60)
 def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
-    """Only its promise from before it died keeps it from leading while the other one still does."""
+    """The remaining member promised something before it died. Only this promise keeps it from leading while the removed
+    leader still leads."""
     for plan in first(LAST_VOTER_REMOVAL, 2):
         result = Simulation(plan).run()
 
@@ -119,7 +121,7 @@ def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_l
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under load, commands of the same form take a fast path through the whole store, as in production."""
+    """Under load, commands of the same form are applied together by a fast path, as in production."""
     runs: list[bool] = []
 
     def noted(payload: bytes) -> object:
@@ -139,9 +141,9 @@ def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.Monk
 
 @pytest.mark.timeout(100)
 def test_an_observer_is_forgotten_by_whoever_rolls_builds_out_and_then_no_level_is_raised() -> None:
-    """A learner applies the same log."""
+    """A learner applies the same log, so the level is not raised while its build is old."""
     observed = [plan for plan in map(draw_plan, range(1, 300)) if plan.upgrades and len(plan.changes) == 1]
     assert len(observed) > 5
 
-    observed.sort(key=lambda plan: plan.until_ns)  # Short runs come first.
+    observed.sort(key=lambda plan: plan.until_ns)  # The short runs come first.
     run_until({"a level was refused: old_member"}, observed[:8])

@@ -1,4 +1,4 @@
-"""Half of the seeds have a profile, which leads them to situations that independent draws seldom reach."""
+"""Half of the seeds have a profile, which brings them into situations that independent draws seldom reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:
 
 
 def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
-    """The single-voter profile has one voter; a profile in which faults must hit a leader has more."""
+    """The single-voter profile has one voter. A profile in which faults must hit a leader has more."""
     assert first_in("single voter").members == ("n1",)
     assert all(
         len(draw_plan(seed).members) > 2 for seed in range(200) if "frequent elections" in draw_profile(seed).name
@@ -39,7 +39,7 @@ def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
 
 
 def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
-    """A fault comes every election time-out or two, so frames still arrive in between."""
+    """A fault comes every one or two election time-outs, so some frames arrive between the faults."""
     plan = first_in("frequent elections")
 
     at_leader = [fault for fault in plan.faults if fault.target is None]
@@ -57,7 +57,7 @@ def test_the_profile_of_production_limits_leaves_production_defaults_untouched()
 
 
 def test_where_leaders_read_by_lease_the_settings_of_members_are_often_at_odds() -> None:
-    """One member has longer time-outs than the rest, and it always reads by lease itself."""
+    """One member has longer time-outs than the others, and always reads by lease."""
     leased = [
         plan
         for plan in map(draw_plan, range(1, 200))
@@ -87,8 +87,8 @@ def test_clocks_are_coarse_in_some_seeds_and_never_where_leases_need_fine_ones()
 
 
 def test_a_log_keeps_more_than_a_few_entries_where_clocks_are_coarsest() -> None:
-    """Seed 20,100,774: a member with a grain of 50 ms installs one slice of a snapshot per grain. Its leader kept two
-    entries, so the member got one snapshot after another and never reached the others."""
+    """In seed 20,100,774 a member with a grain of 50 ms installs one slice of a snapshot per grain. Its leader kept
+    only two entries in its log, so the member got one snapshot after another and never caught up."""
     plans = [draw_plan(seed) for seed in (20_100_774, *range(1, 200))]
     coarsest = [plan for plan in plans if plan.clocks.grain_ns == 50_000_000]
     assert plans[0] in coarsest
@@ -97,7 +97,8 @@ def test_a_log_keeps_more_than_a_few_entries_where_clocks_are_coarsest() -> None
 
 
 def test_watches_catch_up_where_clocks_are_coarse() -> None:
-    """Seed 20,135,842: a hub did one unit of work per grain of 10 ms, and five watches had 1,266 revisions to read."""
+    """In seed 20,135,842 a hub did one unit of work per grain of 10 ms, and five watches had 1,266 revisions to
+    read."""
     plans = [draw_plan(seed) for seed in (20_135_842, *range(1, 400))]
     coarse = [plan for plan in plans if plan.coordination.watchers and plan.clocks.grain_ns > 1_000_000]
     assert plans[0] in coarse
@@ -109,7 +110,7 @@ def test_watches_catch_up_where_clocks_are_coarse() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
-    """They apply entries of one put each in runs."""
+    """Members that catch up apply entries of one put each in runs."""
     plan = next(plan for plan in map(draw_plan, range(1, 200)) if plan.profile.endswith("expiry at command time"))
 
     result = Simulation(plan).run()
@@ -120,7 +121,7 @@ def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_
 
 @pytest.mark.timeout(60)
 def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> None:
-    """Otherwise no run would show a leader that takes its own settings for the others' promises."""
+    """Without such plans, no run would have a leader that confuses its own settings with the others' promises."""
     plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.profile == "lease faults" and plan.patience)
 
     marks = Simulation(plan).run().covered

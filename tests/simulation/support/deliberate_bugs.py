@@ -1,6 +1,7 @@
 """Two small bugs that a test puts into the production code of its own process, and a plan that shows them.
 
-All bugs are in the catalogue `harness/mutants/catalogue`. Here submodules are imported, to patch the code in its place.
+All bugs are in the catalogue `harness/mutants/catalogue`. This module imports submodules, because it patches their
+code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from raft import Message, PreVoteRequest, VoteRequest
 
 
 def frequent_elections(plan: Plan) -> Plan:
-    """Three members whose leader is struck several times a second, and programs that read and write all the time."""
+    """A plan with three members. A fault hits the leader several times a second, and programs read and write all the
+    time."""
     kinds = ("cut off", "kill", "pause", "lose power")
     faults = tuple(
         Fault(at_ns=at_ms * 1_000_000, kind=kinds[at_ms // 300 % 4], duration_ns=400_000_000, target=None, shape=0.5)

@@ -1,4 +1,4 @@
-"""Plans that several tests begin with."""
+"""Plans that several tests use as a start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMBERS = ("n1", "n2", "n3", "n4", "n5")
 
 
 def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
-    """A second of load without a fault, on quick disks, and then the end."""
+    """A plan with a second of load on quick disks, and without faults."""
     plan = draw_plan(seed)
     disk = replace(plan.disks["n1"], sync_ns=MILLISECOND_NS, stall_rate=0.0)
     return replace(
@@ -37,7 +37,7 @@ def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
 
 
 def a_changing_plan(**changes: object) -> Plan:
-    """Three voters and a fourth machine, without a fault."""
+    """A plan with three voters and a fourth machine, and without faults."""
     calm = a_calm_plan(members=4, heal=ALL_HEALED)
     plan = replace(calm, founders=3, raft=TIMERS, until_ns=3 * SECOND_NS, former_folders={}, changes=(), upgrades=())
     return replace(plan, **changes)  # type: ignore[arg-type]
@@ -50,9 +50,10 @@ def first_in(profile: str) -> Plan:
 
 
 def run_until(marks: Set[str], plans: Iterable[Plan], *, commits_min: int = 0) -> None:
-    """Run the plans in turn until they have reached all `marks` together.
+    """Run the plans one after the other, until together they have reached all `marks`.
 
-    Every run must hold every rule and make `commits_min` commits. Fails with the missing marks if the plans end first.
+    Every run must hold every rule and make `commits_min` commits. If the plans end first, the test fails with the
+    missing marks.
     """
     missing, rest = set(marks), iter(plans)
     while missing:

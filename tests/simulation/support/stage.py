@@ -23,7 +23,7 @@ APPEND = AppendEntries(term=0, prev_index=0, prev_term=0, entries=(), commit_ind
 
 
 class Stage:
-    """A quiet cluster of three with a leader, a follower and some committed entries, which all of them have applied."""
+    """A quiet cluster of three with a leader, a follower and some committed entries, which all members have applied."""
 
     def __init__(self) -> None:
         plan = a_calm_plan(members=3, heal=ALL_HEALED)
@@ -61,14 +61,14 @@ class Stage:
         return member.checker
 
     def show(self, member: SimMember, **changes: Any) -> None:
-        """Check the member as after an event, with its true marks except for `changes`."""
+        """Check the member as after an event. Its marks are the true ones, except for `changes`."""
         names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
         core = self.node(member).core
         shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
         member.checker.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown), failure=None)))
 
     def has(self, member: SimMember, index: int, term: int, *, durable: bool) -> None:
-        """One more entry on this member."""
+        """Give this member one more entry."""
         for log in (member.logs.memory, member.logs.durable) if durable else (member.logs.memory,):
             assert log.last_index == index - 1
             log.terms.append(term)
@@ -108,7 +108,7 @@ class Stage:
         self.follower.checker.applying(Entry(index, term, EntryKind.NO_OP, b""))
 
     def loses_its_disk(self) -> None:
-        """Remove from the follower's disk what the checkers know to be durable, and recover."""
+        """Remove from the follower's disk the files that the checkers know to be durable, and recover."""
         self.follower.image.durable_names.clear()
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 

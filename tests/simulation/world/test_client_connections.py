@@ -1,4 +1,4 @@
-"""Connections between simulated clients and members: open, cut, mended, given up, and half-open."""
+"""Connections between simulated clients and members are opened, cut, mended, given up, and half-open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(40)
 
 
 class Server:
-    """The part of a member and its service that a connection needs: it answers each piece in capitals."""
+    """The part of a member and its service that a connection needs. It answers each piece in capitals."""
 
     def __init__(self, queue: EventQueue) -> None:
         self.node_id, self.life, self.is_up = "n1", 1, True
@@ -123,7 +123,7 @@ def test_bytes_arrive_in_order_and_are_answered() -> None:
 
 
 def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_connection_was_given_up() -> None:
-    """TCP sends again; the two systems decide for how long."""
+    """TCP sends the bytes again; the operating systems of the two ends decide for how long."""
     ends = set()
     for seed in SEEDS:
         wire = a_wire(seed=seed)
@@ -140,12 +140,12 @@ def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_co
         ends.add((len(wire.server.seen), "reset" in wire.client.told))
 
     assert (3, False) in ends  # It goes on.
-    assert any(told for _, told in ends)  # The client's side gave up.
-    assert any(count < 3 and not told for count, told in ends)  # The client does not know.
+    assert any(told for _, told in ends)  # The client's end gave up.
+    assert any(count < 3 and not told for count, told in ends)  # The client does not know of the end.
 
 
 def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> None:
-    """The client's request is carried out, but the client does not learn of it."""
+    """The member carries out the client's request, but the client does not learn of it."""
     wire = a_wire()
     wire.connections.cut([TO_CLIENT])
 
@@ -157,7 +157,7 @@ def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> No
 
 
 def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
-    """Each cut needs its own mend."""
+    """Each cut must be mended by itself."""
     wire = Wire()
     wire.connections.cut([TO_MEMBER])
     wire.connections.cut([TO_MEMBER])
@@ -170,14 +170,14 @@ def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
     wire.connections.heal()
     wire.run()
     assert wire.client.told == ["connected"]
-    wire.connections.mend([TO_MEMBER])  # Too late, because all was healed before.
+    wire.connections.mend([TO_MEMBER])  # The mend comes too late, because all links were healed before.
     wire.say(b"a")
     wire.run()
     assert wire.server.seen == [b"a"]
 
 
 def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> None:
-    """This lasts until the cut is mended, and is how a half-open connection arises."""
+    """The member sees an open connection until the cut is mended. Half-open connections arise in this way."""
     wire = a_wire()
     wire.connections.cut([TO_MEMBER])
 
@@ -191,7 +191,7 @@ def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> 
 
 
 def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_next_one_works() -> None:
-    """It is like a firewall that has forgotten a connection: neither end ever learns of it."""
+    """A firewall that has forgotten a connection has the same effect: neither end ever learns of it."""
     wire = a_wire()
     wire.connections.hang(cast(Any, wire.server), side=0)
 
@@ -217,7 +217,7 @@ def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_i
         wire.queue.step()
     assert wire.queue.now >= 10_000_000
 
-    wire.server.has_room = False  # `receive` asserts that there is some.
+    wire.server.has_room = False  # `receive` asserts that the server has room.
     wire.run()
     assert wire.server.seen == [b"a"]
 
@@ -228,7 +228,7 @@ def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_i
 
 
 def test_a_minority_has_fewer_than_half_of_the_members_and_a_client() -> None:
-    """A client on the old leader's side would get stale reads, if there were any."""
+    """A client on the old leader's side would get stale reads, if a leader served them."""
     for count in (2, 3, 4, 5):
         members = [f"n{number}" for number in range(1, count + 1)]
         sizes = set()

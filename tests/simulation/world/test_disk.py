@@ -1,4 +1,4 @@
-"""The simulated disk keeps the promise of storage/files/interface.py, and not one byte more."""
+"""The simulated disk keeps the promise of storage/files/interface.py, and no byte more than it promises."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def after_power_loss(operations: list[Operation], seed: int) -> DiskImage:
 
 
 def test_what_was_synced_with_its_name_survives_every_power_loss() -> None:
-    """storage/files/interface.py: bytes after SyncFile, names after SyncFolder."""
+    """Bytes are durable after SyncFile, and names after SyncFolder (storage/files/interface.py)."""
     for seed in SEEDS:
         image = after_power_loss(a_synced_file(b"abc"), seed)
 
@@ -43,7 +43,7 @@ def test_what_was_synced_with_its_name_survives_every_power_loss() -> None:
 
 
 def test_a_file_whose_name_was_not_synced_may_be_gone_or_be_there() -> None:
-    """A crash may keep any of it, or none."""
+    """A crash may keep any part of such a file, or nothing."""
     operations: list[Operation] = [CreateFile("f"), Write("f", 0, (b"abc",)), SyncFile("f")]
 
     survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}
@@ -52,7 +52,7 @@ def test_a_file_whose_name_was_not_synced_may_be_gone_or_be_there() -> None:
 
 
 def test_a_file_is_lost_with_the_folder_whose_name_was_not_synced() -> None:
-    """The name of a folder is a name too."""
+    """The name of a folder must be synced, too."""
     operations: list[Operation] = [MakeFolder("a/b"), CreateFile("a/b/f"), SyncFile("a/b/f"), SyncFolder("a/b")]
 
     survivors = {tuple(sorted(after_power_loss(operations, seed).names)) for seed in SEEDS}
@@ -61,7 +61,7 @@ def test_a_file_is_lost_with_the_folder_whose_name_was_not_synced() -> None:
 
 
 def test_un_synced_bytes_are_lost_kept_cut_or_mixed_but_synced_ones_beside_them_never_harmed() -> None:
-    """A crash can tear or spoil only the sectors that are being written, not other bytes."""
+    """A crash can tear or damage only the sectors that are being written, and no other bytes."""
     old, new = b"o" * 700, b"n" * 3 * SECTOR_BYTES
     operations: list[Operation] = [*a_synced_file(old), Write("f", len(old), (new,))]
 
@@ -74,7 +74,7 @@ def test_un_synced_bytes_are_lost_kept_cut_or_mixed_but_synced_ones_beside_them_
 
 
 def test_a_rename_is_one_step_and_needs_its_own_folder_sync() -> None:
-    """After a crash there is the old name or the new one, never both and never none."""
+    """After a crash either the old name or the new one is there."""
     operations = [*a_synced_file(b"abc"), Rename("f", "g")]
 
     survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}
@@ -83,7 +83,7 @@ def test_a_rename_is_one_step_and_needs_its_own_folder_sync() -> None:
 
 
 def test_a_deletion_may_be_forgotten_and_a_size_as_well() -> None:
-    """Like everything else, names and sizes are durable once they are synced."""
+    """Names and sizes, too, are durable only once they are synced."""
     deleted = {tuple(after_power_loss([*a_synced_file(b"abc"), Delete("f")], seed).names) for seed in SEEDS}
     cut = {bytes(after_power_loss([*a_synced_file(b"abc"), SetSize("f", 1)], seed).file("f").current) for seed in SEEDS}
 
@@ -92,7 +92,7 @@ def test_a_deletion_may_be_forgotten_and_a_size_as_well() -> None:
 
 
 def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_durable() -> None:
-    """`kill -9` alone proves nothing about fsync: the page cache survives it."""
+    """The page cache survives `kill -9`, so a kill proves nothing about fsync."""
     image, aside = DiskImage(), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     files.submit([CreateFile("f"), Write("f", 0, (b"abc",))], lambda _: None)
@@ -105,7 +105,7 @@ def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_
 
 
 def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -> None:
-    """An open sync may or may not have taken effect."""
+    """A sync that is open at the crash may have taken effect or not."""
     found, called = set(), list[BaseException | None]()
     for seed in SEEDS:
         image = DiskImage()
@@ -120,13 +120,14 @@ def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -
 
 
 def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -> None:
-    """storage/files/interface.py: after an error the rest of a submission is skipped, but not the next submission."""
+    """After an error the rest of the submission is skipped, but not the next submission
+    (storage/files/interface.py)."""
     image, aside = DiskImage(), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []
     files.submit([Write("f", 0, (b"a",)), CreateFile("g")], ends.append)
     files.submit([CreateFile("f")], ends.append)
-    assert ends == []  # Never from inside `submit`.
+    assert ends == []  # The callback is never called from inside `submit`.
 
     aside.run()
 
@@ -137,7 +138,7 @@ def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -
 
 
 def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None:
-    """The rule "durable on a majority" depends on this."""
+    """The rule "durable on a majority" depends on `is_synced`."""
     image, aside = an_image(MakeFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     states = []
@@ -156,7 +157,8 @@ def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None
 
 
 def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothing() -> None:
-    """The system marks the pages clean: programs see them until power is lost, but no later sync writes them."""
+    """After the failed sync the system marks the pages clean. Programs see them until power is lost, but no later sync
+    writes them."""
     image, aside = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []
@@ -175,7 +177,7 @@ def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothin
 
 
 def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
-    """Damage must be found only where a later frame proves that the bytes had been synced.
+    """A member can find damage only where a later frame proves that the bytes were synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """
@@ -201,15 +203,15 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
 
 
 def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
-    """`writev` may write only a part. Such a part does not count for the log until all is written again: until then
-    `is_synced` says no."""
+    """`writev` may write only a part. Such a part does not count for the log until everything is written again;
+    `is_synced` returns False until then."""
     image = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder(""), *a_synced_file(b"old"))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     again: list[Operation] = [Write("log/1", 0, (b"abcd",)), SyncFile("log/1")]
     ends: list[BaseException | None] = []
     image.size_bytes_max = image.size_bytes + 2
-    files.submit([Write("f", 0, (b"new",))], ends.append)  # To replace bytes takes no room.
+    files.submit([Write("f", 0, (b"new",))], ends.append)  # Replacing bytes takes no room.
     files.submit(again, ends.append)
     aside.run()
     found, is_synced = bytes(image.file("log/1").current), files.is_synced("log")
@@ -233,7 +235,7 @@ def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
     ids=lambda operation: type(operation).__name__,
 )
 def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation) -> None:
-    """A folder grows with its names. To replace a name, or to make a file smaller, needs no room."""
+    """A folder grows with its names. Replacing a name or making a file smaller needs no room."""
     image = an_image(*a_synced_file(b"abc"), CreateFile("other"))
     image.size_bytes_max = image.size_bytes
 
@@ -247,7 +249,7 @@ def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation
 
 
 def test_a_file_that_found_no_room_for_its_name_is_no_part_of_what_the_log_says() -> None:
-    """A segment is written under a temporary name, and belongs to the log only when it has its own name."""
+    """A segment has a temporary name while it is written. It belongs to the log only under its own name."""
     image = an_image(MakeFolder("log"), CreateFile("log/1.tmp"), SyncFolder(""))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)

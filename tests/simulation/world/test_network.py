@@ -1,4 +1,4 @@
-"""The simulated network follows its plan, and does the same for the same seed."""
+"""The simulated network follows its plan, and behaves the same way for the same seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers(seen: list[Arrival], sender: str) -> list[int]:
 
 
 def test_a_quiet_network_delivers_everything_once_and_in_order() -> None:
-    """One TCP connection per direction."""
+    """Each direction is one TCP connection."""
     seen = arrivals(NetworkPlan())
 
     assert numbers(seen, "n1") == list(range(400))
@@ -44,7 +44,7 @@ def test_a_quiet_network_delivers_everything_once_and_in_order() -> None:
 
 
 def test_frames_are_lost_duplicated_late_and_overtake_each_other_at_the_planned_rates() -> None:
-    """Each rate is per frame."""
+    """Each rate is the share of frames that the fault hits."""
     lost = arrivals(NetworkPlan(loss_rate=0.25))
     doubled = Counter(numbers(arrivals(NetworkPlan(duplicate_rate=0.25)), "n1"))
     mixed = numbers(arrivals(NetworkPlan(in_order=False)), "n1")
@@ -58,7 +58,7 @@ def test_frames_are_lost_duplicated_late_and_overtake_each_other_at_the_planned_
 
 
 def test_a_one_way_cut_stops_one_direction_only() -> None:
-    """Asymmetric partitions are where leaders are deposed in vain (thesis §9.6)."""
+    """With asymmetric partitions, a leader can be deposed for no reason (thesis §9.6)."""
     seen = arrivals(NetworkPlan(), cut=True)
 
     assert numbers(seen, "n1") == []
@@ -66,7 +66,7 @@ def test_a_one_way_cut_stops_one_direction_only() -> None:
 
 
 def test_taking_a_fault_away_does_not_reshuffle_the_rest() -> None:
-    """Each frame takes the same number of draws, so without loss the other frames arrive at the same moments."""
+    """Each frame takes the same number of draws. So without loss the other frames arrive at the same moments."""
     lossy = set(arrivals(NetworkPlan(loss_rate=0.2, in_order=False)))
     whole = set(arrivals(NetworkPlan(loss_rate=0.0, in_order=False)))
 
@@ -83,12 +83,12 @@ def test_cuts_add_up_and_each_is_mended_alone() -> None:
     assert network.is_cut("n1", "n2")
     network.mend([("n1", "n2")])
     assert not network.is_cut("n1", "n2")
-    network.mend([("n1", "n2")])  # After a heal, mending an old cut does nothing.
+    network.mend([("n1", "n2")])  # All links were healed, so mending an old cut does nothing.
     assert not network.is_cut("n1", "n2")
 
 
 def test_partitions_cut_what_their_names_say() -> None:
-    """A member is cut off in both directions, or one way in one of them; "in two" cuts all links between two sides."""
+    """Some partitions cut a member off, in both directions or in one. "cut in two" cuts all links between two sides."""
     members = ["n1", "n2", "n3"]
 
     def links(kind: str) -> set[tuple[str, str]]:
@@ -106,7 +106,7 @@ def links_of(kind: str, members: list[str], shape: float = 0.25) -> set[Link]:
 
 
 def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
-    """The member between them must neither be deposed for ever nor keep a quorum from forming."""
+    """The member between the halves must not be deposed for ever, and must not keep a quorum from forming."""
     for count in (3, 4, 5):
         members = [f"n{number}" for number in range(1, count + 1)]
         for shape in (0.1, 0.5, 0.9):
@@ -120,7 +120,7 @@ def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
 
 
 def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
-    """Each of five members hears its two neighbours: together a majority, which is different for each."""
+    """Each of five members hears its two neighbours. The three are a majority, which is different for each member."""
     members = ["n1", "n2", "n3", "n4", "n5"]
     for shape in (0.1, 0.5, 0.9):
         links = links_of("ring", members, shape)
@@ -133,7 +133,7 @@ def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
 
 
 def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
-    """The other direction is unchanged, and so are the draws."""
+    """The other direction and the draws stay the same."""
 
     def run(extra_ns: int) -> list[Arrival]:
         queue, seen = EventQueue(), list[Arrival]()
@@ -153,7 +153,7 @@ def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
 
 
 def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
-    """The seed draws each link's slowness separately."""
+    """The slowness of each link is a separate draw of the seed."""
     queue = EventQueue()
     plan = NetworkPlan(slow_rate=0.5, slow_ns=100_000_000)
     network = SimNetwork(1, plan, queue, lambda *_: None)
@@ -176,7 +176,7 @@ def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
 
 
 def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one() -> None:
-    """A frame of the old connection must not come after the hello of the next one."""
+    """A frame of the old connection must not arrive after the hello of the next one."""
     queue, seen = EventQueue(), list[bytes]()
     network = SimNetwork(1, NetworkPlan(), queue, lambda _a, _b, frame: seen.append(frame))
     network.send("n1", "n2", b"old")
@@ -191,7 +191,7 @@ def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one()
 
 
 def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first() -> None:
-    """Until then neither end knows of it, and the other direction works all the time."""
+    """Neither end knows of the loss until then, and the other direction works all the time."""
     world = Simulation(replace(draw_plan(1), members=("n1", "n2"), network=NetworkPlan(), faults=()))
     told, greeted = list[str](), list[str]()
     n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())
@@ -216,7 +216,7 @@ def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first
 
 
 def test_the_fault_plans_of_some_seeds_have_every_kind_in_them_and_some_none() -> None:
-    """Swarm testing: whole kinds are on or off."""
+    """Swarm testing: a plan has all faults of a kind or none."""
     plans = [draw_faults(seed, 10**10) for seed in range(200)]
 
     drawn_here = {kind for kind, (rate_max, _) in KINDS.items() if rate_max}

@@ -1,4 +1,4 @@
-"""A simulated member's connections carry frames only to the peers that its production transport would reach."""
+"""The connections of a simulated member carry frames only to the peers that its production transport would reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raft import PeerRefused
 
 
 class World:
-    """Two machines; `refuses` names the one that refuses a hello, and the one whose hello it refuses."""
+    """Two machines. `refuses` names the machine that refuses a hello, and the machine that sent the hello."""
 
     def __init__(self) -> None:
         self.queue = EventQueue()
@@ -110,7 +110,7 @@ def test_who_is_refused_calls_again_after_pauses_that_double() -> None:
 
 
 def test_who_is_called_by_whom_it_waits_for_waits_no_longer() -> None:
-    """If the peer calls, it is up, and accepts our hello now even if it did not before."""
+    """A peer that calls is up. It accepts our hello now, even if it did not before."""
     world = World()
     world.refuses = ("n1", "n2")
     assert not world.frame("n2", "n1")

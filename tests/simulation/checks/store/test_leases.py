@@ -1,4 +1,4 @@
-"""The rules about leases and locks: how long owners may rely on them, and which one owns a name."""
+"""The rules about leases and locks say how long owners may rely on them, and which owner has a name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ FIRST, SECOND = b"lock/%016x" % 1, b"lock/%016x" % 2
 
 
 class Bench:
-    """Leases 1 and 2 were granted at second 1 for 10 s. Each has a key in the queue of `lock`, at revisions 2 and 3."""
+    """A bench with leases 1 and 2, granted at second 1 for 10 s. Each has a key in the queue of `lock`, at revisions 2
+    and 3."""
 
     def __init__(self, *, trusts_clocks: bool = True) -> None:
         self.covered: set[str] = set()
@@ -33,7 +34,7 @@ class Bench:
         self.replay.applied(self.index, seconds * SECOND_NS, [[0, 0, 0, *body]], [result])
 
     def term(self, lease_id: int) -> Term:
-        """The term of an owner whose request was sent at second 1 of its clock."""
+        """The term of an owner that sent its request at second 1 of its own clock."""
         return Term(lease_id, 10 * SECOND_NS, safe_end(SECOND_NS, 10 * SECOND_NS), lambda: self.clock)
 
 
@@ -153,7 +154,8 @@ def test_the_fence_of_the_first_of_a_line_only_rises() -> None:
     bench.apply(2, [3, FIRST], (0, 4, (3, True)))
     bench.checker.follow([b"lock"])
     bench.apply(3, [1, b"lock/%016x" % 2, b"x", 2, 0], (0, 5, (1,)))
-    bench.replay.records[FIRST] = (b"", 2, 6, 1, 0)  # As if the store had reused an old create revision.
+    # The record looks as if the store had reused an old create revision.
+    bench.replay.records[FIRST] = (b"", 2, 6, 1, 0)
     bench.replay._versions[FIRST][0].append(6)
     bench.replay._versions[FIRST][1].append((b"", 2, 6, 1, 0))
     bench.replay._events[6] = bench.replay._events[2]

@@ -1,4 +1,5 @@
-"""The replay of the log is a second implementation of the store: the two agree, and it notices a wrong result."""
+"""The replay of the log is a second implementation of the store. The two agree, and the replay notices a wrong
+result."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ KEYS = [b"a", b"b", b"c", b"d"]
 
 
 class Followed:
-    """A machine, and the replay of everything that it applies."""
+    """A machine, and a replay of everything that the machine applies."""
 
     def __init__(self) -> None:
         self.machine = KvMachine()
@@ -53,7 +54,7 @@ class Followed:
         self.now = 1
 
     def apply(self, *commands: Command, after_ns: int = 1, session: tuple[int, int] = (0, 0)) -> list[Any]:
-        """Apply commands in one entry, to both."""
+        """Let both apply commands in one entry."""
         self.now += after_ns
         encoded = [encode_command(each, session_id=session[0], request_no=session[1]) for each in commands]
         payload = encode_batch(self.now, encoded)
@@ -63,7 +64,7 @@ class Followed:
         return results
 
     def elect(self) -> None:
-        """Apply the first entry of a leader, to both."""
+        """Let both apply the first entry of a leader."""
         entry = Entry(self.replay.index + 1, 1, EntryKind.NO_OP, encode_batch(self.now, []))
         self.machine.apply(entry)
         self.replay.applied_no_op(entry.index, self.now)
@@ -136,7 +137,7 @@ def any_command(random: Random, machine: KvMachine) -> Command:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_replay_and_the_store_agree_on_any_log(seed: int) -> None:
-    """Their results are compared after each command, and their states after each entry."""
+    """The test compares the results after each command, and the states after each entry."""
     random, both = Random(seed), followed_at_level_2()
 
     for _ in range(120):
@@ -169,12 +170,12 @@ def test_a_retry_that_finds_its_result_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "results",
     [
-        [(0, 3, (1,))],  # The revision is one too high.
-        [(0, 2, (1, None))],  # It contains an old record that was not asked for.
+        [(0, 3, (1,))],  # The revision is too high by one.
+        [(0, 2, (1, None))],  # The result contains an old record, which the request did not ask for.
     ],
 )
 def test_a_result_that_is_not_the_replayed_one_is_noticed(results: Sequence[Any]) -> None:
-    """It must be noticed even if all members agree on it."""
+    """The rule must find the result even if all members agree on it."""
     both = followed_at_level_2()
 
     with pytest.raises(Violation, match="the store is the replay of its log"):
@@ -182,7 +183,7 @@ def test_a_result_that_is_not_the_replayed_one_is_noticed(results: Sequence[Any]
 
 
 def followed_with_a_limit_of_two_keys() -> Followed:
-    """Three keys, of which lease 1 has two."""
+    """A store with three keys, of which lease 1 has two."""
     both = followed_at_level_2()
     both.apply(ChangeLimits(delete_keys_max=2), LeaseGrant(0, SECOND_NS))
     both.apply(Put(b"a", b"", 1), Put(b"b", b"", 1), Put(b"c", b""))

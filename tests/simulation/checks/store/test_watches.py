@@ -1,4 +1,4 @@
-"""The rules about watches: each of them fails at the smallest deviation, and the usual messages pass."""
+"""Each rule about watches fails at the smallest deviation, and the usual messages pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_FLAGS = Flag(0)
 
 
 def a_replay() -> StoreReplay:
-    """Revision 2: a=1; 3: b=2; 4: a=3; 5: a and b are deleted. The events from 3 on are kept."""
+    """A replay with these revisions: 2: a=1; 3: b=2; 4: a=3; 5: a and b are deleted. It keeps the events from 3 on."""
     replay = StoreReplay()
     replay.applied(1, 1, [[0, 0, 0, 20, 2]], [(0, 1, (20,))])
     puts = [[0, 0, 0, 1, b"a", b"1"], [0, 0, 0, 1, b"b", b"2"], [0, 0, 0, 1, b"a", b"3"]]
@@ -29,7 +29,7 @@ def a_replay() -> StoreReplay:
 
 
 class Bench:
-    """A watch of everything, from revision 2 on."""
+    """A bench with a watch of all keys, from revision 2 on."""
 
     def __init__(self, *, flags: Flag = NO_FLAGS, end: bytes | None = None, next_revision: int = 2) -> None:
         self.covered: set[str] = set()
