@@ -1,6 +1,6 @@
-"""One Spark session for all tests of its results: it takes ten seconds to start, longer than most of the tests.
+"""All tests of Spark's results share one Spark session, because it takes ten seconds to start, longer than most tests.
 
-How the command starts and stops a Spark of its own is tested in `test_cli.py`, in a process of its own.
+`test_cli.py` tests how the command starts and stops a Spark of its own, in a process of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hwm_audit(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> HwmAudit:
-    """`hwm-audit ARGUMENTS…` in this process, on the Spark that runs already."""
+    """Run `hwm-audit ARGUMENTS…` in this process, on the Spark session that already runs."""
     monkeypatch.setattr("spark_audit.spark.session.spark_session", lambda *_, **__: nullcontext(session))
 
     def run(*arguments: str | Path) -> Result:

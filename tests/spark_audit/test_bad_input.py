@@ -1,4 +1,4 @@
-"""Bad input to `hwm-audit` is refused with a sentence and exit code 2, if possible before Spark starts."""
+"""`hwm-audit` refuses bad input with a sentence and exit code 2, if possible before Spark starts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Pa
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
-    """A device, a pipe: waiting for their end would take for ever."""
+    """The paths are a device and a pipe; waiting for their end could take for ever."""
     (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.jsonl")
 
@@ -77,7 +77,7 @@ def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pyte
 
 
 def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> None:
-    """Python's JSON reader gives up at a thousand levels, and nothing so deep is a row or a run."""
+    """Python's JSON reader gives up at a thousand levels, and no real row has so many."""
     assert "nested" in precise_reason("cannot be read as a row", DEEP)
     assert "nested" in precise_reason("cannot be read as a row", '{"a":' * 100_000)
     (tmp_path / "run.json").write_text(DEEP)
@@ -86,7 +86,8 @@ def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> 
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """docs/reference/versions.md: the audit does not guess what its rows mean. A run without a format has the first."""
+    """The audit does not guess what the rows of a newer format mean (docs/reference/versions.md). A run without a
+    format has the first."""
     (tmp_path / "run.json").write_text('{"format": 2}')
     with pytest.raises(MalformedHistory, match="has format 2; this version reads up to 1: use a newer one"):
         read_run_file(tmp_path)
@@ -95,7 +96,7 @@ def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -
 
 
 def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
-    """The message names the page about the form of a row."""
+    """The message names the page that describes a row."""
     (run / "run.json").write_text("{")
 
     result = check(str(run))
@@ -106,7 +107,7 @@ def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
 
 
 def test_an_ordinary_run_is_still_found(run: Path) -> None:
-    """It is found by its folder, the folder above, its file, and a pattern."""
+    """The command finds the run by its folder, by the folder above, by its file, and by a pattern."""
     for path in (run, run.parent, run / "ops" / "1.jsonl", run.parent / "*" / "ops" / "*.jsonl"):
         (found,) = history_files([str(path)])
         assert found.folder == run.resolve()

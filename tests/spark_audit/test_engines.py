@@ -1,4 +1,4 @@
-"""Which engine `hwm-audit check` uses, that it says so, and that the small one imports nothing of the large one."""
+"""Which engine `hwm-audit check` uses, that it names it, and that the local engine imports nothing of Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broken(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(60)
 def test_a_small_history_is_checked_in_this_process_without_spark_or_pandas(broken: Path) -> None:
-    """Neither is imported, because the imports take longer than the audit."""
+    """The local engine imports neither, because the imports take longer than the audit."""
     script = (
         "import sys\n"
         "from spark_audit.cli import main\n"
@@ -47,7 +47,7 @@ def test_a_small_history_is_checked_in_this_process_without_spark_or_pandas(brok
 
 
 def test_pandas_is_there_for_arrow_when_somebody_wants_it() -> None:
-    """The rest of the process does not notice that pandas was not imported at first."""
+    """Other code in the process can import pandas later and gets all of it."""
     script = (
         "import sys\n"
         "from spark_audit.engines import spare_pandas\n"
@@ -81,7 +81,7 @@ def test_the_verdict_says_which_engine_ran_and_draws_the_same_page(broken: Path)
 def test_what_may_not_fit_in_memory_is_left_to_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    """It depends on rows and bytes; a history whose store must be replayed needs many times more memory."""
+    """The choice depends on rows and bytes. If the store must be replayed, a history needs many times more memory."""
     for name, share in (("plain", 0.0), ("multi_key", 0.2)):
         rows = generate(Shape(operations=1_000, multi_key_share=share), 1)
         if suffix == "jsonl":

@@ -1,4 +1,4 @@
-"""A command reports an error of its work by a line on stderr and an exit status."""
+"""A command reports an error in its work with a line on stderr and an exit code."""
 
 from __future__ import annotations
 

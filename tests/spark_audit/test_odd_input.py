@@ -1,4 +1,4 @@
-"""Odd numbers, texts and columns: all engines without Spark give the same verdict, or the same refusal in words."""
+"""Odd numbers, texts and columns: all engines without Spark give the same verdict, or refuse with the same words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _followed(paths: tuple[str, ...], state: Path) -> Verdict:
 
 
 def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
-    """The outcome of each engine that reads files, for these rows as lines and as a table."""
+    """The outcomes of the engines that read files, for these rows as lines and as a table."""
     lines, table = folder / "lines" / "ops" / "a.jsonl", folder / "table" / "ops" / "a.parquet"
     write_lines(lines, rows)
     outcomes = {
@@ -54,7 +54,7 @@ def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
 
 
 def outcome_of_all(rows: list[Row], folder: Path) -> str:
-    """The outcome of all engines, and of the rows in memory; it must be the same."""
+    """The outcome of all engines, and of the rows in memory; the test fails if two of them differ."""
     outcomes = {"rows": _outcome(lambda: check_rows(rows)), **outcomes_of_files(rows, folder)}
     assert len(set(outcomes.values())) == 1, outcomes
     return outcomes["rows"]
@@ -69,7 +69,7 @@ def _store() -> History:
 @pytest.mark.parametrize("consistency", ["linearizable", "local"])
 @pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version", "deleted_revision"])
 def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, consistency: str) -> None:
-    """In the columns -1 stands for a missing number, so such an answer would pass."""
+    """In the columns -1 stands for a missing number, so such an answer would pass unnoticed."""
     h = _store()
     h.get("A", 2, 3, 5, consistency=consistency)["output"][name] = -1
 
@@ -78,7 +78,7 @@ def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, 
 
 @pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version"])
 def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: Path, name: str) -> None:
-    """Each item and each result counts as a read of its key."""
+    """Each item of a listing and each result of a transaction counts as a read of its key."""
     listing = _store()
     listing.range({"k": ("A", 5)}, 2, 3, 5)["output"]["items"][0][name] = -1
     get: Row = {"op": "get", "found": True, "value": "A", name: -1}
@@ -95,7 +95,7 @@ def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: 
 
 @pytest.mark.parametrize("revision", [-4, 2**63, 10**23])
 def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revision: int) -> None:
-    """A regression test: engines read a number below 0 in different ways, and one above int64 crashed."""
+    """Regression: engines read a number below 0 in different ways, and one above int64 made them crash."""
     listing = _store()
     listing.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
     page: Row = {"op": "range", "items": [{"key": "k", "value": "A"}]}
@@ -108,7 +108,7 @@ def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revisio
 
 @pytest.mark.parametrize("revision", [None, 0])
 def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | None) -> None:
-    """It is read like a page without a revision."""
+    """The listing is checked like one without a revision."""
     h = _store()
     h.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
 
@@ -119,7 +119,8 @@ def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | N
 @pytest.mark.parametrize("seen", ["A", "B"])
 @pytest.mark.parametrize("far", [True, False], ids=["far", "near"])
 def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int, seen: str, far: bool) -> None:
-    """A number below or above them is no 64-bit number; `far`: the key's other stamps are in the middle."""
+    """A number beyond these ends is no 64-bit number. With `far`, the key's other stamps are in the middle of the
+    range."""
     h = _store()
     h.get(seen, 2, 3, 5)
     for row in h.rows[:1] if far and first < 0 else h.rows[1:] if far else h.rows:
@@ -130,7 +131,7 @@ def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int
 
 
 def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
-    """Write a table with these columns, such as `output`; a name that ends in `_` adds a second column of that name."""
+    """Write a table with these columns, such as `output`. A name that ends in `_` adds a second column of that name."""
     table = pa.Table.from_pylist([{**row, "output": None} for row in rows]).drop_columns(["output"])
     for name, column in columns.items():
         table = table.append_column(name.rstrip("_"), column)
@@ -139,7 +140,7 @@ def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
 
 
 def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Path) -> None:
-    """A put's answer has no such fields; without listings, the columns of listings are not read."""
+    """A put's answer has no fields of listings. Without listings, the engine does not read the columns of listings."""
     h = _store()
     h.put("B", 2, 3, 6)
     listing = pa.struct([("items", pa.list_(pa.struct([("key", pa.string())])))])
@@ -150,7 +151,7 @@ def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Pa
 
 
 def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> None:
-    """Nobody can tell which one is meant. Columns that are no fields of a row do not matter."""
+    """The engine cannot know which of the two is meant. Columns that are no fields of a row may be repeated."""
     rows, nothing, number = _store().rows, pa.nulls(1, pa.bool_()), pa.array([9])
     answer = pa.StructArray.from_arrays([nothing], names=["found"])
     of_two = pa.StructArray.from_arrays([nothing, nothing], names=["found", "found"])
@@ -170,7 +171,8 @@ def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["value", "key", "error"])
 def test_a_line_with_half_a_surrogate_pair_is_refused(tmp_path: Path, name: str) -> None:
-    """No UTF-8 file can contain it, nor can the state of `follow`. In unknown fields of a row it does not matter."""
+    """No UTF-8 file can contain such a text, nor can the state of `follow`. In unknown fields of a row the text is
+    ignored."""
     h = _store()
     h.rows[0][name] = "\ud800"
 
@@ -202,7 +204,7 @@ _COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
     ids=["key", "value", "compared key", "compared value", "prefix"],
 )
 def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, bad_request: Row) -> None:
-    """It is escaped in the JSON inside a text, so the row's own text is sound."""
+    """The half pair is escaped in the JSON inside a text, so the row's own text is valid."""
     h = _store()
     h.txn(bad_request, True, [{"op": "put"}], 2, 3, 6)
 
@@ -218,7 +220,7 @@ def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None
 
 
 def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
-    """There must be one result for each operation, and each must be an object."""
+    """Each operation must have a result, and each result must be an object."""
     h = _store()
     h.txn({"success": [_PUT]}, True, [], 2, 3, 6)["output"]["results"] = [None]
 
@@ -227,7 +229,7 @@ def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\t", "\x0c", "\r"])
 def test_a_line_of_spaces_is_none_and_one_of_other_blanks_is_broken(tmp_path: Path, blank: str) -> None:
-    """This is the same for a history that is read at once and for one that is followed."""
+    """The result is the same for a history that is read in one pass and for one that is followed."""
     path = tmp_path / "a.jsonl"
     row = json.dumps(_store().rows[0])
     path.write_bytes(f"{row}\n{blank}\n".encode())

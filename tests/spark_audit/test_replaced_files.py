@@ -1,4 +1,4 @@
-"""The audit's output replaces a regular file of its name, and nothing else."""
+"""The audit's output replaces only a regular file of its name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_pipe_or_device_of_that_name_is_not_replaced(name: str, tmp_path: Path) -> None:
-    """Nor is a link to one. The audit does not wait for a pipe to which nobody writes, either."""
+    """A link to a pipe or a device is not replaced either. The audit does not wait for a pipe to which nobody
+    writes."""
     pipe, link = tmp_path / name, tmp_path / f"link-{name}"
     os.mkfifo(pipe)
     link.symlink_to(os.devnull)
@@ -48,7 +49,7 @@ def test_a_pipe_or_device_of_that_name_is_not_replaced(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "state that is read"])
 def test_a_link_is_followed_and_stays(name: str, tmp_path: Path) -> None:
-    """The file to which the link leads is replaced."""
+    """The output replaces the file to which the link leads."""
     (tmp_path / "there").mkdir()
     link = tmp_path / name
     link.symlink_to(Path("there") / name)

@@ -1,4 +1,4 @@
-"""An audit's result depends only on the set of rows: in any order of the rows it is the same, word for word."""
+"""An audit's result depends only on the set of rows: it is the same, word for word, for any order of the rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _every_fault() -> list[Row]:
 
 
 def _equal_stamps() -> list[Row]:
-    """A pair of writes and one of reads with equal calls, and a revision twice: only their numbers differ."""
+    """Two writes and two reads have equal calls, and a revision occurs twice. They differ only in their numbers."""
     rows = generate(Shape(operations=80, keys=2, unknown_share=0.05, local_share=0.2), 6)
     writes = [row for row in rows if row["op"] == "put" and row["status"] == "ok"]
     for one, other in zip(writes[::4], writes[1::4], strict=False):

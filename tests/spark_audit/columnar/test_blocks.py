@@ -1,4 +1,4 @@
-"""Block-wise arithmetic on the positions of an order, against the same computed position by position."""
+"""Compares block-wise arithmetic on the positions of an order with the same arithmetic position by position."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_places_are_counted_up_to_each_as_often_as_they_are_named() -> None:
 
 
 def test_each_slot_takes_the_first_put_of_its_key_that_is_left_if_that_was_called_no_later() -> None:
-    """The calls of each key are above those of earlier keys, as in a block."""
+    """All calls of a key are above those of earlier keys, as in a block."""
     for seed in SEEDS:
         random = Random(seed)
         puts = sorted((random.randrange(3), random.randrange(6)) for _ in range(random.randrange(6)))

@@ -1,4 +1,4 @@
-"""The columnar witness and the zones against a checker that tries every permutation.
+"""Compares the columnar witness and the zones with a checker that tries every permutation.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
 """
@@ -30,14 +30,14 @@ from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
 
 OF_EACH_SORT = amounts(500, 1_500)
-MANY_KEYS = 512  # Rows of a block: several keys share one, and several blocks are needed.
+MANY_KEYS = 512  # The rows of a block, so that several keys share a block, and the histories need several blocks.
 _NOTHING: dict[str, Any] = dict.fromkeys(
     ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 )  # fmt: skip
 
 
 def wild(random: Random, ops: tuple[str, ...], unknown_share: float = 0.2) -> list[Row]:
-    """Operations with random answers at random times: most histories are impossible, in every possible way."""
+    """Operations with random answers at random times. Most of these histories are impossible, in many ways."""
     rows: list[Row] = []
     for number in range(random.choice((2, 3, 4, 5, 5, 6))):
         op, unknown = random.choice(ops), random.random() < unknown_share
@@ -68,7 +68,7 @@ def _answer(random: Random, op: str, seen: str | None) -> Row:
 
 
 def on_keys(histories: list[list[Row]]) -> list[Row]:
-    """Join all histories into one, each on a key of its own, so that the kernel decides them in one call."""
+    """Join all histories into one history with a key for each, so that the kernel decides them in one call."""
     return [{**row, "key": f"k{number:06d}"} for number, rows in enumerate(histories) for row in rows]
 
 
@@ -90,7 +90,8 @@ DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
 @OF_EACH_SORT
 @pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
 def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories: int) -> None:
-    """Gibbons and Korach 1997, and docs/internals/audit-proofs.md for chains: each key gets an answer, a right one."""
+    """Gibbons and Korach 1997, and docs/internals/audit-proofs.md for chains: every key gets an answer, and it is
+    right."""
     made = [wild(Random(seed), ops) for seed in range(3 * histories)]
     status, _, _ = decided(made, zones)
 
@@ -103,7 +104,7 @@ def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories
 @OF_EACH_SORT
 @pytest.mark.parametrize("source", ["wild", "revisions", "no-revisions", "repeated"])
 def test_zones_never_guess(source: str, histories: int) -> None:
-    """Deletions, versions and repeated values may leave a key to the search, but every given answer is right."""
+    """Deletions, versions and repeated values may leave a key to the search. Every answer that is given is right."""
     made = [_history(source, seed) for seed in range(histories)]
     status, _, _ = decided(made, zones)
 
@@ -129,13 +130,14 @@ def test_the_witness_never_proves_what_is_not_so(values: int, histories: int) ->
 
     seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, made, strict=True))
     assert not seen[OK, False], seen
-    assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all true histories.
+    # The witness also proves nearly all true histories.
+    assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen
 
 
 @OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool, histories: int) -> None:
-    """If the witness proves a key, `weak.misfits` finds nothing wrong with the key's reads."""
+    """If the witness proves a key, `weak.misfits` finds no fault in the reads of that key."""
     made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]
     columns = encode_rows(on_keys(made))
     result = triage(columns, MANY_KEYS)

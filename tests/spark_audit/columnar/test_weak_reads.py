@@ -1,4 +1,5 @@
-"""Weak reads against their revision: the columns report all suspects that `weak.misfits` confirms, and few others."""
+"""Weak reads are compared with their revision. The columns report all suspects that `weak.misfits` confirms, and few
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columnar witness by hand: what proves a key, and what leaves it suspect."""
+"""Small histories for the columnar witness: some prove their key, and others leave it suspect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_unknown_write_takes_part_only_if_it_was_observed_and_then_as_late_as
     h.get("u", 40, 50, 3)
     seen = _witness(h)
     assert seen.status.tolist() == [OK]
-    assert seen.guessed.tolist() == [True]  # No response told its revision.
+    assert seen.guessed.tolist() == [True]  # No response contained the revision of the write.
     h.get("a", 60, 70, 4)
     assert _status(h) == SUSPECT
 
@@ -58,9 +58,9 @@ def test_an_unknown_write_whose_revision_was_told_is_not_guessed() -> None:
 
 
 def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() -> None:
-    """Only the last of three writes was acknowledged; its record's version and create revision show the first."""
+    """Of three writes only the last was acknowledged. Its record's version and create revision imply the first."""
     h = History()
-    h.put("other", 0, None)  # It could have created the key, too, but the chain shows which did.
+    h.put("other", 0, None)  # This write, too, could have created the key, but the chain shows which did.
     h.put("a", 0, None)
     h.cas("b", "a", True, 5, None)
     h.cas("c", "b", True, 20, 30, 4)
@@ -71,7 +71,8 @@ def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() ->
 
 
 def test_an_unknown_write_is_suspect_where_its_revision_was_seen_without_it() -> None:
-    """An absence, another record or an acknowledged write at that revision shows that the unknown write had another."""
+    """If an absence, another record or an acknowledged write was seen at that revision, the unknown write had another
+    revision."""
     absent = History()
     absent.put("u", 0, None)
     absent.get(None, 1, 2, 2)

@@ -1,4 +1,5 @@
-"""Zones by hand: for each rule of docs/internals/audit-proofs.md, a history that keeps it and one that breaks it."""
+"""Small histories for the zones. For each rule of docs/internals/audit-proofs.md, one keeps the rule and one breaks
+it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def _core(h: History) -> set[int]:
 
 
 def test_two_values_that_must_each_come_before_the_other_are_a_violation() -> None:
-    """Two forward zones that overlap: a was seen before and after b was seen."""
+    """Two forward zones overlap: a was seen both before and after b was seen."""
     h = History()
     h.put("a", 0, 10)
     h.put("b", 0, 25)
@@ -53,7 +54,7 @@ def test_two_values_that_must_each_come_before_the_other_are_a_violation() -> No
 
 
 def test_a_write_within_the_zone_of_another_value_is_a_violation_and_one_that_sticks_out_is_not() -> None:
-    """A backward zone inside of a forward one."""
+    """The backward zone of one value is inside the forward zone of another."""
     for end, expected in ((25, VIOLATION), (35, OK)):
         h = History()
         h.put("a", 0, 10)
@@ -89,11 +90,11 @@ def test_of_two_unknown_successors_only_what_was_observed_counts() -> None:
     assert _status(h) == OK
     h.get("b", 20, 30)
     assert _status(h) == VIOLATION
-    assert {3, 4} <= _core(h)  # The operations that show that both took effect.
+    assert {3, 4} <= _core(h)  # These operations show that both writes took effect.
 
 
 def test_an_earlier_link_of_a_chain_must_not_be_called_after_a_later_one_had_returned() -> None:
-    """The rule is s(i) ≤ f(j), over any number of links."""
+    """The rule is s(i) ≤ f(j) for any number of links."""
     h = History()
     h.put("a", 0, 50)
     for number in range(9):
@@ -108,7 +109,8 @@ def test_an_earlier_link_of_a_chain_must_not_be_called_after_a_later_one_had_ret
 
 
 def test_links_that_are_no_neighbours_must_be_in_order_too() -> None:
-    """The first read of a is called after the write of c had returned; b, between them, is open all the time."""
+    """The first read of a is called after the write of c has returned. The write of b, between them, is open all the
+    time."""
     h = History()
     h.put("a", 0, 10)
     h.cas("b", "a", True, 0, 100)
@@ -120,7 +122,7 @@ def test_links_that_are_no_neighbours_must_be_in_order_too() -> None:
 
 
 def test_a_chain_is_one_block_nothing_comes_between() -> None:
-    """Each cluster of the chain a→b alone would leave room for c, but the chain does not."""
+    """Each cluster of the chain a→b alone would leave room for c, but the whole chain does not."""
     h = History()
     h.put("a", 0, 10)
     h.put("c", 20, 30)
@@ -177,12 +179,12 @@ def test_a_failed_compare_and_set_is_a_read_that_must_not_have_found_what_it_exp
 
 
 def test_an_absence_that_several_deletions_may_have_made_is_left_to_the_search() -> None:
-    """It is decided only if an order can be verified, or if the key is impossible for each of the deletions."""
+    """The zones decide only if they can verify an order, or if the key is impossible for each of the deletions."""
     h = History()
     h.put("a", 0, 10)
     h.delete(True, 20, 30)
     h.get(None, 40, 50)
-    assert _status(h) == OK  # The proposed order is verified.
+    assert _status(h) == OK  # The zones verified the order that they proposed.
     h.put("b", 44, 60)
     h.delete(True, 45, 70)
     h.get(None, 47, 49)
@@ -197,7 +199,7 @@ def test_repeated_values_are_left_to_the_search() -> None:
     h.put("b", 20, 30)
     h.put("a", 40, 50)
     h.get("b", 60, 70)
-    assert _status(h) == VIOLATION  # The value b has one write, and that was overwritten.
+    assert _status(h) == VIOLATION  # The value b has only one write, and b was overwritten.
     h.rows[-1]["output"]["value"] = "a"
     assert _status(h) in (OK, NEEDS_SEARCH)
 

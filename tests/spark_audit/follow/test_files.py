@@ -1,4 +1,5 @@
-"""`hwm-audit follow`: files that grow, a state that one process leaves to the next, and files that were changed."""
+"""`hwm-audit follow` reads files that grow, uses a state that another process left, and notices files that were
+changed."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def _as_they_return(rows: list[Row]) -> list[Row]:
 def test_growing_files_of_several_clients_are_judged_at_the_end_as_check_judges_them(
     fault: str | None, tmp_path: Path
 ) -> None:
-    """There are two runs of three files each, whose bytes are cut anywhere, even in the middle of a line."""
+    """There are two runs of three files each. Their bytes are cut at any point, even within a line."""
     random = Random(5)
     everything: list[Row] = []
     texts: dict[Path, bytes] = {}
@@ -67,7 +68,7 @@ def test_growing_files_of_several_clients_are_judged_at_the_end_as_check_judges_
 
 
 def test_a_state_is_the_same_whether_or_not_it_was_written_in_between(tmp_path: Path) -> None:
-    """Following twice without anything new changes nothing; not a byte."""
+    """If nothing new has come, following again changes no byte of the state."""
     write_lines(tmp_path / "run" / "ops" / "1.jsonl", generate(Shape(operations=200, unknown_share=0.05), 2))
     _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0.0001)
     once = (tmp_path / "state.json").read_bytes()
@@ -107,7 +108,8 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["shorter", "other end", "gone", "other begin"])
 def test_a_file_that_is_no_longer_what_was_taken_is_refused(change: str, tmp_path: Path) -> None:
-    """A changed end is refused at once; other changes when the rows are needed again, here because of a stale read."""
+    """A changed end is refused immediately. Other changes are refused when the rows are needed again, in this test for
+    a stale read."""
     h = History()
     for number in range(60):
         h.put(f"v{number:02}", 20 * number, 20 * number + 10, number + 2)
@@ -189,7 +191,8 @@ with open(path, "wb", buffering=0) as out:
 
 @pytest.mark.timeout(60)
 def test_a_history_that_is_still_being_written_is_followed_line_by_line_whatever_is_torn(tmp_path: Path) -> None:
-    """By a process of its own, in pieces that end within lines: half a line waits for its other half."""
+    """A process writes the history in pieces that end within lines. The follower takes a line only when it is
+    complete."""
     rows = _as_they_return(generate(Shape(operations=400, keys=5, unknown_share=0.02), 8))
     source = write_lines(tmp_path / "whole.jsonl", rows)
     path = tmp_path / "run" / "ops" / "a.jsonl"
@@ -217,7 +220,7 @@ def test_a_line_that_stays_torn_is_an_error_at_the_end_only(tmp_path: Path) -> N
     path = write_lines(tmp_path / "h.jsonl", h.rows)
     path.write_bytes(path.read_bytes()[:-20])
     state = tmp_path / "state.json"
-    assert _follow(state, path, "--settled", 0).exit_code == 4  # With one operation nothing is settled.
+    assert _follow(state, path, "--settled", 0).exit_code == 4  # A history of one operation has nothing settled.
 
     result = _follow(state, path, "--final")
 

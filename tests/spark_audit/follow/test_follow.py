@@ -1,6 +1,6 @@
-"""A history audited in parts gets the verdict of the whole, wherever it is cut, and whatever is wrong wherever.
+"""A history that is audited in parts gets the verdict of the whole, wherever it is cut and whatever is wrong with it.
 
-`HWM_AUDIT_HISTORIES=N` tries N of each sort.
+`HWM_AUDIT_HISTORIES=N` tries N histories of each sort.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _comparable(verdict: Verdict) -> dict[str, Any]:
 
 
 def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, FollowState]:
-    """Rows come as they return, some much later; they are cut at random places, and sometimes it waits too little."""
+    """The rows come as operations return, some of them much later. They are cut at random, and sometimes the follower
+    waits too little."""
     end = max(row["call_ns"] for row in rows)
     slow = random.choice((0, 0, end // 50))
     arrival = [
@@ -107,7 +108,7 @@ def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS])
 def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
-    """The fault may be before a cut, after it, or across it: both are at random places."""
+    """The fault may be before a cut, after it, or across it, because both are at random places."""
     random = Random(seed)
     shape = Shape(
         operations=random.randint(40, 200), keys=random.randint(1, 5), unknown_share=random.choice((0.0, 0.05)),
@@ -177,7 +178,7 @@ def test_a_read_behind_the_cut_of_what_was_overwritten_before_it_is_a_violation(
 
 
 def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_across_the_cut() -> None:
-    """A read showed the unknown write before the cut. The late read's revision ranks it after the cut."""
+    """A read saw the unknown write before the cut. The revision of the late read ranks the write after the cut."""
     h = History()
     h.put("x", 100, None)
     h.get("x", 50, 150, 5, mod_revision=5)
@@ -200,7 +201,7 @@ def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
 
 
 def _tick() -> Row:
-    """A read of another key at revision 1, long after all others, only to settle them."""
+    """A read of another key at revision 1. It comes long after all other operations, only to settle them."""
     h = History()
     h.get(None, 10_000, 10_010, 1, key="tick", client="tick", consistency="local")
     return {**h.rows[0], "op_id": 10_000}
@@ -208,18 +209,18 @@ def _tick() -> Row:
 
 @pytest.mark.parametrize("wrong", ["place", "absent", "version of the past", "version", "order"])
 def test_what_only_the_carry_can_tell_is_told(wrong: str) -> None:
-    """Each history is right on either side of the cut alone. Each shows why one value is carried or checked."""
+    """Each side of the cut is right by itself. Each history shows why one value must be carried or checked."""
     h = History()
-    if wrong == "place":  # An unknown write has a revision at which a read before the cut did not see it.
+    if wrong == "place":  # A read before the cut proves that the unknown write did not have this revision.
         h.put("a", 0, 10, 2)
         h.put("x", 20, None)
         h.get("a", 100, 110, 7, mod_revision=2)
         h.get("x", 120, 130, 12, mod_revision=5)
-    elif wrong == "absent":  # A local read finds nothing at an old revision at which there was a value.
+    elif wrong == "absent":  # A local read finds no value at an old revision at which there was one.
         for number in range(10):
             h.put(f"v{number}", 20 * number, 20 * number + 10, number + 2)
         h.get(None, 300, 310, 3, consistency="local")
-    elif wrong == "version of the past":  # A hidden write would have to be before the part that is decided already.
+    elif wrong == "version of the past":  # The hidden write would have to be in the part that is already decided.
         h.put("u", 0, None)
         h.put("a", 0, 10, 2)
         h.get("a", 20, 30, 2, mod_revision=2, version=1)
@@ -228,7 +229,7 @@ def test_what_only_the_carry_can_tell_is_told(wrong: str) -> None:
         h.put("a", 0, 10, 2)
         h.put("b", 20, 30, 3)
         h.get("b", 120, 130, 3, mod_revision=3, version=1)
-    else:  # A higher revision of another key had returned before the lower one was called.
+    else:  # The higher revision, of another key, had returned before the lower one was called.
         h.put("a", 100, 110, 5)
         h.put("b", 10, 20, 6, key="other")
     parts, whole = _across(h, behind=1)
@@ -249,7 +250,7 @@ def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
 
 
 def test_a_true_history_is_never_read_again_when_its_recorder_is_as_quick_as_expected() -> None:
-    """Otherwise following would save nothing. Its last part carries the same values as the whole."""
+    """A follower that reads again would save nothing. The last part carries the same values as the whole."""
     rows = generate(Shape(operations=4_000, keys=20, unknown_share=0.0), 3)
     followed = FollowState()
     arrived = sorted(rows, key=lambda row: row["return_ns"])
@@ -269,7 +270,7 @@ def test_a_row_that_comes_later_than_expected_has_the_run_read_again_and_changes
     h.get("b", 60, 70, 3)
     followed = FollowState()
     h.put("c", 80, 90, 4, key="other")
-    assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # The write that it read is not there yet.
+    assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # The write that was read is not there yet.
     assert followed.take([h.rows[1]], final=True).exit_code == 0
     assert followed.again >= 1
 
@@ -312,7 +313,7 @@ def test_numbers_are_new_once_and_kept_as_ranges() -> None:
 
 
 def test_no_unknown_write_is_put_before_what_was_decided() -> None:
-    """It was open all the time, and would explain the version, but the carried record was decided without it."""
+    """The write was open all the time and would explain the version, but the carried record was decided without it."""
     h = History()
     h.put("hidden", 0, None)
     h.put("a", 1, 10, 3)
@@ -340,7 +341,7 @@ def _cut_between(h: History, final: list[Row]) -> Verdict:
 
 @pytest.mark.parametrize(("revision", "wrong"), [(6, None), (7, "unique"), (9, "order")])
 def test_a_revision_told_behind_a_cut_is_held_against_other_keys_before_it(revision: int, wrong: str | None) -> None:
-    """`other` was answered long before a read shows that the unknown put had taken revision 7."""
+    """The put of `other` returned long before a read shows that the unknown put had taken revision 7."""
     h = History()
     h.put("first", 0, 5, 2, key="x")
     h.put("other", 6, 8 if wrong == "order" else 15, revision, key="y")

@@ -1,4 +1,4 @@
-"""Imported registers against two checkers that try every order: one judges the lines themselves, one the rows."""
+"""Compares imported registers with two checkers that try every order: one checks the lines, the other the rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _imported(name: str, path: Path, settings: Settings) -> list[dict[str, objec
 def test_imported_registers_are_decided_as_trying_every_order_decides_them(
     tmp_path: Path, name: str, saw_another: bool, histories: int
 ) -> None:
-    """The reader and the decision together, on registers with compare-and-set, operations without an end, and nil."""
+    """The test covers the reader and the decision, with compare-and-sets, operations without an end, and nil."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         operations, lines = made_up(Random(seed))
@@ -51,4 +51,4 @@ def test_imported_registers_are_decided_as_trying_every_order_decides_them(
         decision = decide(operations_in(whole), ONE_CLOCK)
         assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
 
-    assert min(seen.values()) > histories / 20, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 20, seen  # Both answers occurred.

@@ -1,4 +1,4 @@
-"""The EDN reader: what it reads, what it refuses and where, and that it does not wait for the end of the file."""
+"""What the EDN reader reads, what it refuses and where, and that it does not wait for the end of the file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _read(text: str) -> list[tuple[int, Any]]:
     ],
 )
 def test_a_form_is_read_as_what_it_stands_for(text: str, form: Any) -> None:
-    """See https://github.com/edn-format/edn, but a tag is dropped, and inexact numbers stay as they are written."""
+    """The forms are those of https://github.com/edn-format/edn, but a tag is dropped, and inexact numbers stay text."""
     assert form_of(text) == form
 
 
@@ -112,7 +112,7 @@ def test_where_the_file_is_cut_into_chunks_changes_nothing(monkeypatch: pytest.M
 
 
 def test_forms_come_before_the_file_has_been_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A history is not held in memory."""
+    """The reader does not keep a whole history in memory."""
     monkeypatch.setattr(edn, "CHUNK_CHARACTERS", 64)
     text = io.StringIO("[" + "{:a 1}\n" * 10_000 + "]")
 

@@ -1,4 +1,4 @@
-"""`hwm-audit import`: how each line is read, and what is refused. Histories here are our own, by hand."""
+"""How `hwm-audit import` reads each line, and what it refuses. The histories are written by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _import(folder: Path, name: str, lines: Sequence[str], *options: str, out: s
 
 
 def _rows(folder: Path, name: str, lines: Sequence[str], *options: str) -> list[dict[str, Any]]:
-    """The imported rows in the order of their calls, with puts for the first values of registers."""
+    """The imported rows in the order of their calls; the first values of registers are puts."""
     result = _import(folder, name, lines, "--force", *options)
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
@@ -53,7 +53,8 @@ def _status(folder: Path, name: str, lines: Sequence[str], *options: str) -> str
 
 
 def test_each_line_of_jepsen_becomes_what_it_says(tmp_path: Path) -> None:
-    """:ok happened, :fail certainly did not, :info and no completion at all may have, at any later time."""
+    """:ok means that the operation happened, :fail that it certainly did not. After :info, or without a completion, it
+    may happen at any later time."""
     rows = _rows(tmp_path, "jepsen-edn", _edn())
 
     assert [(r["client"], r["op"], r.get("expected"), r.get("value"), r["status"]) for r in rows] == [
@@ -81,14 +82,14 @@ def test_each_line_of_jepsen_becomes_what_it_says(tmp_path: Path) -> None:
     ],
 )
 def test_printed_lines_of_any_age_say_the_same_as_maps(tmp_path: Path, prefix: str) -> None:
-    """Jepsen's versions have printed different prefixes before them; history.txt has none."""
+    """Jepsen's versions have printed different prefixes before the lines; history.txt has none."""
     printed = _rows(tmp_path, "jepsen-log", [prefix + line for line in _tabs()])
 
     assert printed == _rows(tmp_path, "jepsen-edn", _edn())
 
 
 def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Path) -> None:
-    """Knossos's data has all three forms, with comments between them, and also records."""
+    """The data of Knossos has all three forms, with comments between them, and also records."""
     plain = _edn()
     vector = ["[" + plain[0], *plain[1:-1], plain[-1] + "]"]
     listed = ["(" + plain[0] + " ; the first", *("#jepsen.history.Op" + line for line in plain[1:]), ")"]
@@ -98,7 +99,7 @@ def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Pa
 
 
 def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    """A log ends with printed results: maps with lines that look a little like operations."""
+    """A log ends with printed results. These are maps, and their lines look a little like operations."""
     nemesis = "INFO  jepsen.util - :nemesis\t:info\t:start\tnil"
     results = ["{:type :ok,", " :type :ok,", " :f :read,", " 2 :read,", "jepsen.util - Run complete"]
     result = _import(tmp_path, "jepsen-log", [nemesis, "", *_tabs(), nemesis, *results])
@@ -109,7 +110,8 @@ def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path
 
 
 def test_a_failed_compare_and_set_says_nothing_or_that_it_saw_another_value(tmp_path: Path) -> None:
-    """Both readings are offered. Only the second finds a store wrong that refuses what it should have done."""
+    """An option selects the reading. With the second reading, a store that refuses a valid compare-and-set breaks a
+    rule."""
     lines = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]", "0 :fail :cas [1 2]"]
 
     for name, written in (("jepsen-edn", _edn(lines)), ("jepsen-log", _tabs(lines))):
@@ -118,7 +120,7 @@ def test_a_failed_compare_and_set_says_nothing_or_that_it_saw_another_value(tmp_
 
 
 def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(tmp_path: Path) -> None:
-    """It was refused for another reason than the comparison, such as an unreachable node."""
+    """The compare-and-set failed for another reason than the comparison, such as an unreachable node."""
     before = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]"]
     edn = [*_edn(before), "{:process 0, :type :fail, :f :cas, :value [1 2], :error [:refused nil]}"]
 
@@ -136,7 +138,7 @@ def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(
 
 
 def test_a_read_of_nil_says_that_the_register_held_nil_or_nothing(tmp_path: Path) -> None:
-    """The first is Porcupine's reading, the second Knossos's."""
+    """Porcupine takes a read of nil in the first way, Knossos in the second."""
     lines = _edn(["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :read nil", "0 :ok :read nil"])
 
     assert _status(tmp_path, "jepsen-edn", lines) == "violation"
@@ -161,7 +163,8 @@ def test_a_register_holds_at_first_what_it_is_said_to(tmp_path: Path) -> None:
 
 
 def test_values_of_many_registers_carry_their_key(tmp_path: Path) -> None:
-    """The form is that of `jepsen.independent`; the first operation shows it, unless an option says so."""
+    """The form is that of `jepsen.independent`. The first operation shows which form it is, unless an option says
+    so."""
     keyed = ["0 :invoke :write [7 1]", "1 :invoke :read [:x nil]", "0 :ok :write [7 1]", "1 :ok :read [:x nil]",
              "0 :invoke :cas [7 [1 2]]", "0 :ok :cas [7 [1 2]]", "1 :invoke :read [7 nil]",
              "1 :ok :read [7 2]"]  # fmt: skip
@@ -176,7 +179,7 @@ def test_values_of_many_registers_carry_their_key(tmp_path: Path) -> None:
 
 
 def test_stamps_are_the_times_of_the_history_and_keep_the_order_of_its_lines(tmp_path: Path) -> None:
-    """Knossos uses the order of the lines, so even lines of the same time follow each other."""
+    """Knossos uses the order of the lines, so the import keeps it even for lines of the same time."""
     timed = [line.replace("}", f", :time {time}}}") for line, time in zip(_edn(), (10, 10, 9, *[500] * 8), strict=True)]
     rows = _rows(tmp_path, "jepsen-edn", timed)
 
@@ -184,7 +187,8 @@ def test_stamps_are_the_times_of_the_history_and_keep_the_order_of_its_lines(tmp
         (9, 9), (10, 12), (11, 500), (501, None), (502, 503), (505, 506), (507, None)
     ]  # fmt: skip
     numbered = _rows(tmp_path, "jepsen-edn", _edn())
-    assert [row["call_ns"] / 10**6 for row in numbered[1:]] == [1, 2, 5, 6, 9, 11]  # Without times, the line numbers.
+    # Without times, the line numbers are the stamps.
+    assert [row["call_ns"] / 10**6 for row in numbered[1:]] == [1, 2, 5, 6, 9, 11]
 
 
 def test_two_operations_one_after_the_other_at_the_same_time_are_not_concurrent(tmp_path: Path) -> None:
@@ -199,7 +203,8 @@ def _kv(*lines: str) -> list[str]:
 
 
 def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
-    """Porcupine's data has puts, gets and appends of keys that at first hold the empty text; quotes need no escape."""
+    """Porcupine's data has puts, gets and appends of keys that at first contain the empty text. Quotes need no
+    escape."""
     lines = _kv('0 invoke get "k" nil', '0 ok get "k" ""', '0 invoke append "k" "x " y"', '1 invoke append "k" "z"',
                 '1 ok append "k" "z"', '0 ok append "k" "x " y"', '0 invoke get "k" nil',
                 '0 ok get "k" "zx " y"')  # fmt: skip
@@ -339,7 +344,7 @@ def test_parquet_holds_the_same_rows_as_json_lines(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_documentation_are_read_as_it_says(tmp_path: Path) -> None:
-    """docs/reference/audit-import.md: one example of each format, and every option."""
+    """docs/reference/audit-import.md has one example of each format, and every option."""
     page = (Path(__file__).parents[3] / "docs" / "reference" / "audit-import.md").read_text(encoding="utf-8")
     for fence, name in (("edn", "jepsen-edn"), ("log", "jepsen-log"), ("kv", "porcupine-kv")):
         example = page.split(f"```{fence}\n")[1].split("```")[0]

@@ -1,4 +1,4 @@
-"""Appends, which only imported histories have, are checked against a checker that tries every order.
+"""Compares appends, which only imported histories have, with a checker that tries every order.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
 """
@@ -24,7 +24,8 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(
     revisions: bool, values: int, histories: int
 ) -> None:
-    """By the definition of Herlihy and Wing 1990; an append sets the key to its old value followed by its own text."""
+    """The definition is that of Herlihy and Wing 1990; an append sets the key to its old value followed by its own
+    text."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values, appends=True)
@@ -38,12 +39,12 @@ def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(
         if decision.counterexample:
             assert search(decision.counterexample, configurations_max=100_000).linearizable is False, f"seed {seed}"
 
-    assert min(seen.values()) > histories / 20, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 20, seen  # Both answers occurred.
 
 
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_a_true_history_of_appends_is_green_and_a_stale_read_in_it_is_found(revisions: bool) -> None:
-    """The whole audit runs on many keys, with unknown outcomes."""
+    """The whole audit runs on many keys, some with unknown outcomes."""
     shape = Shape(operations=400, keys=40, append_share=0.2, unknown_share=0.02, revisions=revisions)
     for seed in range(5):
         rows = generate(shape, seed)
@@ -56,7 +57,7 @@ def test_a_true_history_of_appends_is_green_and_a_stale_read_in_it_is_found(revi
 
 
 def test_an_append_that_nobody_reads_is_still_part_of_what_the_next_one_makes() -> None:
-    """It is a blind write that depends on the old value, so a later read shows in which order two took effect."""
+    """An append is a blind write that depends on the old value, so a later read shows the order of two appends."""
     h = History()
     h._add("append", 0, 100, None, value="a", output={"succeeded": True})
     h._add("append", 0, 100, None, value="b", output={"succeeded": True})
@@ -87,7 +88,7 @@ def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
 
 
 def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -> None:
-    """Its parts were written, each by an append, and only their order is wrong."""
+    """The parts of the value were written, each by an append, and only their order is wrong."""
     h = History()
     for value in ("a", "b"):
         h._add("append", 0, 10, None, value=value, output={"succeeded": True})
@@ -100,7 +101,8 @@ def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -
 
 
 def test_the_words_name_the_append_that_a_read_has_lost() -> None:
-    """They name it only if nothing can have overwritten it, as a put can that was called before the append returned."""
+    """The words name the append only if nothing can have overwritten it. A put that was called before the append
+    returned could have."""
     lost = History()
     lost.put("a", 0, 10)
     for number, value in enumerate(("b", "c")):
@@ -118,7 +120,8 @@ def test_the_words_name_the_append_that_a_read_has_lost() -> None:
 
 @pytest.mark.parametrize("seed", [6769, 13116])
 def test_a_counterexample_keeps_what_makes_it_impossible(seed: int) -> None:
-    """Regression: a compare-and-set may expect a value that no other row shows, and an excerpt once left that out."""
+    """Regression: a compare-and-set may expect a value that no other row shows. An excerpt once left out this
+    compare-and-set."""
     rows = small_history(Random(seed), revisions=False, values=2, appends=True)
 
     decision = decide(operations_in(rows), ONE_CLOCK)

@@ -1,4 +1,4 @@
-"""Every fault that can be put into a true history is found, and shown in a few operations.
+"""The audit finds every fault that is put into a true history, and shows it in a few operations.
 
 With `HWM_AUDIT_HISTORIES=200` these tests check 200 histories of each shape; `make test` checks one.
 """
@@ -33,7 +33,7 @@ SHAPES = {
 APPENDS = {"lost_append", "doubled_append"}
 MANY = {"phantom_item", "missing_item", "reordered_listing", "half_transaction", "wrong_branch", "wrong_local_read"}
 REVISIONS = {"order_over_keys", "repeated_revision"}
-RARE = {"lost_write", "half_transaction"}  # A key's last write is seldom read; few listings show a transaction.
+RARE = {"lost_write", "half_transaction"}  # A key's last write is seldom read, and few listings show a transaction.
 
 
 def _expected(name: str) -> set[str]:
@@ -47,7 +47,7 @@ def _expected(name: str) -> set[str]:
 @amounts(1, 4)
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_fault_in_a_thousand_operations_is_found_and_shown_in_at_most_six(name: str, histories: int) -> None:
-    """Without the fault, nothing is found in the same history."""
+    """In the same history without the fault, the audit finds nothing."""
     for seed in range(histories):
         clean = generate(SHAPES[name], seed)
         verdict = check_rows(clean)
@@ -64,7 +64,7 @@ def _is_found(clean: list[Row], fault: str, where: str, seed: int) -> bool:
     verdict = check_rows(rows)
     assert verdict.status == "violation", where
     assert all(1 <= len(violation.operations) <= SHOWN_MAX for violation in verdict.violations), where
-    if fault != "lost_write":  # All reads that had seen it are wrong, and one of them is shown.
+    if fault != "lost_write":  # All reads that had seen the write are wrong, and one of them is shown.
         assert wrong["op_id"] in _shown(verdict), where
     return True
 
@@ -75,7 +75,7 @@ def _shown(verdict: Verdict) -> set[int]:
 
 @amounts(2, 8)
 def test_what_is_shown_of_appends_is_shown_exactly_where_the_plain_search_finds_no_order(histories: int) -> None:
-    """Twenty corrupted operations on one key; the plain search does not treat appends as compare-and-sets."""
+    """There are twenty corrupted operations on one key. The plain search does not treat appends as compare-and-sets."""
     shape = Shape(
         operations=20, keys=1, clients=5, append_share=0.3, put_share=0.15, unknown_share=0.1, revisions=False
     )
@@ -101,7 +101,7 @@ def test_what_is_shown_of_appends_is_shown_exactly_where_the_plain_search_finds_
 
 
 def test_two_that_overwrote_one_record_are_shown_with_the_write_of_it() -> None:
-    """In this history hundreds of operations were once shown, because nobody had acknowledged that revision."""
+    """The audit once showed hundreds of operations of this history, because no acknowledged write had that revision."""
     rows, wrong = inject(generate(SHAPES["hot keys"], 11), "lost_update", 11)
     (violation,) = check_rows(rows).violations
 
@@ -110,7 +110,8 @@ def test_two_that_overwrote_one_record_are_shown_with_the_write_of_it() -> None:
 
 
 def test_an_absence_within_a_block_is_shown_without_the_deletions_that_were_open() -> None:
-    """A record from before and after a read of nothing was there all the time, whatever deletions were open."""
+    """The record was there before and after a read of nothing. So it was there during the read, whatever deletions were
+    open."""
     h = History()
     for value in range(30):
         h.put(f"old-{value}", 20 * value, 20 * value + 10)
@@ -128,7 +129,7 @@ def test_an_absence_within_a_block_is_shown_without_the_deletions_that_were_open
 
 
 def test_a_transaction_that_reads_what_it_wrote_is_no_two_operations() -> None:
-    """A proof that names it twice would be wrong, because it would have taken effect twice."""
+    """A proof that names the transaction twice would be wrong, because a transaction takes effect only once."""
     rows, wrong = inject(generate(SHAPES["listings and transactions"], 10), "lost_write", 10)
     first = check_rows(rows).violations[0]
 
@@ -137,7 +138,7 @@ def test_a_transaction_that_reads_what_it_wrote_is_no_two_operations() -> None:
 
 
 def test_a_long_chain_of_appends_is_shown_as_what_its_last_link_made() -> None:
-    """There are fifty appends one after the other, and a late read has not seen the last one."""
+    """Fifty appends follow each other, and a late read has not seen the last one."""
     h = History()
     whole = ""
     for number in range(50):

@@ -1,4 +1,4 @@
-"""Witness, search and the whole decision against a checker that tries every order.
+"""Compares the witness, the search and the whole decision with a checker that tries every order.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
 """
@@ -24,7 +24,7 @@ OF_EACH_SORT = amounts(1_000, 4_000)
 def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(
     revisions: bool, values: int, histories: int
 ) -> None:
-    """By the definition of Herlihy and Wing 1990: some permutation explains the history, or none does."""
+    """The definition is that of Herlihy and Wing 1990: either some permutation explains the history, or none does."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values)
@@ -36,12 +36,12 @@ def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(
         decision = decide(operations, ONE_CLOCK)
         assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
 
-    assert min(seen.values()) > histories / 20, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 20, seen  # Both answers occurred.
 
 
 @pytest.mark.parametrize("seed", [4397, 5963, 8683, 16820, 19408])
 def test_no_two_writes_share_a_revision(seed: int) -> None:
-    """Regression tests: these histories have an order only if two writes may have one revision."""
+    """Regression: these histories have an order only if two writes may have one revision."""
     operations = operations_in(small_history(Random(seed), revisions=True, values=0))
 
     assert search(operations, configurations_max=100_000).linearizable is False
@@ -52,7 +52,8 @@ def test_no_two_writes_share_a_revision(seed: int) -> None:
 @OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool, histories: int) -> None:
-    """The operations that are shown must be a proof, so they are searched again, alone."""
+    """The operations that the audit shows must be a proof by themselves, so the test searches an order of them
+    alone."""
     for seed in range(histories):
         operations = operations_in(small_history(Random(seed), revisions=revisions, values=0))
         decision = decide(operations, ONE_CLOCK)

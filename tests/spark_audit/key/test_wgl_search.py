@@ -15,7 +15,7 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, operations_in, 
 
 
 def test_the_cap_ends_the_search_without_a_verdict() -> None:
-    """Beyond `configurations_max` the key is undecided, and never green."""
+    """Beyond `configurations_max` the key is undecided, and never reported as linearizable."""
     h = History()
     for number in range(12):
         h.put(f"v{number}", 0, 100)
@@ -29,7 +29,8 @@ def test_the_cap_ends_the_search_without_a_verdict() -> None:
 
 
 def test_a_key_beyond_the_cap_is_undecided() -> None:
-    """Twelve concurrent puts of two values can take effect in any order, and the last read depends on all of them."""
+    """Twelve concurrent puts of two values can take effect in any order, and the answer of the last read depends on
+    all."""
     h = History()
     for number in range(14):
         h.put(f"v{number}", 0, 1_000)
@@ -43,7 +44,7 @@ def test_a_key_beyond_the_cap_is_undecided() -> None:
 
 
 def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write() -> None:
-    """Each change has a revision of its own, so the unknown put cannot have revision 2, too.
+    """Each change has a revision of its own, so the unknown put cannot have revision 2 as well.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -84,7 +85,7 @@ def test_a_record_is_created_by_its_first_write_and_by_no_other() -> None:
 
 
 def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> None:
-    """An operation whose end is unknown stays open for ever (docs/reference/specification.md#103-row)."""
+    """An operation of unknown end stays open for ever (docs/reference/specification.md#103-row)."""
     late, never = History(), History()
     for h in (late, never):
         h.put("a", 0, 10)
@@ -102,7 +103,7 @@ def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> No
 
 
 def test_equal_unknown_operations_are_counted_not_told_apart() -> None:
-    """Twenty equal unknown puts have a million subsets, but as one kind only twenty-one counts."""
+    """Twenty equal unknown puts have a million subsets, but the search counts them and has only twenty-one cases."""
     h = History()
     for number in range(20):
         h.put("same", number, None)
@@ -135,7 +136,8 @@ def test_appends_are_an_operation_of_the_model() -> None:
 
 
 def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None:
-    """If a sound excerpt is impossible, so is the history. This is tested on random subsets of true histories."""
+    """If an excerpt is impossible, the whole history must be impossible. The test tries random subsets of true
+    histories."""
     tried = 0
     for seed in range(3_000):
         random = Random(seed)
@@ -148,7 +150,8 @@ def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None
 
 
 def test_a_long_history_without_revisions_is_decided() -> None:
-    """The concurrency bounds the memory: here ten clients do 2,000 operations on one key, without revisions."""
+    """The number of concurrent operations bounds the memory. Ten clients do 2,000 operations on one key without
+    revisions."""
     rows = generate(Shape(operations=2_000, keys=1, revisions=False, unknown_share=0.002), seed=3)
 
     decision = decide(operations_in(rows), ONE_CLOCK)
@@ -157,7 +160,7 @@ def test_a_long_history_without_revisions_is_decided() -> None:
 
 
 def test_across_clocks_only_what_is_impossible_on_the_widened_axis_is_a_violation() -> None:
-    """If a key is neither proven nor refuted with the clocks' error bounds, it is undecided, never green.
+    """With the clocks' error bounds, a key that is neither proven nor refuted is undecided, and never linearizable.
 
     See docs/reference/specification.md#107-clocks.
     """

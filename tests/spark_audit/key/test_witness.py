@@ -1,4 +1,4 @@
-"""The order that the revisions propose: what it proves, and where it puts unknown writes."""
+"""The order that the revisions propose: what it proves, and at which position it has unknown writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 
 
 def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_order() -> None:
-    """In the proposed order, the greatest call so far must not exceed a return; otherwise the order is refuted."""
+    """In the proposed order, no operation may return before the greatest call up to it. Otherwise the order is
+    refuted."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("b", 20, 30, 3, mod_revision=3)
@@ -26,7 +27,7 @@ def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_ord
 
 
 def test_equal_stamps_are_concurrent() -> None:
-    """So the later revision may have been called at the moment when the other one returned.
+    """The later revision may have been called at the moment when the earlier one returned.
 
     See docs/reference/specification.md#107-clocks.
     """
@@ -38,7 +39,7 @@ def test_equal_stamps_are_concurrent() -> None:
 
 
 def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
-    """A response shows its effect, so it happened; it has no return, so it may be late."""
+    """The response proves that the write happened. The write has no return, so it may be late."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("lost", 5, None)
@@ -52,7 +53,7 @@ def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
 
 
 def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation() -> None:
-    """Real time limits an unknown write by its call, although it has no return."""
+    """An unknown write has no return, but it cannot take effect before its call."""
     h = History()
     h.get("lost", 0, 10, 2, mod_revision=2)
     h.put("lost", 20, None)
@@ -61,7 +62,7 @@ def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation()
 
 
 def test_chains_of_unknown_compare_and_sets_are_followed_backwards() -> None:
-    """a → b → c: both steps are unknown; only c was seen, and without a revision."""
+    """The chain is a → b → c. Both steps are unknown, and a read saw only c, without a revision."""
     h = History()
     h.put("a", 0, 10, 2)
     h.cas("b", "a", True, 20, None)
@@ -75,7 +76,7 @@ def test_chains_of_unknown_compare_and_sets_are_followed_backwards() -> None:
 
 
 def test_a_hidden_unknown_write_that_only_a_version_shows_is_found() -> None:
-    """The version counts writes. An unknown put that was overwritten before any read shows as a gap of one.
+    """The version counts writes. If an unknown put was overwritten before a read, the version has a gap of one.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -89,7 +90,8 @@ def test_a_hidden_unknown_write_that_only_a_version_shows_is_found() -> None:
 
 
 def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_expects_it() -> None:
-    """The gap shows at the compare-and-set, but must be filled before the put whose record this expects."""
+    """The version shows the gap at the compare-and-set. The hidden write must be before the put whose record the
+    compare-and-set expects."""
     h = History()
     h.put("hidden", 0, None)
     h.put("a", 10, 20, 3)
@@ -100,7 +102,8 @@ def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_
 
 
 def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> None:
-    """Two writes are hidden between 2 and 5. The cas, called between them, expects revision 5, which is of neither."""
+    """Two writes are hidden between 2 and 5. The cas was called between them and expects revision 5, which neither of
+    them has."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("hidden", 11, None)
@@ -116,7 +119,8 @@ def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> No
 
 
 def test_a_hidden_write_is_not_put_before_the_compare_and_set_that_names_the_revision_of_another() -> None:
-    """The compare-and-set's version shows the gap, and it expects the revision of the put before it."""
+    """The version after the compare-and-set shows the gap. The compare-and-set expects the revision of the put before
+    it."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("hidden", 11, None)
@@ -131,7 +135,7 @@ def test_a_hidden_write_is_not_put_before_the_compare_and_set_that_names_the_rev
 
 
 def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
-    """If a put is applied twice, the version is one too high."""
+    """If a put is applied twice, the version is too high by one."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("a", 20, 30, 3, mod_revision=2, version=2)
@@ -140,7 +144,8 @@ def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
 
 
 def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_without() -> None:
-    """`a` precedes `b` only if a's return plus the bound is before b's call; without a bound they are concurrent.
+    """`a` precedes `b` only if the return of `a` plus the bound is before the call of `b`. Without a bound they are
+    concurrent.
 
     See docs/reference/specification.md#107-clocks.
     """
@@ -151,12 +156,13 @@ def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_with
     operations = operations_in(h.rows)
 
     assert witness(operations, Clocks()).verified
-    assert witness(operations, Clocks({"boot": 15_000, "other": 15_000})).verified  # 30 + 30 µs is after 50 µs.
+    # The sum of 30 and 30 µs is above 50 µs.
+    assert witness(operations, Clocks({"boot": 15_000, "other": 15_000})).verified
     assert not witness(operations, Clocks({"boot": 5_000, "other": 5_000})).verified
 
 
 def test_nearly_every_true_history_has_a_verified_witness() -> None:
-    """If it fails, the search decides, so this is about speed, here with 3 % unknown operations on hot keys."""
+    """Without a witness the search decides, which is slower. The histories have 3 % unknown operations on hot keys."""
     keys = verified = 0
     for seed in range(10):
         by_key: dict[str, list[dict[str, object]]] = {}
@@ -170,7 +176,7 @@ def test_nearly_every_true_history_has_a_verified_witness() -> None:
 
 
 def test_what_the_witness_returns_explains_the_history_by_itself() -> None:
-    """The model alone checks the order again from the beginning."""
+    """The test checks the order again from the beginning, with the model alone."""
     verified = 0
     for seed in range(500):
         rows = small_history(Random(seed), revisions=True, values=0)

@@ -1,4 +1,4 @@
-"""The audit in this process: properties, counterexamples in words, malformed rows."""
+"""The audit in this process: its properties, counterexamples in words, and malformed rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _violated(verdict: Verdict) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_true_history_is_linearizable_in_every_property(seed: int) -> None:
-    """It has deletes, compare-and-sets, listings, transactions, local reads and a few unknown outcomes."""
+    """The history has deletes, compare-and-sets, listings, transactions, local reads and a few unknown outcomes."""
     verdict = check_rows(generate(_SHAPE, seed))
 
     assert verdict.status == "linearizable", verdict.to_json()
@@ -34,7 +34,7 @@ def test_a_true_history_is_linearizable_in_every_property(seed: int) -> None:
 
 @cache
 def _ten_thousand(revisions: bool) -> list[Row]:
-    """A true history, in which nothing is found."""
+    """A true history of ten thousand operations."""
     clean = generate(Shape(operations=10_000, delete_share=0.0, revisions=revisions), seed=11)
     assert check_rows(clean).exit_code == 0
     return clean
@@ -43,7 +43,7 @@ def _ten_thousand(revisions: bool) -> list[Row]:
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_in_ten_thousand_operations_and_shown_in_a_few(fault: str, revisions: bool) -> None:
-    """Each fault that a store may have, put into one read of a true history."""
+    """For each fault that a store may have, the test puts one into a read of a true history."""
     rows, wrong = inject(_ten_thousand(revisions), fault, seed=11)
 
     verdict = check_rows(rows)
@@ -55,7 +55,7 @@ def test_each_fault_is_found_in_ten_thousand_operations_and_shown_in_a_few(fault
 
 
 def test_a_counterexample_is_told_in_words() -> None:
-    """They name the read, the value that it returned, the write that it missed, and by how much."""
+    """The words name the read, the value that it returned, the write that it missed, and by how much."""
     h = History()
     h.put("v17", 0, 10, 40)
     h.put("v19", 20, 30, 44)
@@ -70,7 +70,7 @@ def test_a_counterexample_is_told_in_words() -> None:
 
 
 def test_a_value_of_a_failed_write_is_named_as_such() -> None:
-    """`fail` means that it certainly had no effect (docs/reference/specification.md#95-outcomes)."""
+    """`fail` means that the write certainly had no effect (docs/reference/specification.md#95-outcomes)."""
     h = History()
     h.put("ghost", 0, 10)["status"] = "fail"
     h.get("ghost", 20, 30)
@@ -82,7 +82,7 @@ def test_a_value_of_a_failed_write_is_named_as_such() -> None:
 
 
 def test_a_lower_revision_than_one_already_returned_breaks_the_order_over_all_keys() -> None:
-    """Each key by itself is linearizable, but the store went back."""
+    """Each key by itself is linearizable, but the revision of the store went back."""
     h = History()
     h.put("a", 0, 10, 7, key="one")
     h.get(None, 20, 30, 5, key="other")
@@ -151,7 +151,8 @@ _ALL = {"a": ("1", 2), "b": ("2", 3), "c": ("3", 4)}
     ids=["all", "limit", "reverse", "pinned", "interval"],
 )
 def test_a_right_listing_agrees_with_the_store(keys: dict[str, tuple[str, int]], request_fields: Row) -> None:
-    """`range`: exactly the live keys, in order, with limit and count (docs/reference/specification.md#86-ranges)."""
+    """A listing has exactly the live keys, in order, with limit and count
+    (docs/reference/specification.md#86-ranges)."""
     h = _store()
     h.range(keys, 60, 70, 4, **request_fields)
 
@@ -172,7 +173,7 @@ def test_a_right_listing_agrees_with_the_store(keys: dict[str, tuple[str, int]],
     ids=["one missing", "out of order", "wrong count", "no more", "above the limit", "made up", "newer than its page"],
 )
 def test_a_wrong_listing_is_a_violation(keys: dict[str, tuple[str, int]], request_fields: Row) -> None:
-    """The replay of the store at that revision does not give this listing."""
+    """A replay of the store up to that revision gives another listing."""
     h = _store()
     h.range(keys, 60, 70, 4, **request_fields)
 
@@ -180,7 +181,7 @@ def test_a_wrong_listing_is_a_violation(keys: dict[str, tuple[str, int]], reques
 
 
 def test_without_revisions_listings_are_undecided_not_green() -> None:
-    """Without revisions there is no order in which the store could be replayed."""
+    """Without revisions there is no order in which the audit could replay the store."""
     h = _store()
     h.range(_ALL, 60, 70, 4)
     for row in h.rows:
@@ -193,7 +194,7 @@ def test_without_revisions_listings_are_undecided_not_green() -> None:
 
 
 def test_a_listing_that_misses_a_key_which_an_unknown_delete_may_have_removed_is_no_violation() -> None:
-    """The unknown delete is placed where the listing shows its effect, and from then on it has happened."""
+    """The unknown delete took effect at the latest where the listing shows it, and later operations must agree."""
     h = _store()
     h.delete(True, 55, None, key="b")
     without_b = {"a": _ALL["a"], "c": _ALL["c"]}
@@ -216,7 +217,7 @@ def _transfer(h: History, succeeded: bool, end: int | None) -> None:
 
 
 def test_a_transaction_is_checked_in_all_its_parts() -> None:
-    """Comparisons, reads and writes, all at one revision."""
+    """The comparisons, reads and writes of a transaction all have one revision."""
     for succeeded in (True, False):
         h = _store()
         _transfer(h, succeeded, 70)
@@ -229,7 +230,7 @@ def test_a_transaction_is_checked_in_all_its_parts() -> None:
 
 
 def test_a_transaction_of_unknown_outcome_that_is_seen_by_half_is_a_violation() -> None:
-    """All writes of a transaction share its revision (docs/reference/specification.md#81-records-and-revisions)."""
+    """All writes of a transaction have the same revision (docs/reference/specification.md#81-records-and-revisions)."""
     h = _store()
     _transfer(h, True, None)
     h.get("1x", 80, 90, 5, key="a", mod_revision=5)
@@ -244,7 +245,7 @@ def test_a_transaction_of_unknown_outcome_that_is_seen_by_half_is_a_violation() 
 
 
 def test_a_transaction_on_one_key_needs_no_revisions() -> None:
-    """It counts as one operation on that key."""
+    """Such a transaction counts as one operation on its key."""
 
     def history(version: int) -> History:
         h = History()
@@ -262,7 +263,7 @@ def test_a_transaction_on_one_key_needs_no_revisions() -> None:
 
 
 def test_runs_are_separate_histories() -> None:
-    """Nothing is joined across run_id (docs/reference/specification.md#101-files)."""
+    """The audit joins nothing across run_id (docs/reference/specification.md#101-files)."""
     one, other = History("one"), History("other")
     one.put("a", 0, 10, 2)
     other.get(None, 20, 30, 1)
@@ -315,7 +316,7 @@ MALFORMED: dict[str, tuple[Row, str]] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_row_is_named_with_its_place_and_reason(name: str) -> None:
-    """Each rule of a row (docs/reference/specification.md#103-row)."""
+    """The cases are the rules of a row (docs/reference/specification.md#103-row)."""
     row, reason = MALFORMED[name]
     good = {**_broken(), "op_id": 99, "client": "good"}
 
@@ -327,7 +328,7 @@ def test_a_malformed_row_is_named_with_its_place_and_reason(name: str) -> None:
 
 
 def test_rows_that_contradict_each_other_are_malformed() -> None:
-    """One op_id is one operation. A client has one open operation at a time, and none after an unknown one."""
+    """An op_id belongs to one operation. A client has one open operation at a time, and none after an unknown one."""
     twice, overlapping, after_unknown = History(), History(), History()
     for h in (twice, overlapping, after_unknown):
         h.put("a", 0, 10, client="c")
@@ -343,7 +344,7 @@ def test_rows_that_contradict_each_other_are_malformed() -> None:
 
 
 def test_an_empty_history_is_not_green() -> None:
-    """If there are no rows, or no completed ones, nothing was checked and nothing is proven."""
+    """Without rows, or without completed ones, the audit has checked nothing and proves nothing."""
     h = History()
     h.put("a", 0, None)
 
@@ -353,7 +354,7 @@ def test_an_empty_history_is_not_green() -> None:
 
 
 def test_the_verdict_is_json_with_every_property() -> None:
-    """For programs: the same content as on the terminal."""
+    """The JSON is for programs, and has the same content as the words on the terminal."""
     rows, _ = inject(generate(Shape(operations=500, delete_share=0.0), 5), "stale_read", 5)
 
     verdict = json.loads(check_rows(rows).to_json())

@@ -1,4 +1,4 @@
-"""What the engine without a JVM accepts and refuses: exactly by the rules of a row, in every form of input."""
+"""What the engine without a JVM accepts and refuses in every form of input, by the rules of a row."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _changes = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_changes, min_size=1, max_size=20))
 def test_columns_and_rows_break_the_same_rules(changes: list[Row]) -> None:
-    """If the types are right, the check of columns finds exactly the faults that the check of rows finds."""
+    """If all types are right, the check of columns finds exactly the faults that the check of rows finds."""
     rows = [_put(op_id=number, **{"output": {"found": True}, **change}) if "op_id" not in change else _put(**change)
             for number, change in enumerate(changes)]  # fmt: skip
     table = pa.Table.from_pylist(rows, schema=schema(names_coded=False))
@@ -86,7 +86,8 @@ _ends = st.sampled_from(["", "", "", "", " ", "\r", " x", "{}", "\n\n", "\n \n"]
 def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
     wild: list[tuple[Row, str, bool]],
 ) -> None:
-    """The lines have values of every wrong type, two rows, blanks, tails, escapes: nothing is coerced or lost."""
+    """The lines have values of every wrong type, two rows, blanks, trailing text and escapes. No value is coerced or
+    lost."""
     text = "\n".join(json.dumps(_put(**row), ensure_ascii=ascii_) + end for row, end, ascii_ in wild)
 
     by_arrow = lines._by_arrow(text.encode("utf-8", "surrogatepass"))
@@ -94,14 +95,16 @@ def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
     if by_arrow is not None:
         rows = [json.loads(line) for line in text.split("\n")]
         reasons = [plain_problem(row) or "" for row in rows]
-        # Wrong types have these words; later rules say "is not" only about an operation's status.
+        # Only the reasons for a wrong type have these words. The other reasons use "is not" only for an operation's
+        # status.
         assert not any(re.search(r" is not (of type|a list|an object)", reason) for reason in reasons)
         expected = pa.Table.from_pylist(rows, schema=schema(names_coded=False))
         assert conform(by_arrow).to_pylist() == expected.to_pylist()
 
 
 def test_plain_rows_are_read_by_arrow() -> None:
-    """This includes listings, transactions, unknown outcomes and texts of every kind; otherwise it takes minutes."""
+    """The rows have listings, transactions, unknown outcomes and texts of every kind. Reading them in Python would take
+    minutes."""
     rows = generate(Shape(operations=300, multi_key_share=0.1, unknown_share=0.02, local_share=0.1), 3)
     rows[0] |= {"error": '\u00e4\u20ac\U0001f600"\\\n\x00', "further": {"unknown": [1, None]}}
     for ascii_ in (True, False):
@@ -114,7 +117,7 @@ def test_plain_rows_are_read_by_arrow() -> None:
 
 
 def test_fields_that_the_head_of_a_piece_does_not_name_are_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head of a piece only decides which fields are read fast."""
+    """The beginning of a piece decides only which fields are read fast."""
     monkeypatch.setattr(lines, "_HEAD_BYTES", 60)
     rows = generate(Shape(operations=100, multi_key_share=0.1, unknown_share=0.02, local_share=0.1), 3)
     rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
@@ -131,7 +134,8 @@ def test_fields_that_the_head_of_a_piece_does_not_name_are_read_all_the_same(mon
 def test_malformed_lines_are_all_counted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    """Each rule of a row, broken lines, two rows on one line and bad text are tried, with pieces cut anywhere."""
+    """The input has a case for each rule of a row, broken lines, two rows on one line, and bad text. The pieces are cut
+    anywhere."""
     monkeypatch.setattr(lines, "PIECE_BYTES", piece_bytes)
     plain = {name: case for name, case in MALFORMED.items() if case[0]["op"] not in ("range", "txn")}
     bad = [json.dumps(row).encode() for row, _ in plain.values()]
@@ -158,7 +162,8 @@ def test_malformed_lines_are_all_counted_and_named(
 
 
 def test_a_request_that_is_none_is_named_with_the_rows_that_clash(tmp_path: Path) -> None:
-    """Across files: an op_id twice, a client with two open operations or one after an unknown one, a bad request."""
+    """The rows clash across files: an op_id twice, a client with two open operations or one after an unknown one, a bad
+    request."""
     good = [_put(op_id=n, client=f"g{n}", call_ns=n * 1000, return_ns=n * 1000 + 5) for n in range(10, 13)]
     write_lines(tmp_path / "ops" / "a.jsonl", good)
     clashing = [
@@ -184,7 +189,7 @@ def test_a_request_that_is_none_is_named_with_the_rows_that_clash(tmp_path: Path
 
 @pytest.mark.parametrize("case", ["two folders", "another run", "empty", "none completed", "no table", "cut", "wrong"])
 def test_what_is_no_history_is_refused(tmp_path: Path, case: str) -> None:
-    """The audit does not join runs, guess a meaning, or call such input green."""
+    """The audit does not join runs or guess a meaning, and does not report such input as linearizable."""
     ops = tmp_path / "a" / "ops"
     write_lines(ops / "1.jsonl", [_put(run_id="r")])
     reasons = {"two folders": "never joined", "another run": "names the run r", "empty": "nothing to check"}
@@ -224,7 +229,8 @@ def test_what_is_no_history_is_refused(tmp_path: Path, case: str) -> None:
 
 
 def test_a_table_may_have_texts_in_any_encoding_of_arrow_more_columns_and_fewer(tmp_path: Path) -> None:
-    """The table has dictionaries with a text twice, large texts, columns of nulls, and structures with other fields."""
+    """The table has dictionaries with a repeated text, large texts, columns of nulls, and structures with other
+    fields."""
     rows = generate(Shape(operations=400, multi_key_share=0.1), 3)
     expected = conform(pa.Table.from_pylist(rows, schema=schema(names_coded=False)))
     coded = pa.DictionaryArray.from_arrays(pa.array(np.arange(400) % 2, pa.int32()), pa.array(["sim", "sim"]))
@@ -240,7 +246,7 @@ def test_a_table_may_have_texts_in_any_encoding_of_arrow_more_columns_and_fewer(
 
 
 def test_a_file_may_lack_every_column_that_is_null_throughout(tmp_path: Path) -> None:
-    """A field that is null throughout may be left out, also if all repeated texts are dictionaries.
+    """A field that is null in all rows may be left out, even if all repeated texts are dictionaries.
 
     See docs/reference/specification.md#101-files.
     """
@@ -268,7 +274,8 @@ def test_a_file_may_lack_every_column_that_is_null_throughout(tmp_path: Path) ->
 def test_lines_of_a_file_are_each_read_once_wherever_it_is_divided(
     end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line is read by the part in which it begins, also a broken one, a blank one, or a last one without its end."""
+    """A line is read by the part in which it begins. This also holds for a broken line, a blank one, and a last one
+    without its end."""
     monkeypatch.setattr("spark_audit.tables.jsonl.PIECE_BYTES", 200)
     h = History()
     for number in range(4):

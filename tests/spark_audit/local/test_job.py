@@ -1,4 +1,4 @@
-"""The engine without a JVM gives the same verdict on any mixture of files as on rows in memory."""
+"""The engine without a JVM gives the same verdict on any mixture of files as the audit of the rows in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _SHAPE = Shape(operations=800, keys=6, multi_key_share=0.08, local_share=0.05, u
 
 @pytest.mark.parametrize("seed", range(3))
 def test_files_of_all_kinds_give_the_verdict_of_their_rows(tmp_path: Path, seed: int) -> None:
-    """With listings, transactions, local reads, unknown outcomes, faults, runs of two files, Parquet and JSON lines."""
+    """The rows have listings, transactions, local reads, unknown outcomes, faults, runs of two files, Parquet and JSON
+    lines."""
     one = generate(_SHAPE, seed, run_id="one")
     two, _ = inject(generate(_SHAPE, seed + 10, run_id="two"), "stale_read", seed)
     late = next(row for row in two if row["status"] == "ok" and row["revision"])
@@ -60,7 +61,7 @@ def test_each_fault_is_found_where_it_was_put(tmp_path: Path, fault: str) -> Non
 
 @pytest.mark.parametrize("fault", [None, "half", "lost", "torn"])
 def test_the_replay_of_the_store_says_the_same(tmp_path: Path, fault: str | None) -> None:
-    """Unknown writes and transactions, listings and local reads, true and broken."""
+    """The runs have unknown writes and transactions, listings and local reads, and are true or broken."""
     runs: list[Row] = []
     for seed in range(4):
         mix = Mix(operations=150, keys=4, unknown=0.1 * (seed % 2), txn=0.15, listing=0.1, local=0.1)
@@ -75,7 +76,7 @@ def test_the_replay_of_the_store_says_the_same(tmp_path: Path, fault: str | None
 
 
 def test_a_key_that_was_decided_off_its_revisions_is_replayed_with_the_store(tmp_path: Path) -> None:
-    """Only the free revisions show that the unknown write cannot have happened."""
+    """Only the free revisions show that the unknown write cannot have taken effect."""
     h = History("no-revision-free")
     h.put("1", 0, 10, 2, key="a")
     h.put("x", 11, None, key="x")
@@ -90,7 +91,8 @@ def test_a_key_that_was_decided_off_its_revisions_is_replayed_with_the_store(tmp
 
 @pytest.mark.parametrize("bounds", [(0, 0), (0, 500), (None, 0), (2**70, 2**63)])
 def test_the_order_is_checked_within_and_across_clocks(tmp_path: Path, bounds: tuple[int | None, int | None]) -> None:
-    """Rows in any order, an early revision called last, equal stamps, and two clocks with bounds of any size."""
+    """The rows come in any order, with an early revision called last, equal stamps, and two clocks with bounds of any
+    size."""
     rows = generate(Shape(operations=600, unknown_share=0.0), 9)
     first = min((r for r in rows if r["revision"]), key=lambda r: (r["revision"], r["call_ns"]))
     first |= {"call_ns": 10**12, "return_ns": 10**12 + 5, "client": "late"}

@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing on its console, and its buttons do what they say."""
+"""The page in a real browser: its console stays empty, and its buttons work."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_buttons_zoom_and_move_and_the_console_stays_silent(tmp_path: Path) 
 
 
 def test_an_error_on_the_console_would_have_been_seen(tmp_path: Path) -> None:
-    """So the check above can fail."""
+    """The test above relies on an empty console, so an error must appear there."""
     _, console = _opened(_page().replace("</body>", "<script>nothing.at.all();</script></body>"), tmp_path)
 
     assert any("nothing is not defined" in line for line in console)

@@ -1,4 +1,4 @@
-"""Stamps of a page share one time axis if they are of one clock, or of clocks with an error bound."""
+"""A page puts stamps on one time axis if they are of one clock, or of clocks with an error bound."""
 
 from __future__ import annotations
 
@@ -71,4 +71,5 @@ def test_bars_of_two_clocks_share_an_axis_if_the_errors_of_both_are_bounded(
         assert len(plots) == 1
         assert bars[0][1] < bars[1][0] < bars[1][1] < bars[2][0]
     assert all(groups(plot, "violation") for plot in plots)
-    assert page.count("if they are less than 1 µs apart") == (2 if bound_ns else 0)  # Above scene and plot.
+    # The text is above the scene and above the plot.
+    assert page.count("if they are less than 1 µs apart") == (2 if bound_ns else 0)

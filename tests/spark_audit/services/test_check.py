@@ -1,4 +1,4 @@
-"""Watches, leases, locks and reads at a revision: sound histories pass, each fault is found and shown in a few rows."""
+"""Watches, leases, locks and reads at a revision: sound histories pass; each fault is found and shown in a few rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "150"))
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sound_history_holds_in_every_property(seed: int) -> None:
-    """It has parts, bookmarks, filters, leases that expire, locks, and unknown writes."""
+    """The history has parts, bookmarks, filters, leases that expire, locks, and unknown writes."""
     verdict = check_rows(generate_services(ServiceShape(), seed))
 
     assert verdict.status == "linearizable", verdict.to_json()
@@ -47,7 +47,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
         try:
             rows, wrong = inject_service(generate_services(ServiceShape(operations=120), seed), fault, seed)
         except ValueError:
-            continue  # The history has no place for this fault.
+            continue  # This history has no place for the fault.
         verdict = check_rows(rows)
 
         mine = [each for each in verdict.violations if each.property == FAULT_PROPERTIES[fault]]
@@ -98,7 +98,7 @@ def test_an_event_settles_an_unknown_write() -> None:
 
 
 def test_an_unknown_write_is_settled_once() -> None:
-    """Of two events with its value, one must be made up."""
+    """Of two events with the write's value, one must be made up."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1), _event(3, "a", "v1", 2, 2)])
     (violation,) = check_rows(rows).violations
 
@@ -108,7 +108,7 @@ def test_an_unknown_write_is_settled_once() -> None:
 
 
 def test_the_settled_write_is_decided_with_its_revision() -> None:
-    """So a read that found nothing after the event had arrived cannot be explained."""
+    """A read that found nothing after the event had arrived is therefore a violation."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1)])
     absent = {**rows[0], "op_id": 7, "client": "r", "op": "get", "value": None, "status": "ok", "error": None}
     late = {"call_ns": 200, "return_ns": 210, "output": {"found": False}, "revision": 2}
@@ -118,7 +118,8 @@ def test_the_settled_write_is_decided_with_its_revision() -> None:
 
 
 def test_a_settled_write_took_effect_so_in_every_explanation() -> None:
-    """No explanation by brute force contradicts its revision, keys, values, or which deletions found no key."""
+    """In every explanation that brute force finds, the write has the same revision, keys and values. A deletion that
+    found no key is such in all."""
     settled: set[str] = set()
     shape = ServiceShape(
         operations=10, clients=3, keys=3, watches=2, parts=1, lease_owners=0, lock_owners=0, unknown_share=0.25
@@ -134,7 +135,7 @@ def test_a_settled_write_took_effect_so_in_every_explanation() -> None:
         assert every
         for op_id, (row,) in replaced.items():
             made = row["revision"], _changes_of(row)
-            if row["status"] == "unknown":  # A read shows an append's key, but brute force ignores such reads.
+            if row["status"] == "unknown":  # A read may show an append's key, but brute force ignores such reads.
                 assert any(one.get(op_id, (0, []))[1] == made[1] for one in every), seed
             elif unknown[op_id] == "delete":
                 assert any(made in one.values() for one in every), seed
@@ -152,7 +153,8 @@ def _changes_of(row: Row) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_sound_history_holds_with_fewer_watches(seed: int) -> None:
-    """Without a watch of all keys some changes are unseen: of other keys, before a watch begins, or after it ends."""
+    """Without a watch of all keys, no watch sees some changes: those of other keys, before a watch begins, or after it
+    ends."""
     shape = ServiceShape(operations=200, keys=4, unknown_share=0.15, watches=1 + seed % 6)
     rows = [row for row in generate_services(shape, seed) if not row["client"].startswith("w0.")]
     verdict = check_rows(rows)
@@ -161,7 +163,7 @@ def test_a_sound_history_holds_with_fewer_watches(seed: int) -> None:
 
 
 def test_a_deletion_that_no_watch_saw_is_not_settled_by_a_later_event() -> None:
-    """Of two unknown deletions, the first took effect before the watch began, so the event is of the second."""
+    """The first of two unknown deletions took effect before the watch began, so the event is of the second."""
     h = History()
     h.put("v1", 0, 10, 2)
     h.delete(True, 20, None)
@@ -176,7 +178,7 @@ def test_a_deletion_that_no_watch_saw_is_not_settled_by_a_later_event() -> None:
 
 
 def test_an_event_settles_an_unknown_transaction_with_all_its_changes() -> None:
-    """The watch is of one key, so the put of the other key is known only because a transaction is atomic."""
+    """The watch is of one key. The put of the other key is known only because a transaction is atomic."""
     h = _unknown_transaction()
     watch = _watch_of(h, 1, 1, [_event(2, "a", "v1", 2, 1)], start="a", end="b")
     h.get(None, 200, 210, 2, key="b")
@@ -206,7 +208,7 @@ def test_the_changes_of_an_unknown_transaction_come_in_its_order() -> None:
 
 
 def test_a_revision_is_made_by_one_operation() -> None:
-    """Each event alone could be of one of the two transactions, but neither transaction can have made both."""
+    """Each event alone could be of either transaction, but neither transaction can have caused both events."""
     h = _unknown_transaction()
     other = {"compares": [], "success": [{"op": "put", "key": "c", "value": "v3"}], "failure": []}
     h.txn(other, True, [], 5, None, None)
@@ -218,7 +220,7 @@ def test_a_revision_is_made_by_one_operation() -> None:
 
 
 def test_an_operation_makes_one_revision() -> None:
-    """The transaction put `a`, so it is not the one that deleted `b` two revisions later."""
+    """The transaction put `a`, so another operation deleted `b` two revisions later."""
     h = History()
     put_and_delete = [{"op": "put", "key": "a", "value": "v1"}, {"op": "delete", "key": "b"}]
     h.txn({"compares": [], "success": put_and_delete, "failure": []}, True, [], 0, None, None)
@@ -248,7 +250,8 @@ def test_two_appends_never_have_the_same_key() -> None:
 
 
 def test_an_append_of_unknown_outcome_is_settled_by_the_event_of_its_key() -> None:
-    """The key contains the revision, so an event with the value under another key or at another revision is made up."""
+    """The key of an append contains the revision. An event with the value under another key or at another revision is
+    made up."""
     unknown = _append("q/", None)
     key, other = "q/\0\0\0\0\0\0\0\2", "q/\0\0\0\0\0\0\0\3"
     h = History()
@@ -265,7 +268,8 @@ def test_an_append_of_unknown_outcome_is_settled_by_the_event_of_its_key() -> No
 
 @pytest.mark.parametrize("shown", ["value", "key"])
 def test_a_read_may_show_an_append_of_unknown_outcome(shown: str) -> None:
-    """This holds without a watch, too. But no read may show it before its call, or under a key of another revision."""
+    """A read may show the append without a watch, too. It may not show it before its call, or under a key of another
+    revision."""
     key = "q/\0\0\0\0\0\0\0\2"
     h = History("r")
     h.range({key: ("v1", 2)}, 20, 30, 2, keys_only=shown == "key")
@@ -283,7 +287,7 @@ APPENDED = "q/\0\0\0\0\0\0\0\2"
 
 
 def test_an_append_that_no_watch_saw_may_have_made_the_record_before_a_later_put() -> None:
-    """Its row does not contain its key, so the replay of the key may lack a change."""
+    """The append's row does not contain its key, so the replay of the key may lack a change."""
     put = {"op_id": 5, "op": "put", "value": "w", "call_ns": 50_000, "return_ns": 60_000, "revision": 3}
     put = _ok_row(key=APPENDED, output={"succeeded": True}, **put)
     seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
@@ -295,7 +299,7 @@ def test_an_append_that_no_watch_saw_may_have_made_the_record_before_a_later_put
 
 @pytest.mark.parametrize("shown", ["nothing", "previous", "create revision"])
 def test_a_change_may_show_an_append_of_unknown_outcome(shown: str) -> None:
-    """The client knew the key from something that no row records."""
+    """The client may have learnt the key from something that no row records."""
     delete = _ok_row(op_id=5, op="delete", key=APPENDED, call_ns=50_000, return_ns=60_000, output={"found": True})
     rows = [_append("q/", None), delete | {"revision": 3}]
     if shown == "previous":
@@ -322,7 +326,7 @@ def test_a_key_that_another_operation_made_is_not_that_of_an_append() -> None:
 
 
 def test_many_reads_of_an_append_are_one_sighting() -> None:
-    """The driver of Spark receives all sightings."""
+    """All sightings are sent to Spark's driver, so repeated ones are left out."""
     seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
     get = _ok_row(op="get", key=APPENDED, call_ns=30_000, return_ns=40_000, revision=2, output=seen)
     rows = [_append("q/", None), *[get | {"op_id": number, "client": f"b{number}"} for number in range(1, 50)]]
@@ -337,7 +341,8 @@ def test_many_reads_of_an_append_are_one_sighting() -> None:
 
 @pytest.mark.parametrize("unknown", [1, 63, 64, 70])
 def test_a_revision_that_many_operations_may_have_made_is_not_taken_for_the_end_of_a_lease(unknown: int) -> None:
-    """The audit does not keep so many candidates. A lease deletes keys in their order, but a transaction need not."""
+    """The audit does not keep so many candidates. A lease deletes its keys in their order; a transaction may delete in
+    any order."""
     rows: list[Row] = []
     for lease, key in enumerate("ab", 1):
         answer = {"answer": json.dumps({"lease_id": lease, "ttl_ns": 10**15})}
@@ -357,7 +362,7 @@ def test_a_revision_that_many_operations_may_have_made_is_not_taken_for_the_end_
 
 @pytest.mark.parametrize("text", ["base64:x", "base64:***", "base64:YQ", "base64:"])
 def test_a_text_that_is_no_base64_stands_for_itself(text: str) -> None:
-    """A key may begin with `base64:`. A text that is no base64 means the key of just this text."""
+    """A key may begin with `base64:`. If the rest is no base64, the key is the text itself."""
     request = json.dumps({"prefix": text})
     watch = _watch_of(History("r"), 0, 1, [_event(2, text + "2", "v", 2, 1)]) | {"call_ns": 0, "request": request}
     put = {"op": "put", "key": text + "2", "value": "v", "call_ns": 1_000, "return_ns": 2_000, "revision": 2}
@@ -369,7 +374,7 @@ def _ok_row(**fields: Any) -> Row:
 
 
 def _append(key: str, revision: int | None) -> Row:
-    """An append of `v1` to the prefix `q/`, acknowledged at a revision, or of unknown outcome (None)."""
+    """An append of `v1` to the prefix `q/`, acknowledged at this revision; None: of unknown outcome."""
     row: Row = {"run_id": "r", "op_id": 0, "client": "a", "op": "put", "key": key, "value": "v1", "clock_id": "boot"}
     row |= {"request": json.dumps({"prefix": "q/"}), "call_ns": 10_000, "revision": revision}
     if revision is None:
@@ -385,7 +390,7 @@ def _unknown_transaction() -> History:
 
 
 def _watch_of(h: History, call: int, created: int, events: list[list[Any]], **request: Any) -> Row:
-    """A watch that has got everything up to the last of these revisions, each in a message at 100 µs."""
+    """A watch that has received everything up to the last of these revisions, each in a message at 100 µs."""
     revisions = list(dict.fromkeys(event[0] for event in events))
     messages: list[Any] = [[100_000, at, [event for event in events if event[0] == at]] for at in revisions]
     answer = json.dumps({"created_revision": created, "messages": messages, "end": "cancelled"})
@@ -413,7 +418,8 @@ def _one_unknown_put(events: list[list[Any]]) -> list[Row]:
 
 @pytest.mark.parametrize("block", range(3))
 def test_whatever_is_changed_the_verdict_is_that_of_brute_force(block: int) -> None:
-    """Small runs with a few unknown writes and one random change: there is a finding exactly if nothing explains it."""
+    """Each run is small and has a few unknown writes and one random change. The audit must report it exactly if no
+    explanation exists."""
     wrong = 0
     shape = ServiceShape(
         operations=12, clients=2, keys=3, watches=3, parts=2, lease_owners=0, lock_owners=0, unknown_share=0.1
@@ -431,7 +437,7 @@ def test_whatever_is_changed_the_verdict_is_that_of_brute_force(block: int) -> N
 
 
 def _changed(rows: list[Row], random: Random) -> list[Row]:
-    """Change one detail of what a watch or a read at a revision got; sometimes change nothing."""
+    """Change one detail of the answers to a watch or to a read at a revision; sometimes change nothing."""
     watches = [row for row in rows if row["op"] == "watch" and row["status"] == "ok"]
     reads = [row for row in rows if row["op"] == "get" and row["request"] and row["status"] == "ok"]
     if random.random() < 0.15:

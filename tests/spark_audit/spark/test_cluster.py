@@ -1,4 +1,5 @@
-"""Spark elsewhere: a standalone master, local-cluster, a Connect server, spark-submit; and missing or unfit ones.
+"""Spark on other machines: a standalone master, local-cluster, a Connect server, spark-submit; also missing or unfit
+ones.
 
 Tests that start a cluster take half a minute or more, so they run only with HWM_SPARK_MODES=1. All servers are on
 loopback and on free ports.
@@ -72,7 +73,8 @@ def test_what_is_no_connect_server_is_refused_before_anything_starts(remote: str
 @pytest.mark.parametrize("option", ["--master=spark://127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"])
 def test_where_nobody_listens_a_line_says_so_without_starting_java(option: str, tmp_path: Path) -> None:
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
-    with socket.socket() as reserved:  # Bound, but not listening, so it refuses and nobody else gets it.
+    # The port is bound but not listening, so it refuses calls, and no other process can get it.
+    with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         where = option.format(reserved.getsockname()[1])
         result = CliRunner().invoke(cli, ["check", str(history), where])
@@ -143,7 +145,8 @@ def test_what_a_bounded_call_raises_comes_through() -> None:
 
 
 def test_the_archive_is_the_same_each_time_and_is_imported_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """It has what executors import: the stages' Python, without command line, Spark's driver or other packages."""
+    """The archive has the Python code that the stages import. It has no command line, no driver code and no other
+    packages."""
     write_archive(tmp_path / "a.zip")
     write_archive(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -172,7 +175,8 @@ def test_an_archive_that_cannot_be_written_is_told(name: str, reason: str, tmp_p
 
 
 def test_what_spark_submit_starts_is_run_by_spark_however_small(tmp_path: Path) -> None:
-    """Here it meets a false gateway. It runs in a process of its own, because this one may have a session already."""
+    """The gateway in this test is false. The command runs in a process of its own, because this process may have a
+    session."""
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
     result = subprocess.run(
         [sys.executable, "-m", "spark_audit.cli", "check", str(history)],
@@ -214,7 +218,7 @@ def _running(log: Path, command: list[str], pattern: str) -> Iterator[str]:
         while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
             assert server.poll() is None, log.read_text(errors="replace")
             assert time.monotonic() < end, log.read_text(errors="replace")
-            time.sleep(0.1)  # A log can only be polled.
+            time.sleep(0.1)  # The log can only be polled.
         yield found.group(1) if found.groups() else found.group()
     finally:
         os.killpg(server.pid, signal.SIGTERM)
@@ -262,7 +266,7 @@ def _audit(arguments: list[str], environment: Mapping[str, str] | None = None) -
 
 
 def _history(folder: Path) -> tuple[str, str]:
-    """A run with one stale read; and the key of it."""
+    """A run with one stale read, and the key of that read."""
     rows, wrong = inject(generate(Shape(operations=300, keys=5, delete_share=0.0), 8), "stale_read", 8)
     write_lines(folder / "run" / "ops" / "1.jsonl", rows)
     return str(folder / "run"), wrong["key"]
@@ -315,7 +319,7 @@ class TestForReal:
         _assert_found(run, key)
 
     def test_executors_with_an_unfit_python_are_told_in_a_line(self, tmp_path: Path) -> None:
-        """One Python has nothing installed, and one does not exist."""
+        """One case is a Python without packages, and one is a Python that does not exist."""
         history, _ = _history(tmp_path)
         empty = tmp_path / "bare"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(empty)], check=True)

@@ -1,4 +1,4 @@
-"""Spark gathers the same material for a page, byte for byte, as plain Python from the same rows."""
+"""Spark collects the same material for a page, byte for byte, as plain Python does from the same rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def _broken_runs() -> dict[str, list[Row]]:
-    """Listings, transactions, local reads, unknown and failed operations, three clocks, and two faults."""
+    """Runs with listings, transactions, local reads, unknown and failed operations, three clocks, and two faults."""
     shape = Shape(operations=600, keys=6, multi_key_share=0.06, local_share=0.1, unknown_share=0.02)
     runs = {"clean": generate(shape, 1, run_id="clean")}
     for fault in ("stale_read", "never_written"):
@@ -38,7 +38,8 @@ def _broken_runs() -> dict[str, list[Row]]:
     writes = [row for row in runs["stale_read"] if row["op"] == "put" and row["status"] == "ok"]
     writes[7]["revision"] = writes[8]["revision"]
     listings = [row for row in runs["never_written"] if row["op"] == "range" and row["status"] == "ok"]
-    listing = max(listings, key=lambda row: len(row["output"]["items"]))  # An early listing may rightly lack a key.
+    # An early listing may lack a key without being wrong.
+    listing = max(listings, key=lambda row: len(row["output"]["items"]))
     listing["output"] = {**listing["output"], "items": listing["output"]["items"][1:]}
     return runs
 

@@ -1,4 +1,5 @@
-"""The audit of a run that was recorded with real servers: green unchanged, red with any one fault put into it.
+"""The audit of a run that was recorded with real servers. It passes unchanged, and fails with any one fault put into
+it.
 
 `recorded/README.md` says how the run was recorded; `HWM_RECORDED_RUN` names another one.
 """
@@ -40,7 +41,7 @@ def copies() -> Copies:
 
 
 def test_the_faults_are_small_lies_in_a_long_history(copies: Copies) -> None:
-    """Only one answer of ten thousand is changed; for a lost write, the few answers that had shown it."""
+    """A fault changes only one answer of ten thousand; a lost write changes the few answers that had shown it."""
     clean, _ = copies["clean"]
     for fault in FAULTS:
         rows, shown = copies[fault]
@@ -50,7 +51,7 @@ def test_the_faults_are_small_lies_in_a_long_history(copies: Copies) -> None:
 
 
 def test_the_run_as_it_was_recorded_is_linearizable(copies: Copies) -> None:
-    """The check in this process passes in every property, and each property has something to check."""
+    """The audit in this process passes in every property, and each property has operations to check."""
     verdict = check_rows(copies["clean"][0])
 
     assert (verdict.status, verdict.exit_code) == ("linearizable", 0), verdict.to_json()
@@ -60,7 +61,7 @@ def test_the_run_as_it_was_recorded_is_linearizable(copies: Copies) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault: str) -> None:
-    """The check in this process names the key, a few operations, and what is wrong with them."""
+    """The audit in this process names the key, a few operations, and what is wrong with them."""
     rows, shown = copies[fault]
     assert shown is not None
 
@@ -80,7 +81,7 @@ def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault:
 def test_spark_says_the_same_of_copies_at_once(
     hwm_audit: HwmAudit, copies: Copies, tmp_path: Path, faults: tuple[str, ...]
 ) -> None:
-    """The command ends with exit code 3; it reports nothing about the clean run, and each fault on its key."""
+    """The command ends with exit code 3. It reports nothing about the clean run, and each fault on its key."""
     schema = parquet.read_schema(next((RUN / "ops").iterdir()))
     for name in ("clean", *faults):
         rows, _ = copies[name]

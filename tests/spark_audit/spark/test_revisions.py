@@ -1,4 +1,5 @@
-"""Without Spark: what tasks find in the parts of a run is, together, what is found in all of its rows."""
+"""What tasks find in the parts of a run must be, together, what is found in all of its rows. These tests need no
+Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.spark_audit.support.tables import history_table
 
 @pytest.mark.parametrize("bound", [0, 40_000, 2**62, 2**63, 2**70])
 def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) -> None:
-    """With two clocks and bounds of any size, and with calls at both ends of 64 bits, in random order."""
+    """The rows are in random order, with two clocks, bounds of any size, and calls at both ends of 64 bits."""
     random = Random(bound)
     rows = generate(Shape(operations=150, clients=6), 3)
     for row in rows:
@@ -47,7 +48,7 @@ def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) ->
 def test_the_rows_near_revisions_that_chunks_send_are_enough(
     seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of several clients are in random order, cut anywhere; the keys exist, except one."""
+    """The rows of several clients are in random order and cut anywhere. All keys but one exist."""
     for module in ("spark_audit.verdict.cross_key", "spark_audit.tables.revisions"):
         monkeypatch.setattr(f"{module}.ROWS_MAX", rows_max)
     random = Random(seed)

@@ -1,4 +1,4 @@
-"""Watches, leases and locks in Spark: verdict, examples and words are those of the engine in this process."""
+"""Watches, leases and locks in Spark: the verdict, examples and words equal those of the engine in this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def _runs() -> dict[str, list[Row]]:
-    """A sound run, and one for each fault, made from the first history that has a place for it."""
+    """A sound run, and a run for each fault. The fault is in the first history that has a place for it."""
     runs = {"sound": generate_services(ServiceShape(), 3, run_id="sound")}
     shape = ServiceShape(operations=80, unknown_share=0.0)
     for fault in SERVICE_FAULTS:
@@ -60,7 +60,7 @@ def test_both_engines_give_the_same_verdict(session: SparkSession, tmp_path: Pat
 
 
 def test_both_engines_draw_the_same_page(session: SparkSession, tmp_path: Path) -> None:
-    """This violation includes an operation without a row: the deletion by a lease."""
+    """The violation includes an operation without a row, namely the deletion by a lease."""
     rows, _ = inject_service(generate_services(ServiceShape(operations=120), 1), "repeated_fence", 1)
     write_table(tmp_path / "a.parquet", rows)
     pages: list[Material] = []

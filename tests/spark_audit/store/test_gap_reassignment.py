@@ -1,4 +1,4 @@
-"""Keys are decided again with the free revisions, while no replay of the run is allowed to help.
+"""The audit decides keys again with the free revisions. In these tests no replay of the run may help.
 
 HWM_AUDIT_HISTORIES=20000 makes so many small histories, instead of a few.
 """
@@ -37,7 +37,8 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_replay")
 @pytest.mark.timeout(120 + HISTORIES // 10)
 def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> None:
-    """Several keys, up to half of the writes unknown, two of three histories wrong: without a replay, slots decide."""
+    """The histories have several keys, up to half of the writes are unknown, and two of three are wrong. Slots decide,
+    because there is no replay."""
     seen: Counter[tuple[bool, str]] = Counter()
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -62,14 +63,16 @@ def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> 
 def test_true_histories_of_which_slots_found_no_revision_are_decided(
     shape: Shape, seeds: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A tenth of the writes is unknown. With only the first proposed order for each key, each stays undecided."""
+    """A tenth of the writes is unknown. With only the first proposed order for each key, every history would stay
+    undecided."""
     for seed in seeds:
         verdict = audit([str(write(generate(shape, 10_000, seed), tmp_path / str(seed)))])
         assert verdict.status == "linearizable", (seed, verdict.undecided)
 
 
 def _behind_a_deletion() -> list[Row]:
-    """An unknown put took effect between two deletions. Of two possible ones, the one called last has no revision."""
+    """A history in which an unknown put took effect between two deletions. Two puts are possible, and no revision fits
+    the one that was called last."""
     h = History()
     h.put("1", 0, 5, 2, key="x")
     h.delete(True, 6, 8, 3, key="x")
@@ -86,16 +89,18 @@ def test_a_deletion_does_not_say_which_put_it_found() -> None:
     rows = _behind_a_deletion()
     assert check_rows(rows).status == "linearizable"
 
-    rows[3]["revision"], rows[5]["revision"] = 4, 5  # Now only 6 is free, and either put may have it.
+    rows[3]["revision"], rows[5]["revision"] = 4, 5  # Now only revision 6 is free, and either put may have it.
     assert check_rows(rows).status == "linearizable"
     rows[5]["call_ns"] = rows[3]["call_ns"]
     rows[2]["status"], rows[2]["return_ns"], rows[2]["output"], rows[2]["revision"] = "fail", 10_000, None, None
     rows[3]["revision"], rows[5]["revision"] = 5, 6
-    assert check_rows(rows).status != "linearizable"  # Only 4 is free, but a higher one returned before `late`.
+    # Only revision 4 is free, but a higher one returned before `late` was called.
+    assert check_rows(rows).status != "linearizable"
 
 
 def _segment(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
-    """A put at revision 2, and a read at 9 whose version shows three more writes. `unknown`: puts with their floors."""
+    """A put at revision 2, and a read at 9 whose version shows three more writes. `unknown`: puts with their lowest
+    revisions."""
     h = History()
     h.put("1", 0, 5, 2)
     h.put("2", 10, 60, 6)

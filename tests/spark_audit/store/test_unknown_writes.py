@@ -1,4 +1,5 @@
-"""A replay of the whole store finds where unknown writes took effect: tested by hand, and against all orders."""
+"""A replay of the whole store finds where unknown writes took effect. The tests use small histories, and compare with
+all orders."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def _status(rows: list[Row]) -> str:
 
 
 def _swap(h: History, guard: Row, puts: dict[str, str | None], call: int) -> None:
-    """Add a transaction of unknown outcome that does these writes (None: a deletion) if its guard holds."""
+    """Add a transaction of unknown outcome that does these writes if its guard holds. A write of None is a deletion."""
     success = [
         {"op": "delete", "key": key} if value is None else {"op": "put", "key": key, "value": value}
         for key, value in puts.items()
@@ -39,8 +40,8 @@ def _swap(h: History, guard: Row, puts: dict[str, str | None], call: int) -> Non
 
 
 def _seen_by_a_local_read(value: str, mod_revision: int) -> History:
-    """An unknown transaction wrote `a` and `b` at revision 4. Only a local read shows the revision of `b`; others show
-    its value later. In between `a` was deleted."""
+    """An unknown transaction wrote `a` and `b` at revision 4. Only a local read shows the revision of `b`; other reads
+    show its value later. `a` was deleted in between."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("2", 0, 10, 3, key="b")
@@ -59,7 +60,8 @@ def _seen_by_a_local_read(value: str, mod_revision: int) -> History:
 
 
 def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
-    """It does not count in the other properties, but an order that it proposes is a proof once it is verified."""
+    """A local read does not count in the other properties. But an order that it proposes is a proof once it is
+    verified."""
     h = _seen_by_a_local_read("y", 4)
 
     verdict = check_rows(h.rows)
@@ -69,17 +71,17 @@ def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
 
 @pytest.mark.parametrize(("value", "mod_revision"), [("y", 5), ("2", 4), ("never", 4)])
 def test_a_local_read_that_lies_concerns_only_the_weak_reads(value: str, mod_revision: int) -> None:
-    """If the order that it proposes cannot be verified, the audit looks for one without it."""
+    """If the order that the local read proposes cannot be verified, the audit looks for an order without it."""
     h = _seen_by_a_local_read(value, mod_revision)
 
     verdict = check_rows(h.rows)
 
     assert {name for name, prop in verdict.properties.items() if prop.status != "linearizable"} <= {"weak"}
-    assert verdict.properties["weak"].violated == (value != "y")  # The check of weak reads does not judge its revision.
+    assert verdict.properties["weak"].violated == (value != "y")  # The check of weak reads ignores the revision.
 
 
 def test_a_guard_on_another_key_says_which_unknown_transaction_filled_a_jump_in_the_version() -> None:
-    """It was not the older one, because its guard did not hold, which the key alone does not show."""
+    """The older transaction did not fill it, because its guard did not hold. The key alone does not show this."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("2", 0, 10, 3, key="b")
@@ -99,7 +101,7 @@ def test_a_guard_on_another_key_says_which_unknown_transaction_filled_a_jump_in_
 
 
 def test_an_unknown_write_called_after_an_answer_of_another_key_did_not_fill_a_jump_before_that_answer() -> None:
-    """By its key alone the compare-and-set could fill it, but by real time over all keys it came after revision 6."""
+    """By its key alone the write could fill the jump. In real time it was called after revision 6 had returned."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     _swap(h, {"key": "a", "target": "mod_revision", "value": 2}, {"a": "hidden"}, 11)
@@ -138,7 +140,7 @@ def test_what_changed_the_store_has_a_revision_of_its_own() -> None:
 
 
 def test_an_unknown_transaction_was_called_before_what_shows_it_of_any_key() -> None:
-    """Real time limits all of its keys: it cannot have had revision 4, which was answered before its call."""
+    """Real time limits all keys of the transaction. It cannot have had revision 4, which returned before its call."""
 
     def called_at(call: int) -> History:
         h = History()
@@ -155,7 +157,7 @@ def test_an_unknown_transaction_was_called_before_what_shows_it_of_any_key() -> 
 
 
 def test_a_contradiction_among_the_known_is_certain_beside_unknown_writes_of_other_keys() -> None:
-    """The listing of `a` is wrong, whatever happened to `u`."""
+    """The listing of `a` is wrong, whatever the unknown write of `u` did."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("lost", 0, None, key="u")
@@ -168,7 +170,8 @@ def test_a_contradiction_among_the_known_is_certain_beside_unknown_writes_of_oth
 
 
 def test_revisions_without_an_owner_cost_nothing() -> None:
-    """A history may begin at a high revision or leap: only as many gaps are tried as there are unknown writes."""
+    """A history may begin at a high revision or skip some. The audit tries only as many gaps as there are unknown
+    writes."""
     h = History()
     h.put("lost", 0, None, key="u")
     h.put("1", 0, 10, 10**12, key="a")
@@ -184,7 +187,8 @@ def test_revisions_without_an_owner_cost_nothing() -> None:
 
 
 def test_beyond_its_bound_the_replay_is_undecided_never_green() -> None:
-    """The first choice is wrong here. If STEPS_AGAIN_MAX leaves no step to replay again, nothing is concluded."""
+    """The first choice of the replay is wrong in this history. If STEPS_AGAIN_MAX leaves no step to replay again, the
+    audit concludes nothing."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     for call in (11, 12, 13):
@@ -209,7 +213,8 @@ def test_beyond_its_bound_the_replay_is_undecided_never_green() -> None:
 
 @amounts(100, 300)
 def test_true_histories_are_never_a_violation_and_nearly_always_decided(histories: int) -> None:
-    """3 to 10 % of the operations are unknown, 10 to 30 % listings and transactions; others delete or read locally."""
+    """In each history 3 to 10 % of the operations are unknown, and 10 to 30 % are listings and transactions. Others
+    delete or read locally."""
     undecided = 0
     for seed in range(histories):
         random = Random(seed)
@@ -231,7 +236,7 @@ def test_true_histories_are_never_a_violation_and_nearly_always_decided(historie
 
 @amounts(300, 900)
 def test_small_histories_true_or_broken_are_judged_as_by_trying_every_order(histories: int) -> None:
-    """A stale, lost, phantom, half-applied or torn answer is red exactly if no order explains it."""
+    """A stale, lost, phantom, half-applied or torn answer must be a violation exactly if no order explains it."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         random = Random(seed)
@@ -251,4 +256,4 @@ def test_small_histories_true_or_broken_are_judged_as_by_trying_every_order(hist
         seen[truth] += 1
         assert _status(rows) == ("linearizable" if truth else "violation"), seed
 
-    assert min(seen.values()) > histories / 4, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 4, seen  # Both answers occurred.

@@ -1,4 +1,4 @@
-"""How many made-up histories a test tries: a few in `make test`, many in `make test-slow`."""
+"""How many random histories a test tries: a few in `make test`, many in `make test-slow`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def amounts(few: int, many: int, *, slow_seconds: int = 600) -> pytest.MarkDecorator:
-    """A parameter `histories`: `few`, and in the slow run `many`. HWM_AUDIT_HISTORIES=N sets N for both."""
+    """The parameter `histories` is `few`, and `many` in the slow run. HWM_AUDIT_HISTORIES=N sets both to N."""
     wanted = int(os.environ.get("HWM_AUDIT_HISTORIES", "0"))
     slow = [pytest.mark.slow, pytest.mark.timeout(slow_seconds)]
     return pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A few verbs to write a history by hand: times in µs, one client per operation unless one is named."""
+"""Helpers to write a history by hand: times in µs, and one client per operation unless a client is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _US = 1_000
 
 
 class History:
-    """Rows of one run. Each verb adds an operation called at `call` and returned at `end` (None: never)."""
+    """The rows of one run. Each method adds an operation that was called at `call` and returned at `end`; None: it
+    never returned."""
 
     def __init__(self, run_id: str = "by-hand") -> None:
         self.rows: list[Row] = []
@@ -62,7 +63,7 @@ class History:
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> Path:
-    """One JSON object per line."""
+    """Write each row as a JSON object on a line of its own."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

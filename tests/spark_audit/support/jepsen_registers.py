@@ -1,4 +1,4 @@
-"""Small random histories of registers as Jepsen records them, and a checker that uses none of our code."""
+"""Small random histories of registers as Jepsen records them, and a checker that shares no code with the audit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ VALUES = ("nil", "0", "1")
 
 @dataclass
 class Called:
-    """A made-up operation. `returned` None: it never returned. `outcome`: ok, fail, info, or open for ever."""
+    """A random operation. `returned` is None if it never returned. `outcome` is ok, fail, info, or open."""
 
     process: int
     f: str  # read, write, cas
-    value: tuple[str, ...]  # A write has one, a cas two, and a read the one that it returned.
+    value: tuple[str, ...]  # A write has one value, a cas has two, and a read has the one that it returned.
     called: int
     returned: int | None = None
     outcome: str = "open"
 
 
 def made_up(random: Random) -> tuple[list[Called], list[str]]:
-    """(operations, lines): three processes call and return at random times, with random answers."""
+    """Returns (operations, lines): three processes call and return at random times, with random answers."""
     operations: list[Called] = []
     lines: list[str] = []
     running: dict[int, Called] = {}
@@ -63,7 +63,7 @@ def as_edn(lines: Sequence[str]) -> Iterator[str]:
 
 
 def explained(operations: Sequence[Called], *, failed_cas_saw_another: bool) -> bool:
-    """Whether some order explains the answers, by trying every one that real time allows."""
+    """Whether some order explains the answers. The function tries every order that real time allows."""
     failed = ("cas",) if failed_cas_saw_another else ()
     completed = [op for op in operations if op.outcome == "ok" or (op.outcome == "fail" and op.f in failed)]
     perhaps = [op for op in operations if op.outcome in ("info", "open") and op.f != "read"]
@@ -84,7 +84,7 @@ def _has_order(completed: list[Called], perhaps: list[Called], state: str) -> bo
 
 
 def _after(op: Called, state: str) -> str | None:
-    """The register's value after the operation; None if it cannot have answered so."""
+    """The register's value after the operation; None if the operation cannot have had this answer."""
     if op.f == "read":
         return state if op.value == (state,) else None
     if op.f == "write":

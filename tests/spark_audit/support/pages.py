@@ -16,18 +16,18 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def page_of(rows: Sequence[Row], clocks: Sequence[Row] = ()) -> str:
-    """The page of these rows."""
+    """The page for these rows."""
     verdict = check_rows(rows, clocks=clocks)
     return draw_page(verdict, gather_rows(rows, verdict))
 
 
 def drawings(page: str) -> list[Element]:
-    """Every SVG of the page; that they can be parsed as XML is part of the test."""
+    """Every SVG of the page. The test fails if one of them is not valid XML."""
     return [fromstring(text) for text in re.findall(r"<svg\b.*?</svg>", page, re.DOTALL)]
 
 
 def groups(drawing: Element, name: str) -> list[Element]:
-    """The groups of a class: guilty, neighbour, fault, slice, violation."""
+    """The groups with this class: guilty, neighbour, fault, slice, violation."""
     return [group for group in drawing.iter(f"{SVG}g") if group.get("class") == name]
 
 
@@ -40,6 +40,6 @@ def title(group: Element) -> str:
 
 
 def span_of(group: Element) -> tuple[float, float]:
-    """Where a bar begins and ends on x."""
+    """The x positions at which a bar begins and ends."""
     shape: Any = group.find(f"{SVG}rect")
     return float(shape.get("x")), float(shape.get("x")) + float(shape.get("width"))

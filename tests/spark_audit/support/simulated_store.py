@@ -1,7 +1,7 @@
-"""Histories of a small simulated store with several keys, true or broken on purpose, and a checker that tries all.
+"""Random histories of a small store with several keys, true or broken on purpose, and a checker that tries all orders.
 
-It was written without looking at `spark_audit`'s replay: a second implementation of
-docs/reference/specification.md#8-store.
+The module is a second implementation of docs/reference/specification.md#8-store, written without looking at
+`spark_audit`'s replay.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 from spark_audit.testing.generate import Row
 
-Rec: TypeAlias = tuple[str, int, int, int]  # value, create_revision, mod_revision, version
+Rec: TypeAlias = tuple[str, int, int, int]  # A record is (value, create_revision, mod_revision, version).
 Faulty: TypeAlias = str | None
 FAULTS = ("stale", "lost", "phantom", "half", "torn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """Shares of all operations; what remains are reads."""
+    """The shares of all operations; the rest are reads."""
 
     operations: int
     keys: int
@@ -35,7 +35,8 @@ class Mix:
 
 
 class Store:
-    """The store: keys → records. `apply` gives the answer to a row; the revision rises if the row changed something."""
+    """The store maps keys to records. `apply` returns the answer to a row. The revision rises if the row changed
+    something."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -62,7 +63,7 @@ class Store:
         return _sign(have, compare["op"], compare["value"])
 
     def apply(self, row: Row, half: bool = False) -> Row:
-        """`half`: only the first of a transaction's writes is done, but all are reported."""
+        """With `half`, the store does only the first of a transaction's writes, but reports all."""
         steps, output = self._steps(row)
         results: list[Row] = []
         revision, changed, writes = self.revision + 1, False, 0
@@ -123,7 +124,7 @@ def _sign(have: Any, sign: str, want: Any) -> bool:
 
 
 def history(mix: Mix, random: Random, fault: Faulty = None) -> list[Row]:
-    """Rows in the order of their calls. With `fault`, the store does one thing wrong, somewhere in the middle."""
+    """Rows in the order of their calls. With `fault`, the store makes one mistake somewhere in the middle."""
     return _Run(mix, random, fault).rows()
 
 
@@ -236,7 +237,7 @@ class _Run:
 def has_an_order(rows: list[Row]) -> bool:
     """Whether some order of the completed operations, and of any unknown ones, explains all answers and revisions.
 
-    Local reads, which promise less, are left out. An operation without a row may also have taken a revision.
+    Local reads promise less, so they are left out. An operation without a row may also have taken a revision.
     """
     done = [row for row in rows if row["status"] == "ok" and row.get("consistency") != "local"]
     open_ = [row for row in rows if row["status"] == "unknown" and row["op"] not in ("get", "range")]
@@ -272,7 +273,7 @@ def has_an_order(rows: list[Row]) -> bool:
 
 
 def _agrees(mine: Any, reported: Any) -> bool:
-    """Whether both answers are the same; of an absence, only that there was no record is compared."""
+    """Whether both answers are the same. For an absence, the function compares only that there was no record."""
     if isinstance(mine, dict):
         return all(
             _agrees(mine.get(name), value)

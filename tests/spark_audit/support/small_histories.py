@@ -1,4 +1,4 @@
-"""Small random histories of one key, corrupted on purpose, and a checker that tries every order there is."""
+"""Small random histories of one key, corrupted on purpose, and a checker that tries every order."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from spark_audit.testing.generate import Row, Shape, generate
 
 
 class Change:
-    """One change of the key. `revision` None: no answer has shown it yet."""
+    """One change of the key. `revision` is None until an answer has shown it."""
 
     def __init__(self, revision: int | None) -> None:
         self.revision = revision
 
 
 class Register:
-    """The store for one key, written a second time from docs/reference/specification.md#8-store,
-    without looking at `spark_audit.model.key`.
+    """The store for one key, written a second time from docs/reference/specification.md#8-store, without looking at
+    `spark_audit.model.key`.
 
-    `carried`: the revisions of the acknowledged writes. An unknown change has another revision than these.
+    `carried` has the revisions of the acknowledged writes. An unknown change must have another revision.
     """
 
     def __init__(self, carried: Iterable[int] = ()) -> None:
         self.value: str | None = None
         self.mod = self.create = Change(0)
         self.version = 0
-        self.taken = {0, *carried}  # 0: the revision of an absent key.
+        self.taken = {0, *carried}  # 0 is the revision of an absent key.
 
     def set(self, value: str, revision: int | None) -> None:
         self.mod = Change(revision)
@@ -42,7 +42,7 @@ class Register:
         self.value, self.mod, self.create, self.version = None, Change(0), Change(0), 0
 
     def agrees(self, change: Change, reported: int) -> bool:
-        """Whether this change may have that revision; if so, it has it from then on."""
+        """Whether this change may have that revision. If so, the change keeps it from then on."""
         if change.revision is None and reported not in self.taken:
             change.revision = reported
             self.taken.add(reported)
@@ -59,7 +59,7 @@ class Register:
         return all(revision is None or self.agrees(change, revision) for change, revision in reported)
 
     def take(self, row: Row) -> bool:
-        """Apply the row; False if its answer is impossible here."""
+        """Apply the row; returns False if its answer is impossible in this state."""
         unknown: bool = row["status"] == "unknown"
         output = row["output"] or {}
         if row["op"] == "get":
@@ -80,7 +80,7 @@ class Register:
         if unknown or output["succeeded"]:
             holds = self.value == row["expected"] if by_revision is None else self.agrees(self.mod, by_revision)
             if not holds:
-                return unknown  # The comparison was false, so it changed nothing.
+                return unknown  # The comparison was false, so the operation changed nothing.
             self.set(row["value"], row["revision"])
             return True
         shown = self.shows(output)
@@ -88,7 +88,7 @@ class Register:
 
 
 def has_an_order(rows: list[Row]) -> bool:
-    """All permutations of the completed operations and of every subset of the unknown ones."""
+    """Try all permutations of the completed operations and of every subset of the unknown ones."""
     done = [row for row in rows if row["status"] == "ok"]
     open_ = [row for row in rows if row["status"] == "unknown" and row["op"] != "get"]
     subsets = chain.from_iterable(combinations(open_, n) for n in range(len(open_) + 1))
@@ -112,7 +112,8 @@ def _changed(row: Row) -> bool:
 
 
 def small_history(random: Random, *, revisions: bool, values: int, appends: bool = False) -> list[Row]:
-    """Four to six operations on one key by two to four clients; `values`: how many different ones there are; 0: all."""
+    """Four to six operations on one key by two to four clients. `values` is the number of different values; 0: all
+    differ."""
     shape = Shape(
         operations=random.choice((4, 5, 6)),
         clients=random.choice((2, 3, 4)),

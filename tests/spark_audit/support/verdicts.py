@@ -1,4 +1,4 @@
-"""Verdicts of several engines, made comparable."""
+"""Makes the verdicts of several engines comparable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What watches and reads at a revision may show, by brute force: it tries every place of every unknown write.
+"""Finds by brute force what watches and reads at a revision may show: it tries every position of every unknown write.
 
-It is for small runs without leases and locks, and shares no code with the audit.
+The module is for small runs without leases and locks, and shares no code with the audit.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
-Step = tuple[str, str | None]  # (key, value); None: a deletion.
-Record = tuple[str, int, int, int]  # value, create_revision, mod_revision, version
+Step = tuple[str, str | None]  # A step is (key, value); the value None is a deletion.
+Record = tuple[str, int, int, int]  # A record is (value, create_revision, mod_revision, version).
 
 
 class Told(NamedTuple):
@@ -26,12 +26,13 @@ class Told(NamedTuple):
 
 
 def explained(rows: Sequence[Row]) -> bool:
-    """Whether some places of the unknown writes explain all answers to watches and to reads at a revision."""
+    """Whether the unknown writes can have positions that explain all answers to watches and to reads at a revision."""
     return any(True for _ in explanations(rows))
 
 
 def explanations(rows: Sequence[Row]) -> Iterator[dict[int, tuple[int, list[Step]]]]:
-    """Yield each explanation: op_id of an unknown write that took effect → (its revision, its changes in order)."""
+    """Yield each explanation as a dict: the op_id of an unknown write that took effect → (its revision, its changes in
+    order)."""
     if not all(_resumes_in_place(row, rows) for row in _answered(rows, "watch")):
         return
     for placed in _placements(rows):
@@ -52,7 +53,8 @@ def _answered(rows: Sequence[Row], op: str) -> list[Row]:
 
 
 def _placements(rows: Sequence[Row]) -> Iterator[dict[int, Row]]:
-    """Yield revision → row for the acknowledged changes, and every choice of places for the unknown writes."""
+    """Yield dicts of revision → row with the acknowledged changes, one for every choice of positions for the unknown
+    writes."""
     known = {row["revision"]: row for row in rows if row["status"] == "ok" and _changed(row)}
     told = [message[1] for row in _answered(rows, "watch") for message in _messages(row)]
     told += [e[0] for row in _answered(rows, "watch") for m in _messages(row) for e in m[2]]
@@ -90,7 +92,7 @@ def _changed(row: Row) -> bool:
 
 
 def _replay(placed: Mapping[int, Row]) -> Iterator[Told]:
-    """Yield all events. An unknown write at an impossible place makes an event that nothing explains."""
+    """Yield all events. An unknown write at an impossible position makes an event that no answer explains."""
     store: dict[str, Record] = {}
     for revision, row in sorted(placed.items()):
         steps = _steps(row, store, revision)

@@ -1,4 +1,4 @@
-"""A table of keys gets the same answers as its keys one by one, whichever code decides them."""
+"""A table of keys gets the same answers as its keys one by one, regardless of which code decides them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE_CLOCK = Clocks()
 
 
 def _table(rows: Iterable[Row]) -> pa.Table:
-    """The parts of these rows, in random order."""
+    """A table of these rows, in random order and in parts."""
     cut = [{**_LEFT_OUT, **part} for row in rows for _, part in project({**_LEFT_OUT, **row})]
     Random(len(cut)).shuffle(cut)
     marks: list[pa.Field[Any]] = [pa.field("weak", pa.string()), pa.field("changes_store", pa.bool_())]
@@ -38,7 +38,7 @@ def _table(rows: Iterable[Row]) -> pa.Table:
 
 
 def _decided(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str], KeyFindings]:
-    """The findings of every key once, whichever way it was decided."""
+    """The findings of each key, once, regardless of which code decided it."""
     found = decide_table(_table(rows), {row["run_id"]: clocks for row in rows}, CONFIGURATIONS_MAX)
     keys = [*_proven(found), *found.others]
     by_name = {(key.run_id, key.key): key for key in keys}
@@ -65,7 +65,7 @@ def _one_by_one(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, 
 
 
 def _comparable(key: KeyFindings) -> tuple[Any, ...]:
-    """The findings that must not depend on the way. A violation must be reported, not only be in the status."""
+    """The findings that must be the same for each code. A violation must be in the findings, not only in the status."""
     of_key = [type(found).__name__ for found in key.found if found.property == "keys"]
     return key.status, key.weak, key.operations, key.method == "nothing to decide", of_key
 
@@ -91,7 +91,7 @@ def _same(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> Counter[tuple[str, str
 
 
 def _on_keys(histories: list[list[Row]]) -> list[Row]:
-    """Two runs, so that the same keys are there twice."""
+    """The histories in two runs, so that each key occurs twice."""
     return [
         {**row, "key": f"k{number // 2}", "run_id": f"run{number % 2}"}
         for number, rows in enumerate(histories)
@@ -121,7 +121,8 @@ def test_what_a_table_says_of_small_keys_is_true() -> None:
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_parts_of_listings_and_transactions_are_decided_as_each_key_alone(fault: str | None) -> None:
-    """Small stores, true and broken: unknown outcomes, pinned and local reads, keys that share a transaction."""
+    """The stores are small, true or broken. They have unknown outcomes, pinned and local reads, and keys that share a
+    transaction."""
     rows: list[Row] = []
     for seed in range(40):
         mix = Mix(operations=80, keys=3, txn=0.15 * (seed % 2), listing=0.1, local=0.15)
@@ -134,7 +135,7 @@ def test_parts_of_listings_and_transactions_are_decided_as_each_key_alone(fault:
 
 
 def _corrupted(seed: int) -> list[Row]:
-    """Local reads, appends, failed rows, and half a dozen answers changed."""
+    """A history with local reads, appends, failed rows, and half a dozen changed answers."""
     random = Random(seed)
     shape = Shape(
         operations=150, clients=5, keys=3, local_share=0.2, unknown_share=0.05, append_share=0.1 * (seed % 4 == 0)
@@ -172,7 +173,7 @@ def test_a_table_of_keys_with_several_clocks_is_decided_as_each_key_alone() -> N
 
 
 def _wide(reads: int) -> History:
-    """Two values, written one after the other, and then `reads` reads of the second."""
+    """Two values are written one after the other, and then `reads` reads return the second."""
     h = History()
     h.put("a", 0, 10)
     h.put("b", 20, 30)
@@ -182,7 +183,7 @@ def _wide(reads: int) -> History:
 
 
 def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a key is never decided as a whole in Python, which is only for keys that the columns cannot decide."""
+    """Python decides whole keys only if the columns cannot, so it never decides such a key."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 10)
     monkeypatch.setattr(table_keys, "findings_of_key", None)
     h = _wide(20)
@@ -205,7 +206,8 @@ def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch
 def test_what_the_columns_found_of_a_wrong_key_is_as_good_as_a_search(
     histories: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every wrong key is tried by its core first. Statuses and misfits stay the same; the shown rows are impossible."""
+    """Each wrong key is first tried with the rows that the columns found. Statuses and misfits stay the same, and the
+    shown rows are impossible."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 0)
     for revisions in (True, False):
         made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]

@@ -1,4 +1,4 @@
-"""One key in ranges against the same key uncut: what ranges prove is right; all else is decided from all rows.
+"""Compares one key in ranges with the same key uncut. What ranges prove is right; otherwise all rows decide.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
 """
@@ -35,7 +35,7 @@ def _rank(row: Row) -> tuple[int, int, int]:
 
 
 def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -> tuple[str, str, Traces]:
-    """(status, method, traces) of the only key, cut at random places; `whole`: if all rows may be read together."""
+    """The (status, method, traces) of the only key, cut at random places. `whole`: all rows may be read together."""
     ranked = sorted((row for row in rows if row["status"] == "ok" and row["revision"]), key=_rank)
     names = {id(row) for row in ranked}
     unranked = [row for row in rows if id(row) not in names]
@@ -53,7 +53,7 @@ def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -
 
 
 def _cut(rows: list[Row], random: Random) -> Iterator[list[Row]]:
-    """Cut the rows into ranges. The ranges are in order; the rows within a range are not."""
+    """Cut the rows into ranges. The ranges are in order, but the rows within a range are not."""
     while rows:
         size = random.choice((1, 2, 2, 3, 5, 8))
         part, rows = rows[:size], rows[size:]
@@ -77,7 +77,7 @@ def _uncut(rows: list[Row]) -> tuple[str, str, Traces]:
 
 
 def _longer(random: Random) -> list[Row]:
-    """Some twenty operations on one key; half of them corrupted."""
+    """A history of some twenty operations on one key. Half of these histories are corrupted."""
     shape = Shape(
         operations=20, clients=random.choice((2, 4)), keys=1, put_share=0.35, delete_share=0.15, cas_share=0.15,
         local_share=random.choice((0.0, 0.15)), unknown_share=random.choice((0.0, 0.1, 0.3)),
@@ -90,7 +90,8 @@ def _longer(random: Random) -> list[Row]:
 
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
 def test_what_ranges_prove_has_an_order(values: int) -> None:
-    """Checked against all permutations of a few operations; most histories are corrupted, and cut at random places."""
+    """The test tries all permutations of a few operations. Most histories are corrupted, and all are cut at random
+    places."""
     seen: Counter[tuple[str, bool]] = Counter()
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -107,7 +108,8 @@ def test_what_ranges_prove_has_an_order(values: int) -> None:
 
 
 def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
-    """Longer histories, with local reads and up to a third unknown: cut at random, and decided whole if that fails."""
+    """The histories are longer, with local reads and up to a third unknown. They are cut at random; if the ranges prove
+    nothing, all rows decide."""
     seen: Counter[tuple[str, str]] = Counter()
     traces = 0
     for seed in range(HISTORIES):
@@ -131,7 +133,8 @@ def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
 
 
 def _compared(cut: Traces, uncut: Traces) -> int:
-    """Assert that both say the same about unknown writes, if perhaps as a slot of one revision; returns how many."""
+    """Assert that both say the same about unknown writes, except that one may have a slot of a single revision; returns
+    how many there are."""
     claimed = {one.revision for one in uncut.claims}
     assert {one.revision for one in cut.claims} <= claimed
     assert claimed <= {one.revision for one in cut.claims} | {
@@ -142,7 +145,7 @@ def _compared(cut: Traces, uncut: Traces) -> int:
 
 
 def test_an_operation_that_returned_before_a_call_in_an_earlier_range_is_out_of_order() -> None:
-    """The greatest call of earlier ranges is carried on: revision 4 returned before revision 2 was called, at 100."""
+    """The greatest call is carried from range to range. Revision 4 returned before revision 2 was called, at 100."""
     h = History()
     h.put("a", 0, 5, 2)
     h.get("a", 100, 110, 2, mod_revision=2)

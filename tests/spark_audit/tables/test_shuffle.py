@@ -1,4 +1,5 @@
-"""The Spark engine's single pass, without Spark: chunks are cut into pieces; pieces are joined and decided."""
+"""The single pass of the Spark engine, tested without Spark: chunks are cut into pieces, which are joined and
+decided."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ PARTITIONS = 5
 
 
 def _gathered(chunks: list[list[Row]]) -> dict[tuple[str, int], list[bytes]]:
-    """(kind, partition) → the pieces that all chunks send there."""
+    """A dict of (kind, partition) → the pieces that all chunks send to it."""
     found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     for rows in chunks:
         for cut in shuffle_pieces(history_table(rows), PARTITIONS):
@@ -57,7 +58,7 @@ def _tables(found: dict[tuple[str, int], list[bytes]], kind: str) -> Iterator[pa
 
 
 def _chunks(rows: list[Row], seed: int) -> list[list[Row]]:
-    """The rows in chunks, cut anywhere and in random order."""
+    """The rows in chunks, which are cut anywhere and in random order."""
     random = Random(seed)
     cuts = sorted(random.sample(range(len(rows)), 3))
     parts = [rows[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
@@ -66,7 +67,7 @@ def _chunks(rows: list[Row], seed: int) -> list[list[Row]]:
 
 
 def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[BlockSummary]:
-    """Join the blocks as the driver does: blocks that others overlap are checked again."""
+    """Join the blocks as the driver does, which checks overlapping blocks again."""
     of_run: Any = defaultdict(lambda: clocks)
     blocks = [block for table in _tables(found, ORDER) for block in blocks_of(table, of_run)]
     blocks.sort(key=lambda block: block.number)
@@ -81,7 +82,8 @@ def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[B
 def test_blocks_say_of_the_order_what_all_rows_say(
     clocks: Clocks, histories: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With blocks of eight revisions: every late row, the first one called after it, and every repeated revision."""
+    """The blocks have eight revisions. They report every late row, the first row called after it, and every repeated
+    revision."""
     monkeypatch.setattr(scanning, "BLOCK_BITS", 3)
     monkeypatch.setattr("spark_audit.tables.order_blocks.BLOCK_BITS", 3)
     late_seen = repeated_seen = 0
@@ -111,7 +113,7 @@ def test_blocks_say_of_the_order_what_all_rows_say(
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_keys_are_decided_wherever_their_rows_come_from(fault: str | None) -> None:
-    """This holds for listings and transactions, too: the result is that of all rows in memory."""
+    """The result equals that of all rows in memory, for listings and transactions, too."""
     shape = Shape(operations=600, keys=7, multi_key_share=0.0 if fault else 0.1, local_share=0.1)
     rows = generate(shape, 6)
     if fault:
@@ -136,7 +138,7 @@ def test_keys_are_decided_wherever_their_rows_come_from(fault: str | None) -> No
 
 
 def _clashes(chunks: list[list[Row]]) -> tuple[bool, bool]:
-    """(an op_id twice, a client that may have had two operations open)."""
+    """Returns two booleans: an op_id occurs twice; a client may have had two operations open."""
     found = _gathered(chunks)
     clients = any(clients_clash(table) for table in _tables(found, CLIENTS)) or (CLASH, 0) in found
     return any(ids_clash(table) for table in _tables(found, IDS)), clients
@@ -166,7 +168,7 @@ def test_a_chunk_with_a_malformed_row_sends_nothing_but_that() -> None:
 
 
 def test_long_dictionaries_do_not_travel_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receiver gets the same rows, whether names are sent as codes or as texts."""
+    """The receiver gets the same rows, whether a name is sent as a code or as a text."""
     rows = generate(Shape(operations=300, keys=40), 8)
     arrived = []
     for most in (4_096, 3):
@@ -179,7 +181,7 @@ def test_long_dictionaries_do_not_travel_with_every_piece(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("first", [0, 2**31 - 40, 2**62, -(2**31) - 5])
 def test_numbers_of_any_size_arrive_as_they_were(first: int) -> None:
-    """They are sent in 32 bits if all of a chunk fit, and chunks of both kinds are joined."""
+    """A chunk sends numbers in 32 bits if all of them fit. The test joins chunks of both kinds."""
     rows = generate(Shape(operations=80, keys=3), 4)
     for row in rows[:40]:
         row["op_id"] = max(0, first) + row["op_id"]
@@ -199,7 +201,8 @@ def test_numbers_of_any_size_arrive_as_they_were(first: int) -> None:
 def test_an_operation_number_within_a_long_stretch_clashes_with_the_same_number_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Numbers are grouped by ranges of 2¹⁶; here by ranges of four, so that ten operations cross three ranges."""
+    """The engine groups numbers by ranges of 2¹⁶. This test uses ranges of four, so ten operations cross three
+    ranges."""
     monkeypatch.setattr(scanning, "_IDS_BITS", 2)
     h = History()
     for i in range(10):

@@ -1,4 +1,4 @@
-"""Faults that are put into true histories: each is a single fault, and makes its history impossible."""
+"""Faults that are put into true histories. Each is a single fault, and makes its history impossible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _changed(clean: list[Row], rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("seed", [7, *range(12)])
 def test_a_lost_write_is_lost_of_one_key_and_without_it_the_history_is_true(seed: int) -> None:
-    """Its readers saw the value before it instead. Only its acknowledgement shows that it was lost."""
+    """The reads of the lost write saw the value before it instead. Only the write's acknowledgement shows that it was
+    lost."""
     clean = generate(Shape(operations=1_000, delete_share=0.0), seed)
     rows, shown = inject(clean, "lost_write", seed)
 
@@ -28,7 +29,7 @@ def test_a_lost_write_is_lost_of_one_key_and_without_it_the_history_is_true(seed
 
 @pytest.mark.parametrize("fault", [fault for fault in ALL_FAULTS if fault != "lost_write"])
 def test_a_fault_changes_one_answer_and_nothing_else(fault: str) -> None:
-    """A dirty read also needs a failed write, which takes the place of another read."""
+    """A dirty read also needs a failed write, which replaces another read."""
     clean = generate(MANY, 2)
     rows, shown = inject(clean, fault, 2)
 
