@@ -1,8 +1,8 @@
-"""A plugin of pytest by which two concurrent runs share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
+"""A pytest plugin with which two concurrent runs share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
 
 Tests of one file stay together. The run that first makes a file's mark in DIR runs the file, so neither run is idle
-before the last files. Tests of servers and of Spark disturb each other: only the run with `--waiting` takes them,
-before all other tests.
+before the last files. Tests of servers and of Spark disturb each other. For this reason only the run with `--waiting`
+takes them, and runs them first.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     claims: Path | None = session.config.getoption("claims")
     if claims is None or session.config.option.collectonly or session.testsfailed:
-        return None  # pytest runs the tests as usual.
+        return None  # With None, pytest runs the tests as usual.
     items = claimed(session.items, claims, waiting=session.config.getoption("waiting"))
     item = next(items, None)
     while item is not None:
-        following = next(items, None)  # The next test decides which fixtures are torn down after this one.
+        following = next(items, None)  # The following test decides which fixtures are torn down after this one.
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
@@ -40,12 +40,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def claimed(items: list[pytest.Item], claims: Path, *, waiting: bool) -> Iterator[pytest.Item]:
-    """The tests that this run may take; it claims each file when it reaches it."""
+    """The tests that this run takes. The run claims a file when it comes to it."""
     rooms: dict[tuple[Path, bool], list[pytest.Item]] = {}
     for item in items:
         rooms.setdefault((item.path, waits(item)), []).append(item)
     computing = [key for key in rooms if not key[1]]
-    # The two runs begin at opposite ends, so the last files are those in the middle.
+    # The two runs begin at opposite ends and meet in the middle.
     order = [*(key for key in rooms if key[1]), *reversed(computing)] if waiting else computing
     for path, is_waiting in order:
         name = "--".join(path.relative_to(items[0].config.rootpath).parts)

@@ -1,7 +1,7 @@
-"""A plugin of pytest that writes what a run of slow tests did: `pytest --slow -p tests.slow_report --report=FILE`.
+"""A pytest plugin that writes a report of the slow tests: `pytest --slow -p tests.slow_report --report=FILE`.
 
-The file is JSON: one object per test with its name, outcome, seconds, and what it recorded with `record_property`
-(seeds, counts, bounds). `scripts/run_slow_tests.py` puts the parts together.
+The file is JSON. It has one object per test with its name, outcome, seconds, and what it recorded with
+`record_property` (seeds, counts, bounds). `scripts/run_slow_tests.py` joins the files.
 """
 
 from __future__ import annotations

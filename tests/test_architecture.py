@@ -1,4 +1,4 @@
-"""Which packages may import which, and what the pure core must not use. The table below is the architecture."""
+"""Which packages may import which, and what the pure core must not use. The table in this file is the architecture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "harness": {"raft", "storage", "kvstore", "spark_audit"},
     "spark_audit": set(),
 }
-FACES = {"raft.runtime", "harness.sim"}  # Inner packages with a public interface of their own.
+FACES = {"raft.runtime", "harness.sim"}  # These inner packages have a public interface of their own.
 PACKAGES = set(MAY_IMPORT)
 
 IMPURE = {
@@ -33,7 +33,7 @@ def modules_of(package: str) -> list[Path]:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str, str | None]]:
-    """(line, module, name or None) for every import statement, also those inside functions."""
+    """(line, module, name or None) for every import statement, also for those inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -66,7 +66,7 @@ def core_modules() -> list[Path]:
 
 @pytest.mark.parametrize("path", core_modules(), ids=lambda path: path.name)
 def test_the_core_has_no_clock_no_file_no_socket_and_no_global_randomness(path: Path) -> None:
-    """A rule of this project: the protocol is a pure function of its events."""
+    """The protocol is a pure function of its events."""
     for line, module, name in imports_of(path):
         top, where = module.split(".")[0], f"{path.name}:{line}"
         assert top not in IMPURE, f"{where}: {module} in the pure core; move it to raft.runtime"
@@ -79,7 +79,7 @@ def test_the_core_has_no_clock_no_file_no_socket_and_no_global_randomness(path: 
 
 @pytest.mark.parametrize("path", core_modules(), ids=lambda path: path.name)
 def test_the_core_never_orders_anything_by_hash(path: Path) -> None:
-    """The order of a set of strings depends on PYTHONHASHSEED: use `sorted(...)` or a dict instead."""
+    """The order of a set of strings depends on PYTHONHASHSEED; use `sorted(...)` or a dict instead."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         names = {"open", "hash", "id", "print", "input"}

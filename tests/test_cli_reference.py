@@ -1,4 +1,4 @@
-"""docs/reference/cli.md lists exactly the existing commands and options."""
+"""docs/reference/cli.md lists exactly the commands and options that exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_page_is_what_the_commands_say() -> None:
 
 @pytest.mark.timeout(60)
 def test_terminal_folder_and_environment_change_nothing(tmp_path: Path) -> None:
-    """This includes the loading of the commands, when their defaults are made."""
+    """The page stays the same even if the commands are loaded in another environment, where their defaults are made."""
     page = subprocess.run(
         [sys.executable, "-c", f"import runpy; print(runpy.run_path({str(SCRIPT)!r})['reference'](), end='')"],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""Everything that code and documents cite can be opened: every path to a page, every anchor, every link."""
+"""Every path, anchor and link that code or documents cite can be opened."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RETIRED = re.compile(r"\bFORMATS " + "§" + r"|\bFORMATS\.md|\bDESI" + r"GN\b")
 
 
 def text_files() -> list[Path]:
-    """Every file of the project that people write, without what is generated."""
+    """Every file of the project that people write, without generated files."""
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
     found += [path for path in ROOT.iterdir() if path.suffix in SUFFIXES or path.name == "Makefile"]
     return sorted(path for path in found if path.is_file())
 
 
 def anchor_of(heading: str) -> str:
-    """The anchor that GitHub gives a heading: lower case, spaces as `-`, without punctuation."""
+    """The anchor that GitHub gives a heading: lower case, spaces as `-`, no punctuation."""
     words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
 
@@ -61,7 +61,7 @@ def anchors_of(page: Path) -> list[str]:
 
 
 def problem_with(page: Path, anchor: str) -> str | None:
-    """The reason why this place cannot be opened, with the nearest one that can; None if it can be opened."""
+    """The reason why this path or anchor cannot be opened, with the nearest one that can; None if it can be opened."""
     shown = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
     if not page.exists():
         near = difflib.get_close_matches(page.name, [each.name for each in (ROOT / "docs").rglob("*.md")], n=1)
@@ -91,14 +91,14 @@ def broken_references(path: Path, text: str) -> list[str]:
 
 
 def test_everything_that_is_cited_can_be_opened() -> None:
-    """If a rule moves, its citations must be changed with it."""
+    """If a rule moves to another section, its citations must change, too."""
     broken = [problem for path in text_files() for problem in broken_references(path, path.read_text(encoding="utf-8"))]
 
     assert not broken, "\n".join(broken)
 
 
 def test_the_check_finds_citations() -> None:
-    """If the layout changes, the check above must not pass because it finds nothing."""
+    """If the layout of files changes, the check must not pass because it finds no citation."""
     code, documents = 0, 0
     for path in text_files():
         count = sum(1 for _, page, anchor in references(path, path.read_text(encoding="utf-8")) if anchor)
@@ -109,7 +109,7 @@ def test_the_check_finds_citations() -> None:
 
 
 def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> None:
-    """After a heading is renamed, the message says what to write instead."""
+    """If a heading is renamed, the message names the anchor to cite instead."""
     cited = "docs/reference/specification.md"
     text = f"one\n# See {cited}#35-recovry.\n# See docs/no-such-page{'.md'}\n"
 
@@ -122,7 +122,7 @@ def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> N
 
 
 def test_a_link_between_pages_is_resolved_from_the_page_that_has_it() -> None:
-    """This includes a link within a page, and one to a folder above."""
+    """The links include one within a page, and one to a folder above."""
     page = ROOT / "docs" / "reference" / "specification.md"
     text = "[a](../glossary.md) [b](#35-recovery) [c](semantics.md#reads) [d](https://example.org/x.md#y)\n[e](#35-recover)"
 
@@ -133,7 +133,7 @@ def test_a_link_between_pages_is_resolved_from_the_page_that_has_it() -> None:
 
 
 def test_anchors_are_those_of_github() -> None:
-    """Headings in code blocks are none; a heading that comes again gets a number."""
+    """Lines in code blocks are no headings. A repeated heading gets a number."""
     text = "# A page\n## 3.5 Recovery, *again*\n```sh\n# no heading\n```\n## `run.json` (new)\n### A page ###\n"
 
     assert anchors_in(text) == ["a-page", "35-recovery-again", "runjson-new", "a-page-1"]
@@ -157,7 +157,7 @@ NEW_IN_A_GUIDE = frozenset({"kvstore/cli/count.py"})
 
 
 def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
-    """Such names are in backticks, have a slash, and start from the root of the project."""
+    """Such a name is in backticks, has a slash, and starts from the root of the project."""
     named = [
         (guide, path)
         for guide in GUIDES
@@ -170,7 +170,7 @@ def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
 
 
 def test_the_index_of_decisions_has_each_record_with_its_date_and_title() -> None:
-    """The records are listed in the order of their numbers."""
+    """The index lists the records in the order of their numbers."""
     folder = ROOT / "docs" / "adr"
     heads = []
     for path in sorted(folder.glob("0*.md")):

@@ -1,4 +1,4 @@
-"""The project's own promises: what a fresh machine needs, and what it is told when something is missing."""
+"""What a new machine needs, and what the project says when something is missing."""
 
 from __future__ import annotations
 

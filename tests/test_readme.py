@@ -1,4 +1,4 @@
-"""The README's example is run, and its commands, options and map are compared with the code."""
+"""The README's example runs, and its commands, options and map agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs that share the tests run each of them once, and those of servers in one of the two."""
+"""Two runs that share the tests run each test once. One of the two runs all tests of servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/specification.md are those of the code: every number, name, field and default."""
+"""Every number, name, field and default in the tables of docs/reference/specification.md is that of the code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(number: str) -> list[list[str]]:
 
 
 def numbered(number: str) -> dict[int, str]:
-    """Number → name, from a table whose first two columns are these."""
+    """A dict of number → name, from a table whose first two columns are these."""
     return {int(row[0]): row[1].strip("`") for row in rows(number)}
 
 
@@ -73,7 +73,7 @@ def test_refusals_of_a_hello() -> None:
 
 
 def test_peer_messages_and_their_items() -> None:
-    """Each field of a message but its term is an item on the wire."""
+    """Each field of a message except its term is an item on the wire."""
     listed = {int(row[0]): (row[1], set(re.findall(r"[a-z_]+", row[2]))) for row in rows("7.6")}
 
     assert set(listed) == set(_DECODERS)
@@ -137,7 +137,7 @@ def test_reasons_against_a_change_of_members() -> None:
 
 
 def test_rows_of_a_history() -> None:
-    """The audit shares no code with the store, so both must agree with this page."""
+    """The audit shares no code with the store, so both must agree with the specification."""
     listed = {names(row[0])[0]: row for row in rows("10.3")}
 
     assert list(listed) == [name for name, _ in FIELDS] + ["age_ms"]

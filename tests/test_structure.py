@@ -1,4 +1,4 @@
-"""The structure: chapters that import only lower ones, no unused files, and names that stand for one thing."""
+"""The structure: chapters import only lower ones, no file is unused, and a name has one meaning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES_MAX = 20
 
 @cache
 def modules_of(package: str) -> dict[str, Path]:
-    """Every module of a package with its file; the `__init__` of a folder has the folder's name."""
+    """Every module of a package with its file; an `__init__` has the name of its folder."""
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted((ROOT / package).rglob("*.py"))
@@ -35,7 +35,7 @@ def source(path: Path) -> str:
 
 @cache
 def imported_names(path: Path) -> Set[str]:
-    """Every name that the file imports, with its module, including imports in functions and for types only."""
+    """Every name that the file imports, with its module. Imports in functions and for types count, too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source(path))):
         if isinstance(node, ast.Import):
@@ -47,13 +47,13 @@ def imported_names(path: Path) -> Set[str]:
 
 @cache
 def started_names(path: Path) -> Set[str]:
-    """Every dotted name after a quotation mark or `-m`: modules that the file starts or imports late."""
+    """Every dotted name after a quotation mark or `-m`, for modules that the file starts or imports late."""
     return frozenset(re.findall(r"(?:\"|-m )([\w.]+)", source(path)))
 
 
 @cache
 def arrows_of(package: str) -> dict[str, set[str]]:
-    """Which modules of the package each of its modules imports."""
+    """For each module of the package, the modules of the package that it imports."""
     known = modules_of(package)
     return {name: (imported_names(path) & known.keys()) - {name} for name, path in known.items()}
 
@@ -75,7 +75,7 @@ def chapters_of(package: str) -> dict[str, set[str]]:
 
 
 def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
-    """Every set of nodes that reach each other, largest first (Tarjan's algorithm)."""
+    """Every set of nodes that can reach each other, largest first (Tarjan's algorithm)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -103,7 +103,7 @@ def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_circles_are_found() -> None:
-    """So the checks below can fail."""
+    """The checks below rely on `circles`, so it must find one."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"f"}, "f": {"e"}}) == [
         ["a", "b", "c"],
         ["e", "f"],
@@ -113,13 +113,14 @@ def test_circles_are_found() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_imports_one_that_imports_it(package: str) -> None:
-    """This holds over any number of steps. A part that needs the whole defines a protocol for it, and is handed it."""
+    """The rule holds over any number of steps. A part that needs the whole defines a protocol for it, and gets it as an
+    argument."""
     assert circles(arrows_of(package)) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows_run_down_between_chapters(package: str) -> None:
-    """A part that needs something of a higher chapter defines a protocol for it, and is handed it."""
+    """A part that needs something of a higher chapter defines a protocol for it, and gets it as an argument."""
     assert circles(chapters_of(package)) == []
 
 

@@ -1,5 +1,5 @@
-"""When the caller waits for a disk, and when the thread does the work: `SyncLatencyTracker`, and `RealFiles` that
-the caller starts.
+"""When the caller waits for a disk, and when the thread does the work. The tests use `SyncLatencyTracker`, and
+`RealFiles` that the caller starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW_NS = WAIT_NS_MAX
 
 
 def waits(tracker: SyncLatencyTracker, duration_ns: int, count: int) -> int:
-    """How many of `count` syncs, each of this duration, the caller waits for."""
+    """The number of syncs for which the caller waits, of `count` syncs with this duration."""
     waited = 0
     for _ in range(count):
         if tracker.should_wait():
@@ -37,7 +37,7 @@ def test_a_quick_disk_is_always_waited_for() -> None:
 
 
 def test_a_disk_that_is_mostly_slow_only_because_the_cores_are_busy_is_waited_for() -> None:
-    """A third of the waits is short, which shows how quick the disk can be."""
+    """A third of the waits is short, which shows how fast the disk can be."""
     tracker = SyncLatencyTracker()
     waits(tracker, QUICK_NS_MAX // 4, 100)
     for _ in range(100):
@@ -60,7 +60,8 @@ def test_a_disk_that_became_quick_is_waited_for_again() -> None:
 
 
 class Held:
-    """Files that start when the test says so, with one file in them. By default the test waits even for a slow disk."""
+    """Files with one file in them, which start when the test says so. By default the test waits even for a slow
+    disk."""
 
     def __init__(self, folder: Path, *, wait_ns_max: int = SECONDS_MAX * 1_000_000_000) -> None:
         self.loop = Loop()
@@ -112,7 +113,7 @@ def test_what_is_no_short_append_goes_to_the_thread(tmp_path: Path, operations: 
 
 
 def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> None:
-    """For example a retry on a full disk, because the next turn of the loop may be far away."""
+    """For example, the end of an append causes a retry on a full disk. The next turn of the loop may be far away."""
     held = Held(tmp_path)
 
     def ended(error: BaseException | None) -> None:
@@ -127,12 +128,12 @@ def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> 
 
 
 def test_nothing_overtakes_what_the_thread_has(tmp_path: Path) -> None:
-    """Submissions are carried out, and their ends reported, in the order in which they were made."""
+    """Submissions are carried out, and their ends reported, in the order in which they came."""
     held = Held(tmp_path)
     held.submit("first", [CreateFile("other")])
     held.files.start()
     held.append("second", 0, b"a")
-    assert not held.files.start()  # Done or not, the end of the first is not reported yet.
+    assert not held.files.start()  # The end of the first submission is not reported yet, whether it is done or not.
     held.append("third", 1, b"b")
     held.append("fourth", 2, b"c")
     assert not held.files.start()
@@ -153,12 +154,13 @@ def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> 
     assert held.files.start()
     (_, error, _) = held.ends[0]
     assert isinstance(error, FileNotFoundError)
-    assert held.files._sync_latency._typical_ns == QUICK_NS_MAX // 2  # A quick failure is no measurement.
+    # The time of a failed sync is not measured, even if it was short.
+    assert held.files._sync_latency._typical_ns == QUICK_NS_MAX // 2
     held.files.close()
 
 
 class Hanging:
-    """A disk whose syncs take as long as the test wants; or fail."""
+    """A disk whose syncs take as long as the test wants, or fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_reached, self.goes_on = threading.Event(), threading.Event()
@@ -178,7 +180,7 @@ class Hanging:
 def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end is reported only when the sync is done, as usual, and later submissions are reported after it."""
+    """The end of the submission is reported only when the sync is done. Later submissions are reported after it."""
     held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
     hanging = Hanging(monkeypatch)
     held.append("a", 0, b"abc")
@@ -188,7 +190,7 @@ def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_bound(
     assert WAIT_NS_MAX <= time.perf_counter_ns() - began < 1_000_000_000
     assert hanging.is_reached.wait(SECONDS_MAX)
     held.append("b", 3, b"def")
-    assert not held.files.start()  # The caller waits for nothing behind a hanging sync.
+    assert not held.files.start()  # While a sync hangs, the caller does not wait for later ones.
     assert held.names == []
 
     hanging.goes_on.set()
@@ -232,7 +234,8 @@ def test_a_sync_that_fails_after_it_was_waited_for_in_vain_says_so(
 
 
 def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
-    """A wait of zero time ends while the thread does the work: some ends are reported here, the others are posted."""
+    """A wait of zero time ends while the thread does the work. The caller reports some ends, and the thread posts the
+    others."""
     held = Held(tmp_path, wait_ns_max=0)
     held.files._sync_latency = Patient()
     for number in range(200):
@@ -245,7 +248,7 @@ def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
 
 
 class Patient(SyncLatencyTracker):
-    """A tracker that says to wait for any disk."""
+    """A tracker that waits for any disk."""
 
     def should_wait(self) -> bool:
         """Always."""

@@ -39,7 +39,7 @@ SECONDS_MAX = 20
 
 
 class Loop:
-    """The caller's own thread: when the test says so, it runs the callbacks that the I/O thread posts."""
+    """The loop of the caller's thread. It runs the callbacks that the I/O thread posts when the test says so."""
 
     def __init__(self) -> None:
         self._posted: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -55,7 +55,7 @@ class Loop:
 
 
 class RunnableRealFiles(RealFiles):
-    """`RealFiles` with `run()`, for the builders."""
+    """`RealFiles` with a method `run()`, which the builders need."""
 
     def __init__(self, folder: Path) -> None:
         self._loop = Loop()
@@ -80,7 +80,7 @@ def carried_out(files: RealFiles, loop: Loop, *operations: Operation) -> BaseExc
 
 
 def open_files() -> int:
-    """How many descriptors this process has open; 0 if the system does not tell."""
+    """The number of descriptors that this process has open; 0 if the system does not report it."""
     listing = Path("/proc/self/fd")
     return len(list(listing.iterdir())) if listing.is_dir() else 0
 
@@ -145,13 +145,13 @@ def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> 
 
 
 def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: Path) -> None:
-    """Otherwise the thread would end silently, and the node would wait for ever."""
+    """Without the report the thread would end silently, and the node would wait for ever."""
     loop = Loop()
     files = RealFiles(tmp_path, loop.post)
 
     error = carried_out(files, loop, CreateFile("x"), Write("x", 0, ("no bytes",)))  # type: ignore[arg-type]
 
-    assert isinstance(error, OSError)  # After such an error a node promises nothing more.
+    assert isinstance(error, OSError)  # A node that gets such an error promises nothing more.
     assert isinstance(error, NotCarriedOut)
     assert isinstance(error.__cause__, TypeError)
     assert "TypeError" in str(error)
@@ -185,7 +185,7 @@ def test_an_append_with_its_sync_does_what_the_two_do_one_by_one(
         errors = [error for part in parts if (error := on_disk.carry_out(part)) is not None]
         synced_names = [names[inode] for inode in synced_inodes[-1]]
         seen.append((on_disk.read("x", 0, 99), type(errors[0]) if errors else None))
-        assert not errors or name == "apart" or synced_names == []  # After a failure the rest is not tried.
+        assert not errors or name == "apart" or synced_names == []  # After a failure the remaining syncs are not tried.
         assert errors or synced_names == [append[1].path]  # type: ignore[union-attr]
         on_disk.close()
     assert seen[0] == seen[1]
@@ -241,7 +241,7 @@ def test_submissions_run_in_order_in_one_thread_and_done_on_the_callers(tmp_path
     for number in range(1, 50):
         files.submit([Write("x", number - 1, (bytes([number]),))], note(number))
 
-    assert said == []  # Never from inside `submit`.
+    assert said == []  # The callback is never called from inside `submit`.
     for _ in range(50):
         loop.run_one()
 
@@ -261,7 +261,7 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
     files.close()
     files.close()
 
-    loop.run_one()  # Posted before the close, run after it.
+    loop.run_one()  # The callback was posted before the close and runs after it.
     assert said == []
     assert (tmp_path / "x").read_bytes() == b"late"
 
@@ -269,7 +269,7 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
 def test_the_system_is_asked_to_sync_the_very_file_and_the_very_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test that only reads back can show a missing sync: without a power loss unsynced bytes are there, too."""
+    """Reading back cannot show a missing sync, because unsynced bytes are there, too, until power is lost."""
     synced_inodes: list[int] = []
 
     def note(descriptor: int) -> None:
@@ -284,7 +284,8 @@ def test_the_system_is_asked_to_sync_the_very_file_and_the_very_folder(
     created: list[Operation] = [CreateFile("log/x"), Write("log/x", 0, (b"1",)), SyncFile("log/x"), SyncFolder("log")]
 
     assert on_disk.carry_out(created) is None
-    assert on_disk.carry_out([Write("log/x", 1, (b"2",)), SyncFile("log/x")]) is None  # Nearly all appends are so.
+    # Nearly all appends have this form.
+    assert on_disk.carry_out([Write("log/x", 1, (b"2",)), SyncFile("log/x")]) is None
 
     file, folder = (tmp_path / "log/x").stat().st_ino, (tmp_path / "log").stat().st_ino
     on_disk.close()
@@ -304,7 +305,7 @@ def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
 def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max: int) -> None:
-    """A short write may stop anywhere, even between two buffers."""
+    """A short write may stop at any byte, even between two buffers."""
     path = tmp_path / "x"
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
 
@@ -319,7 +320,8 @@ def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
 def test_short_reads_are_continued_where_they_stopped(bytes_max: int) -> None:
-    """A read may be short anywhere; only an empty one is the end. To take a short one for it would cut a sound log."""
+    """A read may stop at any byte, and only an empty read means the end. Taking a short read for the end would cut a
+    sound log."""
     content = b"abcdefghijklmnop"
 
     def a_little(length: int, offset: int) -> bytes:
@@ -331,7 +333,7 @@ def test_short_reads_are_continued_where_they_stopped(bytes_max: int) -> None:
 
 
 def test_a_member_opens_from_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for all that it reads: `meta`, `pins`, log and snapshot."""
+    """The test covers all files that a start reads: `meta`, `pins`, the log and a snapshot."""
     files = RunnableRealFiles(tmp_path)
     first_start(files)
     synced(files, opened(files).log, write(*entries(1, 500), term=1, voted_for="n1"))
@@ -388,7 +390,7 @@ while True:
 
 @pytest.mark.timeout(60)
 def test_a_killed_process_loses_nothing_that_it_had_announced(tmp_path: Path) -> None:
-    """`kill -9` at any moment, several lives on the same folder."""
+    """`kill -9` comes at any moment, for several processes on the same folder."""
     files = InlineFiles(tmp_path)
     first_start(files)
     files.close()
@@ -426,7 +428,7 @@ except OSError as error:
 
 
 def test_a_write_that_the_system_cuts_off_fails_the_sync_and_loses_nothing_before_it(tmp_path: Path) -> None:
-    """A file-size limit is met like a full disk: first a short write, then an error."""
+    """A file-size limit has the same effect as a full disk: first a short write, then an error."""
     result = subprocess.run(
         [sys.executable, "-c", DISK_FULL, str(tmp_path)], capture_output=True, text=True, timeout=SECONDS_MAX
     )

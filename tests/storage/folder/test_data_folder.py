@@ -1,4 +1,4 @@
-"""The data folder: made once, locked by one process, identified by its `meta`; every refusal names its remedy.
+"""The data folder is made once, locked by one process, and identified by its `meta`. Every refusal names its remedy.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -65,7 +65,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def create(folder: Path) -> None:
-    """The explicit first start."""
+    """Make the folder of a new member."""
     create_data_folder(folder, identity=IDENTITY, configuration=CONFIGURATION, machine_header={"revision": 1})
 
 
@@ -83,7 +83,7 @@ def test_a_first_start_makes_a_folder_that_opens_with_its_identity(tmp_path: Pat
 def test_a_folder_whose_disk_hangs_is_left_in_time_and_stays_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program goes on. Its thread may still finish a write, so no other process may lock the folder."""
+    """The program ends. Its thread may still finish a write, so no other process may lock the folder."""
     goes_on, is_syncing = threading.Event(), threading.Event()
 
     def hang(_: int) -> None:
@@ -115,7 +115,7 @@ def test_a_node_that_finds_its_folder_missing_or_empty_refuses_and_names_both_re
         with pytest.raises(NotInitialized, match="initialise it explicitly") as refused:
             open_data_folder(folder)
         assert "disk is lost: replace it as a new member" in str(refused.value)
-    assert list(tmp_path.iterdir()) == []  # There is not even a lock file: an empty folder stays empty.
+    assert list(tmp_path.iterdir()) == []  # There is not even a lock file, so an empty folder stays empty.
 
 
 def test_a_folder_of_something_else_is_refused_by_both(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_interrupted_first_start_is_no_member_and_can_be_repeated(tmp_path: P
 
 
 def test_a_log_without_meta_is_damage_and_is_never_initialised_over(tmp_path: Path) -> None:
-    """The member may have voted. Only an interrupted first start, which leaves a mark, may be repeated."""
+    """The member may have voted. Only an interrupted first start may be repeated, and it leaves a mark."""
     create(tmp_path)
     (tmp_path / "meta").unlink()
 
@@ -182,7 +182,7 @@ def test_a_folder_of_another_cluster_or_node_is_refused(tmp_path: Path) -> None:
 
     assert wrong_cluster.value.found == IDENTITY.cluster_id
     assert (wrong_node.value.found, wrong_node.value.expected) == ("n1", "n2")
-    open_data_folder(tmp_path).close()  # The refusal released the lock.
+    open_data_folder(tmp_path).close()  # The refused open released the lock.
 
 
 def test_a_second_opener_is_told_who_holds_the_folder(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_two_processes_never_hold_one_folder_and_a_killed_one_lets_go(tmp_path: 
 
 
 def test_a_folder_whose_lock_file_was_deleted_is_still_held_by_one(tmp_path: Path) -> None:
-    """People do `rm LOCK` when a program says that a folder is locked. `flock` is per open file, so two opens in one
+    """People run `rm LOCK` when a program says that a folder is locked. `flock` is per open file, so two opens in one
     process exclude each other as two processes do."""
     create(tmp_path)
     held = open_data_folder(tmp_path)
@@ -240,14 +240,14 @@ def test_a_folder_whose_lock_file_was_deleted_is_still_held_by_one(tmp_path: Pat
     holder = holder_of(tmp_path)
 
     assert holder is not None
-    assert not (tmp_path / "LOCK").exists()  # The refused open has changed nothing.
+    assert not (tmp_path / "LOCK").exists()  # The refused open has not made the file again.
     held.close()
     assert holder_of(tmp_path) is None
     open_data_folder(tmp_path).close()
 
 
 def test_a_member_of_an_older_build_and_one_of_this_build_exclude_each_other(tmp_path: Path) -> None:
-    """An older build locks only `LOCK`."""
+    """An older build locks only the file `LOCK`."""
     create(tmp_path)
     with (tmp_path / "LOCK").open("r+b") as older:
         fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -275,7 +275,7 @@ def test_a_folder_that_was_renamed_while_it_is_held_is_still_held(tmp_path: Path
 def test_a_file_system_that_locks_no_folders_leaves_it_to_the_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Some network file systems cannot lock a folder: then the member runs with the lock file alone, and says so."""
+    """Some network file systems cannot lock a folder. There the member runs with the lock file alone, and says so."""
 
     def flock(descriptor: int, how: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -295,7 +295,7 @@ def test_a_file_system_that_locks_no_folders_leaves_it_to_the_lock_file(
 
 
 def test_what_a_member_makes_is_for_its_own_user_alone(tmp_path: Path) -> None:
-    """These files contain every value of every client. The parent folder does not belong to the member."""
+    """The files contain every value of every client. The parent folder does not belong to the member."""
     before = os.umask(0)
     try:
         create(tmp_path / "made" / "n1")
@@ -339,11 +339,11 @@ def _socket(path: Path) -> None:
 
 
 def _device(path: Path) -> None:
-    path.symlink_to("/dev/zero")  # To make a node of its own takes the rights of root.
+    path.symlink_to("/dev/zero")  # Only root may make a device node.
 
 
 def open_and_close(folder: Path) -> None:
-    """Open the folder, read what a start reads, and close it."""
+    """Open the folder, read what a start reads, and close the folder."""
     held, files = open_data_folder(folder), InlineFiles(folder)
     try:
         opened(files)
@@ -360,8 +360,8 @@ def open_and_close(folder: Path) -> None:
 def test_what_is_no_file_in_the_place_of_a_data_file_is_refused_by_its_name(
     put: Callable[[Path], None], words: str, name: str
 ) -> None:
-    """The start does not wait for it, as a plain open of a fifo would, and does not replace it."""
-    with tempfile.TemporaryDirectory() as short:  # A socket's path may have only some 100 bytes.
+    """The start refuses such a path. A plain open of a fifo would wait for ever, and replacing it could lose data."""
+    with tempfile.TemporaryDirectory() as short:  # The path of a socket may have only some 100 bytes.
         folder = Path(short)
         create(folder)
         path = next(folder.glob(name), folder / name)
@@ -376,7 +376,7 @@ def test_what_is_no_file_in_the_place_of_a_data_file_is_refused_by_its_name(
 
 
 def test_a_data_file_may_be_a_link_to_a_file(tmp_path: Path) -> None:
-    """Some operators put the log on another disk by a link to its folder or to a file."""
+    """Some operators put the log on another disk, and link to its folder or to a file."""
     create(tmp_path / "n1")
     (tmp_path / "n1" / LOG).rename(tmp_path / "log")
     (tmp_path / "n1" / LOG).symlink_to(tmp_path / "log")
@@ -392,7 +392,7 @@ def test_a_data_file_may_be_a_link_to_a_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def as_nobody() -> Iterator[Callable[[], None]]:
-    """Yields a function that drops root's rights until the end of the test."""
+    """Yield a function that drops root's rights until the end of the test."""
     user = os.geteuid()
     yield lambda: os.seteuid(65534) if user == 0 else None
     os.seteuid(user)
@@ -474,7 +474,7 @@ def test_a_meta_of_a_newer_format_says_which_versions(tmp_path: Path) -> None:
 
 
 def test_pins_are_durable_when_said_and_come_back_after_a_restart() -> None:
-    """A pin is synced before any message of that peer is used.
+    """A member syncs the pin of a peer before it uses a message of that peer.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

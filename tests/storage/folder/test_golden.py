@@ -1,6 +1,6 @@
-"""Files of format version 1 (`golden/v1`), which never change: every build can read them, and writes the same bytes.
+"""Files of format version 1 (`golden/v1`), which never change. Every build can read them, and writes the same bytes.
 
-A new format version gets a folder of its own; this one stays, and so does the code that reads it.
+A new format version gets a folder of its own. This folder stays, and so does the code that reads it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPLACING = Entry(2, 2, EntryKind.CONFIGURATION, b"\x80")
 
 
 def golden_folder() -> MemoryFiles:
-    """The history that the files were made from: every kind of frame, entry and file is in it."""
+    """Write the history of the golden files, which has every kind of frame, entry and file."""
     files = new_folder(seed=11)
     storage = opened(files, LIMITS, seed=12)
     log = storage.log
@@ -84,7 +84,7 @@ def test_the_golden_files_say_what_was_put_into_them() -> None:
 
 
 def test_every_golden_frame_says_what_was_put_into_it() -> None:
-    """This includes frames that a later reset dropped."""
+    """The golden files also have frames that a later reset dropped."""
     files = read_golden()
     said = [frame for path in segments(files) for frame in frames(files, path)]
     written = [each for path in segments(files) for each in entries_in(files, path)]
@@ -107,7 +107,8 @@ def entries_in(files: MemoryFiles, path: str) -> list[Entry]:
 
 
 def test_the_same_history_makes_the_same_files() -> None:
-    """The bytes are the same, as a changed format needs a new version. The golden files' build noted no segment."""
+    """The bytes are the same, because a changed format needs a new version. The build that made the golden files noted
+    no segment."""
     made = golden_folder()
     made.forget(note_path(LOG, len(segments(made))))
 

@@ -1,4 +1,4 @@
-"""The few verbs with which storage tests are written."""
+"""The helpers with which storage tests are written."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ SNAPSHOTS = "groups/0/snapshots"
 
 
 class RunnableFiles(Files, Protocol):
-    """`Files` whose completions come when the test says so."""
+    """`Files` that report completions when the test says so."""
 
     def run(self) -> None:
-        """Call every outstanding `done`."""
+        """Call every `done` that waits."""
         ...
 
 
 def entry(index: int, term: int = 1, payload: bytes | None = None) -> Entry:
-    """An entry whose payload tells it from all others."""
+    """An entry whose payload differs from those of all other entries."""
     return Entry(index, term, EntryKind.COMMANDS, b"%d/%d" % (index, term) if payload is None else payload)
 
 
 def entries(first: int, last: int, term: int = 1) -> tuple[Entry, ...]:
-    """Entries first … last of one term."""
+    """The entries from first to last, all of one term."""
     return tuple(entry(index, term) for index in range(first, last + 1))
 
 
@@ -64,7 +64,7 @@ def write(
     replace_from: int | None = None,
     reset: tuple[int, int] | None = None,
 ) -> LogWrite:
-    """One log write; with `term`, a change of the hard state."""
+    """One log write; `term` adds a change of the hard state."""
     return LogWrite(
         sequence=0,
         hard_state=None if term is None else HardState(term, voted_for),
@@ -75,14 +75,14 @@ def write(
 
 
 def new_folder(seed: int = 0) -> MemoryFiles:
-    """The folder of a member after its explicit first start."""
+    """The folder of a member after its first start."""
     files = MemoryFiles()
     first_start(files, seed)
     return files
 
 
 def first_start(files: RunnableFiles, seed: int = 0) -> None:
-    """Initialise `files` for IDENTITY. Raises the error that `initialize` reports."""
+    """Initialise `files` for IDENTITY; raises the error that `initialize` reports."""
     outcome: list[BaseException | None] = []
     initialize(
         files,
@@ -100,7 +100,7 @@ def first_start(files: RunnableFiles, seed: int = 0) -> None:
 
 
 def opened(files: RunnableFiles, limits: StorageLimits = LIMITS, seed: int = 1) -> OpenedStorage:
-    """Open the storage in `files`. Raises what `open_storage` reports."""
+    """Open the storage in `files`; raises the error that `open_storage` reports."""
     outcome: list[OpenedStorage | BaseException] = []
     random_bytes = Random(seed).randbytes
     open_storage(files, identity=IDENTITY, limits=limits, done=outcome.append, random_bytes=random_bytes)
@@ -112,7 +112,7 @@ def opened(files: RunnableFiles, limits: StorageLimits = LIMITS, seed: int = 1) 
 
 
 def synced(files: RunnableFiles, log: Wal, *writes: LogWrite, hint: int = 0) -> None:
-    """Append `writes` and sync once. Raises what the sync reports."""
+    """Append `writes` and sync once; raises the error that the sync reports."""
     for each in writes:
         log.append(each)
     outcome: list[BaseException | None] = []
@@ -129,14 +129,14 @@ def everything(log: Wal) -> list[Entry]:
 
 
 def snapshot_header(index: int, term: int = 1) -> SnapshotHeader:
-    """A header at this position."""
+    """The header of a snapshot at this position."""
     return SnapshotHeader(index=index, term=term, configuration=CONFIGURATION, machine={"revision": index})
 
 
 def built(
     files: RunnableFiles, storage: OpenedStorage, header: SnapshotHeader, chunks: Sequence[bytes] = (b"state",)
 ) -> SnapshotInfo:
-    """Build a snapshot of these chunks. Raises what the writer reports."""
+    """Build a snapshot of these chunks; raises the error that the writer reports."""
     writer = storage.snapshots.create(header)
     outcome: list[SnapshotInfo | BaseException | None] = []
     for chunk in chunks:
@@ -150,7 +150,7 @@ def built(
 def received(
     files: RunnableFiles, storage: OpenedStorage, data: bytes, position: LogPosition | None = None
 ) -> SnapshotInfo:
-    """Receive the bytes of a snapshot file in pieces. Raises what the writer reports."""
+    """Receive the bytes of a snapshot file in pieces; raises the error that the writer reports."""
     writer = storage.snapshots.receive(len(data), position)
     outcome: list[SnapshotInfo | BaseException | None] = []
     for offset in range(0, len(data), 50):
@@ -190,17 +190,17 @@ def frames(files: Files, path: str) -> list[Frame]:
 
 
 class Damage:
-    """Ways to damage a file in two lines of a test."""
+    """Damages a file in short calls."""
 
     def __init__(self, files: MemoryFiles, path: str) -> None:
         self._bytes = files.edit(path)
 
     def set_byte(self, offset: int, value: int) -> None:
-        """Put one byte; negative offsets count from the end."""
+        """Set one byte; a negative offset counts from the end."""
         self._bytes[offset] = value
 
     def flip(self, offset: int, mask: int = 0x01) -> None:
-        """Invert bits of one byte."""
+        """Invert some bits of one byte."""
         self._bytes[offset] ^= mask
 
     def zero(self, offset: int, length: int) -> None:
@@ -212,13 +212,14 @@ class Damage:
         self._bytes[offset : offset + len(data)] = data
 
     def shrink(self, size_bytes: int) -> None:
-        """Cut the end off."""
+        """Cut bytes off the end."""
         del self._bytes[size_bytes:]
 
     def grow(self, data: bytes) -> None:
-        """Put bytes behind the end."""
+        """Add bytes at the end."""
         self._bytes.extend(data)
 
     def fix_checksum(self, start: int, end: int) -> None:
-        """Set the four bytes before `end` to the CRC32C of the bytes from `start` up to them, as a forger would."""
+        """Set the four bytes before `end` to the CRC32C of the bytes from `start` to them, so that only the content is
+        wrong."""
         self._bytes[end - 4 : end] = google_crc32c.value(bytes(self._bytes[start : end - 4])).to_bytes(4, "big")

@@ -1,6 +1,7 @@
-"""A folder in memory that knows what was synced: it can lose power after any operation, and then lose the rest.
+"""A folder in memory that knows which bytes were synced. It can lose power after any operation, and then loses the
+rest.
 
-It is a complete `Files`, so the storage code under test is the code that runs on a disk.
+The folder implements all of `Files`, so the storage code under test is the code that runs on a disk.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from storage import (
 
 @dataclass
 class Inode:
-    """A file's bytes as a read sees them, its durable bytes, and the changes in between."""
+    """A file: the bytes that a read returns, the durable bytes, and the changes between them."""
 
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -35,20 +36,21 @@ class Inode:
 
 
 class PowerLost(Exception):
-    """Raised from `submit` at the operation that no longer happens; nor does any after it."""
+    """Raised from `submit` at the first operation that does not happen; no later one happens either."""
 
 
 class MemoryFiles:
-    """Operations run inside `submit`; `run()` calls their `done`. `operations` records all that were carried out."""
+    """`submit` carries operations out; `run()` calls their `done`. `operations` lists all that were carried out."""
 
     def __init__(self) -> None:
         self._names: dict[str, Inode] = {}
         self._durable_names: dict[str, Inode] = {}
         self._folders: set[str] = {""}
-        self._name_changes: list[tuple[str, Inode | None]] = []  # In order: the name now has this file, or none.
+        # The changes in order: the name now belongs to this file, or to none.
+        self._name_changes: list[tuple[str, Inode | None]] = []
         self._told: deque[tuple[Done, BaseException | None]] = deque()
         self.operations: list[Operation] = []
-        self.power_lost_after: int | None = None  # The power fails after this many operations.
+        self.power_lost_after: int | None = None  # The number of operations after which the power fails.
         self.refuse: Callable[[Operation], OSError | None] = lambda _: None
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -65,13 +67,13 @@ class MemoryFiles:
         self._told.append((done, error))
 
     def run(self) -> None:
-        """Call every outstanding `done`, and those of what they submit."""
+        """Call every `done` that waits, and those of the operations that they submit."""
         while self._told:
             done, error = self._told.popleft()
             done(error)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, shorter only at the end of the file."""
+        """The bytes from `offset`; fewer only at the end of the file."""
         return bytes(self._inode(path).live[offset : offset + length])
 
     def size_bytes(self, path: str) -> int:
@@ -84,9 +86,10 @@ class MemoryFiles:
         return sorted(PurePosixPath(path).name for path in inside)
 
     def after_power_loss(self, keep: Callable[[], bool], tear: Callable[[int], int] = lambda size: size) -> MemoryFiles:
-        """The files that the next start finds: all that was synced, and of the other changes those that `keep()` keeps.
+        """The files that the next start finds: all that was synced. Of the other changes they have those for which
+        `keep()` returns True.
 
-        `tear(size)` says how many bytes of a kept write arrive.
+        `tear(size)` returns how many bytes of a kept write are there.
         """
         found = MemoryFiles()
         found._folders = set(self._folders)
@@ -107,7 +110,8 @@ class MemoryFiles:
         return found
 
     def after_kill(self) -> MemoryFiles:
-        """The files after a process died: everything is there, and what was not synced is still not synced."""
+        """The files after the process was killed. All changes are there, and those that were not synced are still not
+        synced."""
         found = MemoryFiles()
         found._folders = set(self._folders)
         inodes = [*self._names.values(), *self._durable_names.values()]
@@ -119,19 +123,19 @@ class MemoryFiles:
         return found
 
     def edit(self, path: str) -> bytearray:
-        """The bytes of a file, durable at once, for a test to damage."""
+        """The bytes of a file, which a test may damage. Its changes are durable immediately."""
         inode = self._inode(path)
         inode.durable = inode.live
         inode.unsynced.clear()
         return inode.live
 
     def forget(self, path: str) -> None:
-        """Lose a file, as an operator's mistake does."""
+        """Remove a file, as an operator may do by mistake."""
         del self._names[path]
         self._durable_names.pop(path, None)
 
     def put(self, path: str, data: bytes) -> None:
-        """Put a file there, durable at once."""
+        """Put a file in the folder, which is durable immediately."""
         self._names[path] = self._durable_names[path] = Inode(bytearray(data), bytearray(data))
 
     def _inode(self, path: str) -> Inode:
@@ -192,22 +196,22 @@ class MemoryFiles:
 
 
 def keep_nothing() -> bool:
-    """A disk whose cache is lost as a whole."""
+    """The disk has lost its whole cache."""
     return False
 
 
 def keep_everything() -> bool:
-    """A disk whose cache happened to be written out."""
+    """The disk has written out its whole cache."""
     return True
 
 
 def keep_some(random: Random) -> Callable[[], bool]:
-    """A disk that wrote out part of its cache, in any order."""
+    """The disk has written out a part of its cache, in any order."""
     return lambda: random.random() < 0.5
 
 
 def tear_some(random: Random) -> Callable[[int], int]:
-    """Half of the writes that arrive arrive in part."""
+    """Half of the writes that are kept are there only in part."""
     return lambda size: size if random.random() < 0.5 else random.randrange(size + 1)
 
 

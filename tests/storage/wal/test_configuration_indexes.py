@@ -1,4 +1,4 @@
-"""The indexes of membership changes in the log: every start knows them without reading the log again."""
+"""The log keeps the indexes of membership changes, so that a start need not read the log again for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def a_change(index: int, term: int = 1) -> Entry:
 
 @pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
 def test_changes_are_found_again_among_plain_frames(limits: StorageLimits) -> None:
-    """One is in a frame of its own, between plain frames that are read together; one is within a frame of several."""
+    """One change is in a frame of its own, between plain frames that are read together. Another is in a frame of
+    several entries."""
     files = new_folder()
     log = opened(files, limits).log
     synced(files, log, write(term=1))
@@ -39,7 +40,8 @@ def test_changes_are_found_again_among_plain_frames(limits: StorageLimits) -> No
 
 
 def test_a_change_that_is_not_proven_is_found_as_well() -> None:
-    """The last frame: it is made durable again at the start (docs/reference/specification.md#35-recovery)."""
+    """The change is in the last frame, which a start makes durable again
+    (docs/reference/specification.md#35-recovery)."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 2), term=1), write(a_change(3)))
@@ -50,7 +52,7 @@ def test_a_change_that_is_not_proven_is_found_as_well() -> None:
 
 
 def test_changes_that_were_cut_are_gone() -> None:
-    """They are gone now and at the next start."""
+    """The changes are gone immediately, and after the next start."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(a_change(1), *entries(2, 3), a_change(4), term=1))
@@ -62,7 +64,7 @@ def test_changes_that_were_cut_are_gone() -> None:
 
 
 def test_changes_that_were_dropped_are_gone() -> None:
-    """They are in a snapshot, like all other dropped entries."""
+    """The changes are in a snapshot, like all other dropped entries."""
     files = new_folder()
     storage = opened(files, SMALL_SEGMENTS)
     log = storage.log
@@ -78,7 +80,7 @@ def test_changes_that_were_dropped_are_gone() -> None:
 
 
 def test_a_reset_leaves_none() -> None:
-    """The log begins anew after a snapshot (docs/reference/specification.md#56-installing-a-snapshot)."""
+    """The log begins again after a snapshot (docs/reference/specification.md#56-installing-a-snapshot)."""
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(a_change(1), entry(2), term=1))

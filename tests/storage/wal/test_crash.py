@@ -1,4 +1,4 @@
-"""Power is lost between any two operations of everything that storage does, including recovery.
+"""Power is lost between any two operations of storage, including those of recovery.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -54,7 +54,7 @@ class Picture:
 
     term: int
     voted_for: str | None
-    start_index: int  # The log begins after this index, or earlier.
+    start_index: int  # The log begins at the next index, or earlier.
     entries: tuple[Entry, ...]
     snapshot: LogPosition
     pins: tuple[tuple[str, bytes], ...] = ()
@@ -73,7 +73,7 @@ class Picture:
         )
 
     def is_shown_by(self, found: Picture) -> bool:
-        """True if `found` shows the same; it may also have older entries, which may or may not be dropped yet."""
+        """True if `found` has the same state. It may also have older entries, which need not be dropped yet."""
         kept = tuple(each for each in found.entries if each.index > self.start_index)
         return replace(found, start_index=self.start_index, entries=kept) == self and (
             found.start_index <= self.start_index
@@ -81,16 +81,16 @@ class Picture:
 
 
 class Life:
-    """A node from one start to its crash; it keeps account of what storage has promised."""
+    """A node from its start to its crash. It records what storage has promised."""
 
     def __init__(self, files: MemoryFiles, limits: StorageLimits) -> None:
         self.files = files
         self.storage = opened(files, limits)
         self.sure = Picture.of(self.storage)
-        self.maybe = self.sure  # The state if all open writes arrive.
+        self.maybe = self.sure  # The state if all open writes become durable.
 
     def sync(self, step: LogWrite) -> None:
-        """One log write, synced."""
+        """Make one log write, and sync it."""
         log = self.storage.log
         log.append(step)
         hard_state = step.hard_state or HardState(self.sure.term, self.sure.voted_for)
@@ -104,7 +104,7 @@ class Life:
         self.sure = self.maybe
 
     def drop_before(self, index: int) -> None:
-        """Drop the oldest segments: from now on they may be there or not."""
+        """Drop the oldest segments, which from now on may be there or not."""
         kept = tuple(each for each in self.sure.entries if each.index >= index)
         self._expect(start_index=index - 1, entries=kept)
         self.sure = self.maybe
@@ -112,13 +112,13 @@ class Life:
         self.files.run()
 
     def build_snapshot(self, index: int, term: int) -> None:
-        """A snapshot of the own state."""
+        """Build a snapshot of the node's own state."""
         self._expect(snapshot=LogPosition(index, term))
         built(self.files, self.storage, snapshot_header(index, term), [b"a" * 30, b"b" * 30])
         self.sure = self.maybe
 
     def install(self, data: bytes, index: int, term: int) -> None:
-        """A received snapshot, then the reset."""
+        """Install a received snapshot, and then reset the log."""
         self._expect(snapshot=LogPosition(index, term), start_index=index, entries=())
         received(self.files, self.storage, data)
         self.storage.log.append(write(reset=(index, term)))
@@ -141,7 +141,7 @@ class Life:
 
 
 def live(life: Life, foreign_snapshot: bytes) -> None:
-    """A bit of everything. Raises PowerLost at some point of it."""
+    """Use every operation of the storage; raises PowerLost when the power fails."""
     life.sync(write(*entries(1, 3), term=1, voted_for="n2"))
     life.pin("n2")
     life.sync(write(*entries(4, 8)))
@@ -170,7 +170,8 @@ def a_foreign_snapshot() -> bytes:
 def cut_life(
     base: MemoryFiles, operations: int, data: bytes, limits: StorageLimits = BALLAST
 ) -> tuple[Life | None, bool]:
-    """Run until the power fails. Returns the life (None if it failed while opening), and whether it got to the end."""
+    """Run until the power fails. Returns the life, and whether it got to the end. The life is None if the power failed
+    during the opening."""
     base.power_lost_after = len(base.operations) + operations
     life = None
     try:
@@ -200,7 +201,7 @@ def test_power_lost_after_any_operation_loses_nothing_promised_and_invents_nothi
         after = Picture.of(opened(found, limits))
         assert sure.is_shown_by(after) or maybe.is_shown_by(after), (operations, sure, maybe, after)
         again = Picture.of(opened(found.after_power_loss(keep_nothing), limits))
-        # What a start has shown is durable (docs/reference/specification.md#35-recovery).
+        # A state that a start has shown must be durable (docs/reference/specification.md#35-recovery).
         assert again == after, operations
         operations += 1
     assert operations > 70
@@ -218,7 +219,7 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
         assert life is not None
         steps, opened_whole = 0, False
         while not opened_whole:
-            found = files.after_kill()  # Unsynced data is there, and may be lost in the middle of recovery.
+            found = files.after_kill()  # The unsynced data is there, and the power may fail during recovery.
             found.power_lost_after = steps
             try:
                 opened(found, BALLAST)
@@ -234,7 +235,8 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
 
 @pytest.mark.parametrize("name", CRASHES)
 def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_member(name: str) -> None:
-    """`meta` is last; until then the first start can be repeated (docs/reference/specification.md#12-first-start)."""
+    """`meta` is written last. Until then the first start can be repeated
+    (docs/reference/specification.md#12-first-start)."""
     random = Random(name)
     operations, finished = 0, False
     while not finished:
@@ -255,7 +257,7 @@ def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_memb
 
 
 def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> None:
-    """A process dies between write and sync; the next one reads the bytes; then the power fails.
+    """A process dies between write and sync. The next process reads the bytes, and then the power fails.
 
     See docs/reference/specification.md#35-recovery.
     """
@@ -263,7 +265,7 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
     log = opened(files).log
     log.append(write(*entries(1, 3), term=1, voted_for="n3"))
     operations = len(files.operations)
-    files.power_lost_after = operations + 1  # The write happens, the sync does not.
+    files.power_lost_after = operations + 1  # The write happens, and the sync does not.
     with pytest.raises(PowerLost):
         log.sync(0, lambda _: None)
 
@@ -277,14 +279,15 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
 
 
 def test_a_full_disk_in_the_middle_of_a_frame_and_then_a_crash() -> None:
-    """Bytes that the failed write left after the last synced frame never count, however many arrived."""
+    """The failed write left some bytes after the last synced frame. They never count, however many they are."""
     for name, crash in CRASHES.items():
         files = new_folder()
         log = opened(files, StorageLimits(ballast_bytes=100)).log
         synced(files, log, write(*entries(1, 3), term=1))
         full = _full_at_sync()
         files.refuse = full
-        synced(files, log, write(*entries(4, 6)))  # A whole write, a refused sync, and a new write elsewhere.
+        # The write is complete, its sync is refused, and a new write goes to another place.
+        synced(files, log, write(*entries(4, 6)))
         synced(files, log, write(*entries(7, 7)))
 
         after = opened(crash(files, Random(name)))

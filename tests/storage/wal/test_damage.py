@@ -1,4 +1,5 @@
-"""Bytes that differ from the written ones: they are cut if nothing proves them synced, and refused otherwise.
+"""Bytes that differ from the written ones are cut if nothing proves that they were synced. Otherwise the log is
+refused.
 
 See docs/reference/specification.md#48-torn-tail-and-damage.
 """
@@ -38,9 +39,9 @@ SEGMENTS = replace(SMALL_SEGMENTS, segment_bytes_max=550)
 
 
 def a_small_log(is_idle: bool) -> tuple[MemoryFiles, list[Picture]]:
-    """A few segments with a cut and a vote in them, and the state after each sync.
+    """A log of a few segments, with a cut and a vote in them, and the state after each sync.
 
-    With `is_idle`, an empty frame at the end proves everything.
+    With `is_idle`, an empty frame at the end proves all frames before it.
     """
     files = new_folder()
     log = opened(files, SEGMENTS).log
@@ -65,7 +66,8 @@ def copy_of(files: MemoryFiles) -> MemoryFiles:
 
 
 def refused_in(files: MemoryFiles, path: str) -> bool:
-    """True if the log is refused for damage in this file; then assert that nothing was written."""
+    """True if the log is refused for damage in this file. In this case the function also asserts that nothing was
+    written."""
     try:
         opened(files)
     except CorruptLog as error:
@@ -97,7 +99,7 @@ def test_every_flipped_byte_of_a_proven_log_is_harmless_or_refused(mask: int) ->
                 harmless += 1
 
     last = frames(files, segments(files)[-1])[-1]
-    assert harmless == last.length  # Only the loss of the empty frame at the end is harmless.
+    assert harmless == last.length  # Only the loss of the empty frame at the end does no harm.
     assert refused > 600
 
 
@@ -127,7 +129,8 @@ def test_truncation_at_every_byte_recovers_all_frames_before_it_or_is_refused(is
     for size_bytes in range(files.size_bytes(path)):
         cut = copy_of(files)
         Damage(cut, path).shrink(size_bytes)
-        if size_bytes < first.end_offset:  # It was synced before the segment got its name, so no crash does this.
+        # The frame was synced before the segment got its name, so no crash does this.
+        if size_bytes < first.end_offset:
             with pytest.raises(CorruptLog):
                 opened(cut)
             continue
@@ -147,7 +150,8 @@ def test_truncation_at_every_byte_recovers_all_frames_before_it_or_is_refused(is
 
 @pytest.mark.parametrize("length", [1, 8, 64, 512])
 def test_zeroes_anywhere_are_never_taken_for_a_frame(length: int) -> None:
-    """A disk that lost a sector: a frame of zeroes is never valid (docs/reference/specification.md#43-frames)."""
+    """A disk that lost a sector may return zeroes; a frame of zeroes is never valid
+    (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     proof = frames(files, segments(files)[-1])[-1]
     for path in segments(files):
@@ -173,7 +177,7 @@ def test_a_torn_tail_is_cut_and_the_next_start_finds_nothing_of_it() -> None:
 
 
 def test_how_much_of_a_torn_tail_was_cut_is_told_once() -> None:
-    """An operator may want to know it, although nothing of it had been promised."""
+    """An operator may want to know how much was cut, although none of it had been promised."""
     files, _ = a_small_log(is_idle=True)
     torn = copy_of(files)
     Damage(torn, segments(torn)[-1]).grow(b"a frame that power cut short")
@@ -199,11 +203,11 @@ def test_a_bad_frame_that_a_later_one_calls_durable_is_damage_and_names_file_and
 
     assert (refused.value.path, refused.value.offset) == (segment_path(2), bad.offset)
     assert "new member" in str(refused.value)
-    assert segments(files) == [segment_path(1), segment_path(2)]  # The refusal came before a byte was written.
+    assert segments(files) == [segment_path(1), segment_path(2)]  # The log was refused before a byte was written.
 
 
 def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -> None:
-    """Two frames of one sync may reach the disk in either order, and neither was promised."""
+    """Two frames of one sync may reach the disk in any order, and neither had been promised."""
     files = new_folder()
     log = opened(files, replace(SMALL_SEGMENTS, segment_bytes_max=1 << 20, frame_bytes_max=1024)).log
     synced(files, log, write(entry(1), term=1))
@@ -216,7 +220,7 @@ def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -
 
 
 def test_a_frame_of_another_segment_or_of_an_earlier_life_is_never_taken() -> None:
-    """The salt prevents this (docs/reference/specification.md#43-frames)."""
+    """The salt of a segment prevents this (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     path = segments(files)[-1]
     foreign = files.read(segments(files)[1], HEADER_BYTES, 1 << 20)
@@ -237,7 +241,7 @@ def test_a_missing_segment_is_refused() -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_missing_last_segment_is_refused(lost: int) -> None:
-    """No later segment proves it, but the member may have voted in it and acknowledged its entries."""
+    """No later segment proves the lost one, but the member may have voted in it and acknowledged its entries."""
     files, _ = a_small_log(is_idle=True)
     newest = segments(files)[-lost:]
     for path in newest:
@@ -249,7 +253,7 @@ def test_a_missing_last_segment_is_refused(lost: int) -> None:
 
 
 def test_only_the_newest_segment_is_noted() -> None:
-    """There is one note, even if a full disk or the crash before this start left an older one."""
+    """Only one note is left, even if a full disk or the crash before this start had left an older one."""
     files, _ = a_small_log(is_idle=True)
     reached = len(segments(files))
     assert noted_segments(files, LOG) == [reached]
@@ -277,7 +281,7 @@ def test_a_log_of_which_nothing_is_noted_is_taken_as_it_is() -> None:
 
 
 def test_a_log_without_segments_beside_a_meta_is_refused() -> None:
-    """An empty log folder is a lost disk, not a new member."""
+    """An empty log folder means that the disk was lost. It does not mean a new member."""
     files, _ = a_small_log(is_idle=True)
     for path in segments(files):
         files.forget(path)
@@ -330,20 +334,20 @@ def test_a_segment_of_a_newer_format_is_refused_with_the_versions() -> None:
 @pytest.mark.parametrize(
     ("field_offset", "value", "reason"),
     [
-        (12, 0x55, "does not continue"),  # The previous frame's checksum.
+        (12, 0x55, "does not continue"),  # This byte is in the previous frame's checksum.
         (23, 0x7F, "follows batch"),  # The batch number.
-        (31, 0x00, "is durable"),  # durable_batch, below what the segment continues after.
-        (31, 0x7F, "is durable"),  # durable_batch, above its own batch.
-        (35, 0x0E, "flags"),  # A reset and a replacement at once.
-        (39, 0x7F, "do not fit"),  # More entries than its bytes can hold.
+        (31, 0x00, "is durable"),  # durable_batch is below the batch after which the segment continues.
+        (31, 0x7F, "is durable"),  # durable_batch is above the frame's own batch.
+        (35, 0x0E, "flags"),  # The flags mean a reset and a replacement in one frame.
+        (39, 0x7F, "do not fit"),  # The frame claims more entries than its bytes can hold.
         (47, 0x00, "term falls"),  # The hard state's term is too low.
-        (67, 0x7F, "replaced from"),  # A replacement from far beyond the end.
+        (67, 0x7F, "replaced from"),  # The replacement begins far beyond the end of the log.
     ],
 )
 def test_a_frame_with_a_right_checksum_and_impossible_content_is_refused(
     field_offset: int, value: int, reason: str
 ) -> None:
-    """Neither a torn write nor a failing disk makes a right checksum, so such a log cannot be trusted at all."""
+    """A torn write or a failing disk does not make a right checksum, so no part of such a log can be trusted."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))

@@ -1,4 +1,4 @@
-"""Plain frames read in runs against the same frames read one by one: any log, damaged or not."""
+"""Compares plain frames that are read in runs with the same frames read one by one, for any log, damaged or not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ steps = st.lists(
 
 @pytest.fixture(params=[(16, 512), (2, 3)], ids=["many", "few"], autouse=True)
 def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set how many frames are compared at once, also to so few that the logs of these tests have enough of them."""
+    """Set how many frames are compared in one step. Some values are so small that the logs of these tests have enough
+    frames."""
     fewest, most = request.param
     with (
         mock.patch("storage.wal.fast_frames.ROWS_MIN", fewest),
@@ -39,7 +40,7 @@ def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def a_log(plan: list[str], segment_bytes_max: int) -> MemoryFiles:
-    """What one life of a member writes, a frame for each step."""
+    """Write a log as a member would, with a frame for each step."""
     files = new_folder()
     log = opened(files, StorageLimits(segment_bytes_max=segment_bytes_max, ballast_bytes=0)).log
     term = 1
@@ -120,7 +121,7 @@ def test_recovery_finds_the_same_whether_plain_frames_are_read_in_runs_or_alone(
 def test_whatever_a_byte_says_in_the_middle_of_a_run_both_judge_it_alike(
     step: str, change: int, is_rechained: bool
 ) -> None:
-    """Each byte of a frame is changed in turn: once as damage, once with all checksums after it corrected."""
+    """The test changes each byte of a frame: first as damage, then with all later checksums corrected."""
     files = a_log(["vote"] * (step == "vote") + ["put, with a hint" if step == "vote" else step] * 6, 100_000)
     path = segments(files)[-1]
     content = files.edit(path)
@@ -138,10 +139,10 @@ def test_whatever_a_byte_says_in_the_middle_of_a_run_both_judge_it_alike(
 
 
 def rechain(content: bytearray, all_frames: list[Frame]) -> None:
-    """Make the checksums right, in the frames and of the frames before, and nothing else."""
+    """Correct the checksums of the frames, and the copies of the previous frame's checksum."""
     checksum = all_frames[0].previous_checksum
     for frame in all_frames:
-        if frame is not all_frames[-3]:  # Its checksum of the frame before is one of the changed bytes.
+        if frame is not all_frames[-3]:  # This frame's copy of the previous checksum is among the changed bytes.
             content[frame.offset + 12 : frame.offset + 16] = CHECKSUM.pack(checksum)
         end = frame.end_offset - CHECKSUM.size
         checksum = google_crc32c.value(bytes(content[frame.offset : end]))
@@ -149,7 +150,7 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
 
 
 def test_a_run_ends_where_the_next_segment_continues() -> None:
-    """Bytes that follow that frame in the older file never counted."""
+    """The bytes that follow that frame in the older file have never counted."""
     files = a_log(["put"] * 6, 100_000)
     path = segments(files)[-1]
     data = files.read(path, 0, files.size_bytes(path))
@@ -167,7 +168,8 @@ def test_frames_of_one_entry_are_one_run() -> None:
 
     scan = scan_parts(path, data, header)
 
-    assert [type(part) for part in scan.parts] == [Frame, Frame, FrameRun]  # Where it begins, the term, the entries.
+    # The first frame is the beginning, the second has the term, and the run has the entries.
+    assert [type(part) for part in scan.parts] == [Frame, Frame, FrameRun]
     run = scan.parts[-1]
     assert isinstance(run, FrameRun)
     assert list(run.offsets) == [frame.offset for frame in frames(files, path)[2:]]

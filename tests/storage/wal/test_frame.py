@@ -1,4 +1,4 @@
-"""One frame: any content comes out as it went in, and no other bytes are taken for a frame.
+"""A frame that is decoded has the content that was encoded, and no other bytes are taken for a frame.
 
 See docs/reference/specification.md#43-frames.
 """

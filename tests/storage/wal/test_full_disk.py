@@ -1,4 +1,4 @@
-"""What a full disk still takes: votes first, and small snapshots, because the log can be cut behind them.
+"""What a full disk still takes: first votes, and small snapshots, because the log can be cut after them.
 
 See docs/reference/specification.md#412-full-disk.
 """
@@ -37,7 +37,7 @@ def used_bytes(files: MemoryFiles) -> int:
 
 
 def with_room(room_bytes: int) -> tuple[MemoryFiles, OpenedStorage]:
-    """A log of eight entries on a disk that has room for so many more bytes."""
+    """A log of eight entries, on a disk with room for so many more bytes."""
     files = new_folder()
     storage = opened(files, LIMITS)
     synced(files, storage.log, write(*entries(1, 8), term=1))
@@ -57,7 +57,8 @@ def fill(files: MemoryFiles, storage: OpenedStorage) -> None:
 
 
 def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[BaseException | None]:
-    """Write chunks of a snapshot and then abandon it, as a node does after an error; returns how the writes ended."""
+    """Write chunks of a snapshot and then abandon it, as a node does after an error; returns the errors of the
+    writes."""
     writer = storage.snapshots.create(snapshot_header(8))
     outcome: list[BaseException | None] = []
     for chunk in chunks:
@@ -69,7 +70,8 @@ def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[
 
 
 def test_a_sync_too_large_for_the_last_room_waits_for_more_and_harms_nothing() -> None:
-    """It was never reported as durable, and each attempt is a new segment, so nothing is lost or written twice."""
+    """The sync was never reported as durable, and each attempt is a new segment. So nothing is lost or written
+    twice."""
     files, storage = with_room(0)
     outcome: list[BaseException | None] = []
     storage.log.append(write(*(entry(index, payload=bytes(4000)) for index in (9, 10, 11))))
@@ -95,7 +97,7 @@ def test_a_sync_too_large_for_the_last_room_waits_for_more_and_harms_nothing() -
 
 
 def test_what_found_no_room_while_the_ballast_was_made_again_is_tried_again() -> None:
-    """The sync is submitted before there is room, and its end comes after the search for room."""
+    """The sync is submitted before there is room. It ends after the search for room."""
     files, storage = with_room(0)
     fill(files, storage)
     full, outcome = files.refuse, list[BaseException | None]()
@@ -115,7 +117,7 @@ def test_what_found_no_room_while_the_ballast_was_made_again_is_tried_again() ->
 
 
 def test_what_finds_no_room_while_opening_is_said_at_once() -> None:
-    """During the opening nobody would look for room yet."""
+    """During the opening nobody looks for room yet."""
     files, _ = with_room(0)
     files.refuse = lambda operation: OSError(errno.ENOSPC, "full") if isinstance(operation, Write) else None
 
@@ -124,7 +126,7 @@ def test_what_finds_no_room_while_opening_is_said_at_once() -> None:
 
 
 def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
-    """If the state is small and the log long, cutting the log behind the snapshot makes room."""
+    """If the state is small and the log long, the log can be cut after the snapshot, which makes room."""
     files, storage = with_room(0)
     fill(files, storage)
 
@@ -135,7 +137,8 @@ def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
 
 
 def test_a_snapshot_whose_sync_found_no_room_is_given_up_and_the_next_one_has_the_ballasts_room() -> None:
-    """Some file systems find no room only at the sync, and forget the writes, so a second sync proves nothing."""
+    """Some file systems report only at the sync that there is no room, and forget the writes. A second sync then proves
+    nothing."""
     files, storage = with_room(100_000)
     syncs: list[Operation] = []
 
@@ -167,7 +170,7 @@ def _syncs_the_ballast(operation: Operation) -> bool:
 def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_that_is_there(
     misses_room: Callable[[Operation], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise nobody would make it again, and the next full disk would have no room for votes."""
+    """If the log took it for present, nobody would make it again, and a full disk would have no room for votes."""
     files, storage = with_room(0)
     if misses_room is _syncs_the_ballast:
         fill(files, storage)
@@ -203,7 +206,7 @@ def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_th
 
 
 def test_a_ballast_that_could_not_be_synced_is_not_taken_for_one_that_is_there() -> None:
-    """Its size is right, but nobody knows whether the disk has reserved its room."""
+    """The ballast has the right size, but the disk may not have reserved its room."""
     files, storage = with_room(0)
     fill(files, storage)
     files.refuse = lambda each: OSError(errno.EIO, "broken") if _syncs_the_ballast(each) else None
@@ -215,7 +218,7 @@ def test_a_ballast_that_could_not_be_synced_is_not_taken_for_one_that_is_there()
 
 
 def test_peers_can_be_pinned() -> None:
-    """Before a vote for a member that is new here, the member must be pinned.
+    """A member must pin a new peer before it votes for that peer.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

@@ -1,4 +1,4 @@
-"""Looking up many frames at once gives the same frames as looking them up one by one."""
+"""Looking up many frames in one call gives the same frames as looking them up one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.wal.index import FrameLocation, LogIndex
 def test_a_range_is_the_frames_that_follow_in_a_segment_and_fit(
     frames: list[tuple[int, int, int]], index: int, count: int, bytes_max: int
 ) -> None:
-    """Frames with different numbers of entries, some after a gap, some first in a new segment."""
+    """The frames have different numbers of entries. Some follow a gap, and some are the first of a segment."""
     log_index, first_index, segment, offset = LogIndex(), 1, 1, 64
     for entries, step, length in frames:
         segment, offset = (segment + 1, 64) if step == 2 else (segment, offset + step * 40)

@@ -1,4 +1,4 @@
-"""The log against a list: any sequence of appends, cuts, resets, syncs, drops, crashes and restarts."""
+"""Compares the log with a list, for any sequence of appends, cuts, resets, syncs, drops, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, bal
 
 
 class LogAgainstAList(RuleBasedStateMachine):
-    """`model` is the state that the log must show; `durable` the one after a crash, or `flight` if a sync is open,
-    because the files of this test carry a submission out at once, and only its `done` waits.
+    """`model` is the state that the log must show. `durable` is the state after a crash. It is `flight` while a sync is
+    open, because the files of this test carry out a submission immediately, and only its `done` waits.
 
     Entries at or below `committed` are never cut, as in Raft (docs/reference/specification.md#36-conflicts).
     """
@@ -40,24 +40,24 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     @property
     def last_index(self) -> int:
-        """The end of the model."""
+        """The last index of the model."""
         return max(self.model, default=self.start)
 
     @rule(sizes=st.lists(st.sampled_from([0, 1, 7, 60, 400]), min_size=1, max_size=4), rise=st.integers(0, 2))
     def append(self, sizes: list[int], rise: int) -> None:
-        """New entries at the end, perhaps in a new term."""
+        """Append new entries, perhaps in a new term."""
         self._append(self.last_index + 1, sizes, rise, cut=False)
 
     @rule(data=st.data(), sizes=st.lists(st.sampled_from([1, 60]), max_size=3))
     def replace(self, data: st.DataObject, sizes: list[int]) -> None:
-        """Cut above what is committed, and put entries of a new term there."""
+        """Cut some entries that are not committed, and append entries of a new term instead."""
         low = max(self.committed, self.start) + 1
         self._append(data.draw(st.integers(low, max(low, self.last_index + 1))), sizes, rise=1, cut=True)
 
     @precondition(lambda self: self.flight is None)
     @rule()
     def start_sync(self) -> None:
-        """Begin a sync: its operations run at once, and its `done` waits."""
+        """Begin a sync. Its operations run immediately, and its `done` waits."""
         self.flight = (self.start, dict(self.model), self.term)
         self.done.clear()
         self.storage.log.sync(self.committed, self.done.append)
@@ -65,7 +65,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is not None)
     @rule()
     def finish_sync(self) -> None:
-        """End the sync: everything that was appended when it began is durable now."""
+        """End the sync: everything that was appended before it began is durable now."""
         assert self.flight is not None
         self.files.run()
         assert self.done == [None]
@@ -74,7 +74,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.durable[1] and self.flight is None)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Durable entries that are still in the log are never cut from now on."""
+        """Commit the durable entries that are still in the log; no later step cuts them."""
         agreed = [index for index, each in self.durable[1].items() if self.model.get(index) == each]
         if agreed:
             self.committed = max(self.committed, data.draw(st.sampled_from(agreed)))
@@ -82,7 +82,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is None and self.committed > self.start)
     @rule()
     def compact(self) -> None:
-        """A snapshot at what is committed, then forget what is below."""
+        """Make a snapshot at the committed index, and forget the entries that it covers."""
         at = self.model[self.committed]
         built(self.files, self.storage, snapshot_header(at.index, at.term))
         self.storage.log.drop_before(at.index + 1)
@@ -92,7 +92,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is None)
     @rule(ahead=st.integers(1, 5))
     def install(self, ahead: int) -> None:
-        """A snapshot from far ahead: everything is dropped."""
+        """Install a snapshot from far ahead, which drops the whole log."""
         at = LogPosition(self.last_index + ahead, max(self.term, 1))
         self.storage.log.append(write(term=at.term))
         built(self.files, self.storage, snapshot_header(at.index, at.term))
@@ -102,7 +102,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 16))
     def lose_power(self, seed: int) -> None:
-        """What was synced is there, and nothing that was only appended."""
+        """Lose the power. Synced entries are there, and entries that were only appended are not."""
         random = Random(seed)
         self.files = self.files.after_power_loss(keep_some(random), tear_some(random))
         self.storage = opened(self.files, self.limits, seed)
@@ -110,7 +110,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         found = log.read(log.first_index, log.last_index, 1 << 40) if log.last_index >= log.first_index else []
         self.durable, self.flight = self.flight or self.durable, None
         self.start, self.model, self.term = self.durable
-        self.start = max(self.start, log.first_index - 1)  # What was compacted may be gone.
+        self.start = max(self.start, log.first_index - 1)  # Compacted entries may be gone.
         self.model = {index: each for index, each in self.model.items() if index > self.start}
         assert self.storage.hard_state.term == self.term
         assert {each.index: each for each in found if each.index > self.start} == self.model
@@ -118,7 +118,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     @invariant()
     def says_what_the_list_says(self) -> None:
-        """Ends, terms and every entry."""
+        """Compare the first and last indexes, the terms and every entry."""
         log = self.storage.log
         assert log.last_index == self.last_index
         assert self.storage.snapshots.latest().header.index >= log.first_index - 1
@@ -133,7 +133,7 @@ class LogAgainstAList(RuleBasedStateMachine):
             assert list(log.term_runs()) == runs
 
     def teardown(self) -> None:
-        """At the end one more restart must show the same."""
+        """After one more restart the log must show the same."""
         self.lose_power(0)
 
     def _append(self, first_index: int, sizes: list[int], rise: int, *, cut: bool) -> None:
@@ -149,7 +149,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
 
 class LogWrittenAheadAgainstAList(LogAgainstAList):
-    """The same with frames that are written over preallocated zeroes."""
+    """The same model, with frames that are written over preallocated zeroes."""
 
     limits = WRITTEN_AHEAD
 

@@ -19,7 +19,7 @@ from tests.storage.support.builders import LOG, Damage, entries, everything, new
 from tests.storage.support.memory_files import MemoryFiles
 
 AHEAD = StorageLimits(ballast_bytes=0, preallocate_bytes=4_096)
-PATH = f"{LOG}/{segment_name(2)}"  # The first segment that is written after `initialize`.
+PATH = f"{LOG}/{segment_name(2)}"  # This is the first segment that is written after `initialize`.
 
 
 def large(index: int, size_bytes: int) -> Entry:
@@ -27,7 +27,7 @@ def large(index: int, size_bytes: int) -> Entry:
 
 
 def content_bytes(files: MemoryFiles) -> int:
-    """The bytes of the segment without the zeroes written ahead. No frame here ends with a zero byte."""
+    """The bytes of the segment without the zeroes after its frames. No frame in these tests ends with a zero byte."""
     return len(files.read(PATH, 0, 1 << 20).rstrip(b"\0"))
 
 
@@ -88,7 +88,7 @@ def test_none_are_written_where_none_are_wanted() -> None:
 
 
 def test_zeroes_at_the_end_are_no_torn_tail() -> None:
-    """Otherwise every start would report that something was cut off."""
+    """If zeroes were a torn tail, every start would report that something was cut off."""
     files = new_folder()
     synced(files, opened(files, AHEAD).log, write(*entries(1, 3), term=1))
 
@@ -113,7 +113,7 @@ def test_a_frame_that_power_cut_short_among_zeroes_is_cut_and_told() -> None:
 
 
 def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() -> None:
-    """It is not the end of the log, although it looks like one."""
+    """The zeroes are not the end of the log, although they look like it."""
     files = new_folder()
     log = opened(files, AHEAD).log
     ends = []
@@ -127,7 +127,7 @@ def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() ->
 
 
 def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again() -> None:
-    """The ballast is not given back for them, and no write is refused."""
+    """The log does not give the ballast back to write zeroes, and refuses no write."""
     files = new_folder()
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
@@ -142,7 +142,7 @@ def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again
     assert files.size_bytes("ballast") == limits.ballast_bytes
     sizes = {name: files.size_bytes(f"{LOG}/{name}") for name in files.names(LOG)}
     assert list(sizes) == [segment_name(number) for number in (1, 2, 3)]
-    assert sizes[segment_name(2)] < 1_000  # Nothing of the zeroes is left there.
+    assert sizes[segment_name(2)] < 1_000  # No zeroes are left in this segment.
     assert max(sizes.values()) < AHEAD.preallocate_bytes
     assert everything(opened(files, limits).log) == list(entries(1, 6))
 
@@ -152,7 +152,8 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
     files.refuse = lambda operation: _no_space_for(operation, 0) if "ballast" in files.names("") else None
-    synced(files, log, write(large(1, 1_000), term=1))  # There is no room: the ballast goes, a new segment begins.
+    # There is no room, so the ballast is given back and a new segment begins.
+    synced(files, log, write(large(1, 1_000), term=1))
     synced(files, log, write(*entries(2, 2)))
 
     assert log.is_disk_full
@@ -162,7 +163,7 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
 
 
 def _short_write(files: MemoryFiles, operation: Operation, bytes_max: int) -> OSError | None:
-    """A write to a full disk writes the bytes that fit before it fails."""
+    """On a full disk, a write writes the bytes that fit and then fails."""
     error = _no_space_for(operation, bytes_max)
     if error is not None and isinstance(operation, Write):
         Damage(files, operation.path).grow(b"".join(operation.buffers)[:bytes_max])

@@ -1,4 +1,4 @@
-"""Fetching many frames at a time gives the same reads and the same refusals as fetching them one by one."""
+"""Fetching many frames in one call gives the same reads and refusals as fetching them one by one."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ __all__ = ["rows_together"]
 
 Answer = list[Entry] | tuple[str, int] | str
 MANY = 1 << 40
-FRAMES = 20  # SMALL_SEGMENTS has one segment per frame and one more; the test's cost grows with their square.
+# With SMALL_SEGMENTS each frame has a segment, and there is one more. The test's cost grows with their square.
+FRAMES = 20
 
 
 def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
-    """Entries 1 … count of a few bytes, a frame each."""
+    """A log with the entries 1 … count. Each entry has a few bytes and a frame of its own."""
     files = new_folder()
     log = opened(files, limits).log
     for index in range(1, count + 1):
@@ -47,7 +48,7 @@ def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFil
 
 
 def answer_of(read: Callable[[], list[Entry]]) -> Answer:
-    """What a read returns, or what it refuses."""
+    """What a read returns, or the error with which it is refused."""
     try:
         return read()
     except CorruptLog as error:
@@ -57,7 +58,7 @@ def answer_of(read: Callable[[], list[Entry]]) -> Answer:
 
 
 def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """The answers of reads that each begin where the one before ended."""
+    """The answers of a series of reads, each of which begins where the last one ended."""
     answers: list[Answer] = []
     while first_index <= last_index:
         answers.append(answer_of(lambda first=first_index: log.read(first, last_index, bytes_max)))  # type: ignore[misc]
@@ -69,7 +70,7 @@ def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[
 
 
 def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """The same answers from a log that fetches and parses only the frame that is asked for."""
+    """The same answers from a log that fetches and parses only the frame that is needed."""
     with (
         mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 0),
         mock.patch("storage.wal.frame_reading.read_single_entry_frames", return_value=[]),
@@ -79,7 +80,8 @@ def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max
 
 @settings(deadline=None, max_examples=60)
 @given(
-    plan=steps.map(lambda plan: [step for step in plan if step != "reset"]),  # To open one again needs a snapshot.
+    # To open such a log again, a snapshot is needed.
+    plan=steps.map(lambda plan: [step for step in plan if step != "reset"]),
     segment_bytes_max=st.sampled_from([400, 1000, 100_000]),
     ahead_bytes_max=st.sampled_from([100, 300, READ_AHEAD_BYTES_MAX]),
     bytes_max=st.sampled_from([1, 100, 500, MANY]),
@@ -111,14 +113,14 @@ def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by
 @pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
 @pytest.mark.parametrize("bytes_max", [1, 80, 200, 1000, MANY])
 def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: StorageLimits, bytes_max: int) -> None:
-    """Each frame in turn has a flipped byte or an unreadable one."""
+    """The test flips a byte of each frame in turn, or makes it unreadable."""
     files, log = a_log_of_puts(FRAMES, limits)
     twin_files, twin = a_log_of_puts(FRAMES, limits)
     places = [(path, frame) for path in segments(files)[1:] for frame in frames(files, path) if frame.table]
     assert len(places) == FRAMES
     for path, frame in places:
         for damage in (flipped, unreadable):
-            log._cached = twin._cached = None  # A frame cached before would hide the damage.
+            log._cached = twin._cached = None  # A frame in the cache would hide the damage.
             with damage(files, path, frame.offset + 50), damage(twin_files, path, frame.offset + 50):
                 ahead = walked(log, 1, FRAMES, bytes_max)
                 assert ahead == walked_frame_by_frame(twin, 1, FRAMES, bytes_max)
@@ -131,14 +133,14 @@ def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: S
 
 @contextmanager
 def flipped(files: MemoryFiles, path: str, at: int) -> Iterator[None]:
-    """In this block a byte of a file is changed."""
+    """In this block one byte of a file is changed."""
     Damage(files, path).flip(at)
     yield
     Damage(files, path).flip(at)
 
 
 def unreadable(files: MemoryFiles, path: str, at: int) -> AbstractContextManager[object]:
-    """A byte of a file cannot be read, nor anything together with it."""
+    """In this block one byte of a file cannot be read, and no read that includes it succeeds."""
     read = files.read
 
     def failing(asked: str, offset: int, length: int) -> bytes:
@@ -151,7 +153,7 @@ def unreadable(files: MemoryFiles, path: str, at: int) -> AbstractContextManager
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 20_000, MANY])
 def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> None:
-    """The first 900 of a thousand entries are read; each fetch stays within the bound or is one frame."""
+    """The test reads the first 900 of a thousand entries. Each fetch stays within the bound or is one frame."""
     files, log = a_log_of_puts(1000)
     by_index = {frame.first_index: frame for frame in frames(files, segments(files)[-1]) if frame.table}
 
@@ -162,7 +164,7 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
         found = log.read(1, 900, bytes_max)
     fetched = [call.args for call in read.call_args_list]
 
-    needed = by_index[min(found[-1].index + 1, 900)]  # One more frame, which shows that the bound is reached.
+    needed = by_index[min(found[-1].index + 1, 900)]  # One more frame shows that the bound is reached.
     assert max(offset + length for _, offset, length in fetched) <= needed.end_offset
     assert max(length for _, _, length in fetched) <= 10_000
     if bytes_max == MANY:
@@ -171,14 +173,15 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
 
 
 def test_many_small_entries_to_a_frame_count_for_more_than_their_bytes() -> None:
-    """An entry without payload has 13 bytes in a frame and counts 32, so no frame beyond the bound is fetched."""
+    """An entry without payload takes 13 bytes in a frame and counts 32, so the log fetches no frame beyond the
+    bound."""
     files = new_folder()
     log = opened(files).log
     for first in range(1, 200, 20):
         synced(files, log, write(*(entry(index, payload=b"") for index in range(first, first + 20)), term=1))
     ends = [frame.end_offset for frame in frames(files, segments(files)[-1]) if frame.table]
     for bytes_max in range(0, 200 * 32, 100):
-        log.read(200, 200, 1)  # So that the cache does not help.
+        log.read(200, 200, 1)  # This read empties the cache.
         with mock.patch.object(files, "read", wraps=files.read) as read:
             found = log.read(1, 200, bytes_max)
         fetched_to = max(offset + length for _, offset, length in (call.args for call in read.call_args_list))
@@ -199,7 +202,7 @@ def test_a_slow_reader_walks_through_a_large_frame_that_is_fetched_once() -> Non
 @pytest.mark.parametrize("change", [1, 2, 0x80])
 @pytest.mark.parametrize("has_hint", [False, True])
 def test_whatever_a_byte_says_under_a_right_checksum_both_judge_it_alike(has_hint: bool, change: int) -> None:
-    """Each byte of a frame is changed in turn; with a hint the frame contains a hard state."""
+    """The test changes each byte of a frame in turn. With a hint the frame also has a hard state."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(term=1, voted_for="n1"))
@@ -233,14 +236,14 @@ def test_a_frame_in_the_place_of_another_is_damage() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_it_is_damage(count: int) -> None:
-    """After a misdirected write the checksum and the index are right. Only the term shows the damage."""
+    """After a misdirected write the checksum and the index are right, and only the term shows the damage."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
     replaced = [entry(4, payload=b"8 bytes longer"), entry(5, payload=b"5/1")]
     synced(files, log, write(*replaced[:count]))
     synced(files, log, write(term=2))
-    in_force = [entry(4, 2, b"with a"), entry(5, 2, b"5/2")]  # And its frame has a REPLACE, of 8 bytes.
+    in_force = [entry(4, 2, b"with a"), entry(5, 2, b"5/2")]  # The frame also has a REPLACE of 8 bytes.
     synced(files, log, write(*in_force[:count], replace_from=4))
     path = segments(files)[-1]
     older, newer = [frame for frame in frames(files, path) if frame.first_index == 4]
@@ -253,7 +256,8 @@ def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_
 
 
 def test_a_frame_with_fewer_entries_in_the_place_of_another_is_damage() -> None:
-    """It has the same length, first index and term, so entries after its last one would be read from other bytes."""
+    """Both frames have the same length, first index and term. Entries after the last one of the shorter list would be
+    read from wrong bytes."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
@@ -285,7 +289,7 @@ def test_a_frame_with_a_right_checksum_and_impossible_content_is_damage_when_it_
     path = segments(files)[-1]
     frame = frames(files, path)[-1]
     damage = Damage(files, path)
-    damage.set_byte(frame.payloads_offset - 1, 99)  # A kind of entry that does not exist.
+    damage.set_byte(frame.payloads_offset - 1, 99)  # No kind of entry has this number.
     damage.fix_checksum(frame.offset, frame.end_offset)
 
     with pytest.raises(CorruptLog) as refused:
