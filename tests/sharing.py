@@ -1,8 +1,8 @@
 """A pytest plugin with which two concurrent runs share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
 
 Tests of one file stay together. The run that first makes a file's mark in DIR runs the file, so neither run is idle
-before the last files. Tests of servers and of Spark disturb each other. For this reason only the run with `--waiting`
-takes them, and runs them first.
+before the last files. Tests of servers and of Spark disturb each other. So only the run with `--waiting` takes these
+tests, and runs them first.
 """
 
 from __future__ import annotations

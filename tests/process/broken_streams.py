@@ -1,8 +1,8 @@
 """Runs many commands of `hwm` in processes whose standard streams are broken: `python -m tests.process.broken_streams`.
 
 The program reads a list of cases from the file that its first argument names, and writes their outcomes to the file
-that its second argument names. Each case is a process of its own. It is forked from this process, which has already
-loaded the commands, so a case takes milliseconds.
+that its second argument names. Each case runs in a child process. The child is forked from this process, which has
+already loaded the commands, so a case takes milliseconds.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address:
 def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With exit code 5 a supervisor starts the member again. With exit code 3, the member was refused and must not be
-    started again."""
+    """With exit code 5 a supervisor starts the member again. A member that was refused must not be started again; it
+    ends with exit code 3."""
     monkeypatch.setattr(joining, "ASK_SECONDS", 0.5)
     arguments = ["--join", NOBODY, "--member", "s2=127.0.0.1:7002/127.0.0.1:7102"]
 

@@ -119,7 +119,7 @@ def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> 
 
 
 def test_the_exit_code_is_that_of_the_command_and_a_signal_ends_it(tmp_path: Path) -> None:
-    """The lock is free as soon as the command ends, or a signal ends it."""
+    """The lock is free as soon as the command ends by itself or by a signal."""
 
     async def main() -> None:
         async with cluster.client() as client:

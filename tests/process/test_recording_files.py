@@ -1,4 +1,4 @@
-"""All production code in one process, including threads and sockets, over disks that record what they synced.
+"""These tests run all production code in one process, with threads and sockets. The disks record what they synced.
 
 When a client gets the answer to a write, a majority of the members must have completed a sync of its bytes.
 """

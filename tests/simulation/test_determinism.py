@@ -71,8 +71,7 @@ def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytes
 
 
 def test_streams_are_named_by_seed_and_purpose() -> None:
-    """A stream's seed is the SHA-256 of its name. The first number of one stream is written here and must never
-    change."""
+    """Streams differ if their seeds or their purposes do. The identifier below must never change."""
     assert stream(7, "net/n1>n2").getrandbits(32) == stream(7, "net/n1>n2").getrandbits(32)
     assert stream(7, "net/n1>n2").getrandbits(32) != stream(7, "net/n2>n1").getrandbits(32)
     assert stream(7, "plan").getrandbits(64) != stream(8, "plan").getrandbits(64)

@@ -21,7 +21,7 @@ from harness.sim.simulation import Simulation
 from tests.simulation.support.deliberate_bugs import votes_go_to_logs_that_are_behind
 
 SVG = "{http://www.w3.org/2000/svg}"
-WHOLE_RUN = 20_000  # The diagram shows so many events; which are the last ones depends on the timing of the code.
+WHOLE_RUN = 20_000  # The run has fewer events, so the diagram shows all of them.
 A_KILL = Path(__file__).parent / "regressions" / "a-vote-for-a-log-that-is-behind.toml"
 
 

@@ -43,7 +43,7 @@ def test_a_memory_that_java_would_not_take_is_refused_with_an_example(run: Path,
 
 @pytest.mark.parametrize("master", ["foo", "localhost", "local[0]", "local[x]", "127.0.0.1:7077", ""])
 def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Path, master: str) -> None:
-    """Spark's own error is a page of Java."""
+    """Spark's own error is a page of Java's stack."""
     result = check("--master", master, str(run))
 
     assert result.exit_code == 2
@@ -63,7 +63,7 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", ["ops/1.jsonl", "ops"])
 def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark would answer with a page of Java. Root may read everything, so the test replaces `os.access`."""
+    """Spark would answer with a page of Java's stack. Root may read everything, so the test replaces `os.access`."""
     (run / closed).chmod(0)
     true_access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != run / closed and true_access(path, mode))

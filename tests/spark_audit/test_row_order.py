@@ -37,7 +37,7 @@ def _every_fault() -> list[Row]:
 
 
 def _equal_stamps() -> list[Row]:
-    """Two writes and two reads have equal calls, and a revision occurs twice. They differ only in their numbers."""
+    """A history with pairs of writes that have equal times and one revision. Only their numbers and clients differ."""
     rows = generate(Shape(operations=80, keys=2, unknown_share=0.05, local_share=0.2), 6)
     writes = [row for row in rows if row["op"] == "put" and row["status"] == "ok"]
     for one, other in zip(writes[::4], writes[1::4], strict=False):

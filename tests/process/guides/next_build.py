@@ -1,7 +1,7 @@
 """Makes a second build on disk: these packages, as their next minor version might be, with one more feature level.
 
-The next build adds a command `note` from level 3 on. It also adds fields to its hello, its acknowledgements and its
-status that today's build does not know, as later versions may (docs/reference/versions.md).
+The next build adds a command `note` from level 3 on. Its hello, its acknowledgements and its status have fields that
+today's build does not know. Later versions may add such fields (docs/reference/versions.md).
 """
 
 from __future__ import annotations

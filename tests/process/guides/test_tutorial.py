@@ -67,8 +67,8 @@ def run_script(script: str, folder: Path, commands: Path) -> str:
 
 
 def missing_line(wanted: str, said: str) -> str | None:
-    """The first line of `wanted` that does not follow the lines before it in `said`; other lines may be between. All
-    white space is equal."""
+    """The first line of `wanted` that does not follow the lines before it in `said`; other lines may be between. Any
+    kind and amount of white space counts as equal."""
     lines = iter([line.split() for line in said.splitlines()])
     for line in wanted.splitlines():
         if line.split() not in lines:

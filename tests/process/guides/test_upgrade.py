@@ -119,7 +119,8 @@ async def upgraded_under_writes(cluster: ServerCluster, build: Path, client: Cli
 
 
 async def is_refused_from_now_on(server: Server, build: Path, client: Client, ledger: Ledger) -> None:
-    """The older build stops when it reads the entry that raised the level, and says why. Its data folder stays good."""
+    """The older build stops when it reads the entry that raised the level, and says why. Its data folder stays
+    intact."""
     server.send_signal(signal.SIGTERM)
     await trio.to_thread.run_sync(server.wait)
     said_before = len(server.log.read_text())
@@ -164,8 +165,8 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_with_the_remedy_and_goes_on_as_that_build(
     tmp_path: Path,
 ) -> None:
-    """The member ends instead of closing the connection. It stores nothing of the unknown form, so the newer build can
-    start."""
+    """The member ends instead of closing the connection. The member stores nothing of the unknown form, so the newer
+    build can start."""
     build = make_next_build(tmp_path / "next", NEWER_MEMBERS)
 
     async def main(cluster: ServerCluster) -> None:

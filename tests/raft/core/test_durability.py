@@ -73,7 +73,7 @@ def test_an_acknowledgement_leaves_when_the_entries_are_durable() -> None:
 
 
 def test_acknowledgements_of_one_write_leave_as_one() -> None:
-    """Acknowledgements are cumulative, so one is enough; it carries the last read counter."""
+    """Acknowledgements are cumulative, so the member sends only the last one, with the last read counter."""
     follower = a_follower(term=1)
 
     follower.core.step("s2", append(1, (0, 0), [1], read_counter=1))
@@ -272,7 +272,7 @@ def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
 
 
 def test_term_and_vote_are_written_with_or_before_the_entries_of_that_term() -> None:
-    """In this test they are in the same write, with the hard state first.
+    """In this test the hard state and the entries are in one write, and the hard state comes first.
 
     See docs/reference/specification.md#33-term-and-vote-come-first.
     """

@@ -47,7 +47,7 @@ def test_a_leader_keeps_its_place_among_equals() -> None:
 
 
 def test_a_member_that_was_silent_begins_its_calm_time_anew() -> None:
-    """A member that was silent may have a fault."""
+    """A member that was silent may have a fault, so it must be heard for a while before it leads."""
     leader = a_leader_with_commits()
     live(leader, CALM_NS * 3 // 4, of_s3=20)
     for _ in range(8):

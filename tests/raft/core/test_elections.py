@@ -210,8 +210,8 @@ def test_the_transfer_flag_lets_a_campaign_through() -> None:
 
 
 def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
-    """Its campaigns are ignored. Its answer to the leader's append has the higher term, so the leader must step
-    down."""
+    """The others ignore the campaigns of this member. Its answer to the leader's append has the higher term, so the
+    leader must step down."""
     member = a_follower("s2", peers=["s1", "s3"], term=7)
     leader = a_leader(term=2)
 

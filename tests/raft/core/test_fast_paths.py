@@ -28,8 +28,8 @@ NUMBERS = st.one_of(
 
 
 def test_a_core_with_anything_to_do_in_its_next_ready_has_work() -> None:
-    """The test fails if somebody adds a field that `has_work` ignores. Events and states of peers are only reported;
-    the writes and the entries to apply are filled in last."""
+    """The test fails if somebody adds a field that `has_work` ignores. Four fields do not count as work: events and
+    peers are only reported, and the write and the entries to apply are filled in last."""
     core = a_leader_with_commits().core
     while core.has_ready():
         core.take_ready()
@@ -71,7 +71,8 @@ def test_an_acknowledgement_is_the_array_of_its_fields(
     st.lists(st.one_of(NUMBERS, st.integers(-2, -1), st.booleans(), st.text(max_size=2)), max_size=5), st.integers(1, 4)
 )
 def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) -> None:
-    """Both ways give the same items, or the same refusal with the same text, and go on from the same offset."""
+    """The fast path and the slow one give the same items, or refuse with the same text, and go on from the same
+    offset."""
     together, one_by_one = _Fields([6, *items]), _Fields([6, *items])
     try:
         expected = [one_by_one.number() for _ in range(count)]

@@ -208,7 +208,7 @@ def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
 
 
 def test_reads_on_a_member_that_does_not_lead_are_bounded() -> None:
-    """At the bound the answer is an error that says so."""
+    """At the bound a read is refused with Busy."""
     follower = following(RaftConfig(reads_pending_max=2))
     ask(follower, 1, 2)
 

@@ -63,8 +63,8 @@ def read(leader: Bench, ticket: int, mode: ReadMode = ReadMode.LEASE) -> ReadMod
 
 
 def test_a_leader_has_all_agree_in_the_log_before_it_reads_by_lease() -> None:
-    """The setting of a member is not enough. Its answer counts only if it has acknowledged the entry with the
-    promise."""
+    """The setting of a member is not enough. The member's answer counts only if the member has acknowledged the entry
+    with the promise."""
     leader = a_leader(config=LEASES)
     leader.persist()
     leader.step("s2", accepted(1, 1))
@@ -257,7 +257,8 @@ def test_who_is_the_last_voter_waits_only_while_whoever_made_it_so_may_still_lea
 
 
 def test_a_member_that_was_started_anew_campaigns_late_though_the_promise_is_cut_from_its_log() -> None:
-    """The member may have promised before the restart. It waits even if its timer runs out or its leader is lost."""
+    """The member may have promised before the restart. After the restart it waits, even if its timer runs out or its
+    leader is lost."""
     impatient = RaftConfig(election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101))
     promised = Entry(3, 1, EntryKind.CONFIGURATION, LEASED.encode())
     entries = [Entry(at, 1, EntryKind.COMMANDS, encode_batch(0, [])) for at in (1, 2)]

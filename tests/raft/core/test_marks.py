@@ -163,7 +163,7 @@ def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_
 
 
 def test_a_leader_that_is_elected_again_tells_its_two_proposals_at_one_index_apart() -> None:
-    """(index, term) identifies a proposal. In this test the first one is cut, and the second is applied."""
+    """(index, term) identifies a proposal. In this test the first proposal is cut, and the second is applied."""
     leader = a_leader_with_commits(term=1)
     leader.propose("first")
     leader.step("s2", append(2, (1, 1), [2]))  # The first proposal is cut; no entry is committed.
@@ -272,7 +272,7 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
 
 
 def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
-    """The mark shows how far the member is behind. With it the member can prove a lower mark than the leader's. The
+    """The mark shows how far the member is behind. The member may be able to prove only a lower mark of its own. The
     mark never falls."""
     follower = a_follower(term=1)
     assert follower.core.leader_commit_index == 0

@@ -96,8 +96,8 @@ def test_a_configuration_that_is_cut_is_in_force_no_more() -> None:
 
 
 def test_the_configuration_is_found_again_at_a_restart() -> None:
-    """The member reads the configuration from the snapshot and from the log after it. It does not read entries again
-    that the snapshot covers."""
+    """The member reads the configuration from the snapshot and from the log after it. Entries that the snapshot covers
+    are not read again."""
     old = configuration(["s1", "s9"])
     entries = [*entries_of([1, 1], after=3), entry_of(6, 1, JOINT)]
     log = MemoryLog(LogPosition(3, 1), entries, HardState(1, None, 5))

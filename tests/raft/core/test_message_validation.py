@@ -223,8 +223,8 @@ def test_a_leader_time_that_leaps_is_refused() -> None:
 
 
 def test_a_member_that_lacks_the_entries_before_does_not_judge_the_leap_of_a_clock() -> None:
-    """The member rejects the append, and gets the entries that it lacks. It refuses only a time above the largest
-    possible."""
+    """The member rejects the append, and gets the entries that it lacks. Only a time above the largest possible one is
+    refused immediately."""
     follower = a_follower(term=1)
 
     follower.step("s2", entry_at(9, LEADER_TIME_NS_MAX))

@@ -96,7 +96,7 @@ def test_the_window_is_bounded_in_bytes() -> None:
 
 
 def test_the_window_is_bounded_in_entries() -> None:
-    """`window_entries_max` bounds what a peer that is behind must take and write at once."""
+    """`window_entries_max` bounds how many entries a peer that is behind must write in one step."""
     leader = a_leader_with_commits(config=RaftConfig(window_entries_max=3))
 
     for _ in range(8):

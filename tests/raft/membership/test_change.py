@@ -68,8 +68,8 @@ def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
 
 @pytest.mark.parametrize("node_id", ["s2", "s3"])
 def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
-    """With another folder a voter has forgotten its votes, and a learner its acknowledgements. Its leader still counts
-    them.
+    """With another folder a voter has forgotten its votes, and a learner its acknowledgements. The leader still counts
+    these votes and acknowledgements.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

@@ -548,8 +548,8 @@ def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
 
 
 def test_a_put_soon_after_another_carries_the_mark_of_that_one_to_the_followers() -> None:
-    """Each put costs one append per follower, which also carries the mark. Only the last mark has a message of its own,
-    before the heartbeat."""
+    """Each put costs one append per follower, and this append also carries the mark. Only the last mark has a message
+    of its own, before the heartbeat."""
     world = World()
     leader = world.elect()
     world.run_for(100)

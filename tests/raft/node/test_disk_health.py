@@ -1,4 +1,5 @@
-"""A disk that hangs or is full: a leader hands over to a member whose disk works; on a follower it does no harm."""
+"""A disk that hangs or is full: a leader hands over to a member whose disk works. A follower with such a disk does no
+harm."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
 
 
 def test_the_host_is_told_whom_to_connect_to() -> None:
-    """The host learns of a peer and its address before the node sends anything to it. It keeps a removed peer until
-    that peer knows of its removal."""
+    """The host learns of a peer and its address before the node sends anything to it. The host keeps the address of a
+    removed peer until that peer knows of its removal."""
     alone = a_single_leader()
     s2 = Member("s2", "host:7001", "host:8001")
     alone.flush()

@@ -1,4 +1,5 @@
-"""A member gets a form that only a newer build knows. It names the form and ends, because a repeat would not help."""
+"""A member gets a form that only a newer build knows. The member names the form and ends, because a repeat would not
+help."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ async def test_a_peer_that_is_refused_where_it_is_called_is_counted_too(caplog: 
 async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with_its_code_and_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The caller sends the refusal after the hello of s1, as during an upgrade. This is no breach of the protocol."""
+    """The caller sends the refusal after the hello of s1, as during an upgrade. Such a refusal is no breach of the
+    protocol."""
     caplog.set_level(logging.DEBUG, "raft.transport")
     hello = Hello(
         cluster_id=CLUSTER_ID, group_id=0, node_id="s2", incarnation_id=b"s2".ljust(16, b"."), role=HelloRole.PEER

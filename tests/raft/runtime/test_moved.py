@@ -152,8 +152,8 @@ async def test_an_address_that_is_somebody_elses_now_is_left_for_the_next_one() 
 
 
 async def test_an_address_that_says_nothing_is_left_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost machine refuses no connection, so an attempt takes at most CONNECT_SECONDS_MAX. It may take longer if
-    there is no other address."""
+    """A lost machine refuses no connection, so an attempt takes at most CONNECT_SECONDS_MAX. An attempt may take longer
+    if there is no other address."""
     monkeypatch.setattr("raft.runtime.outbound.CONNECT_SECONDS_MAX", 0.05)
     monkeypatch.setattr("raft.runtime.outbound.HANDSHAKE_SECONDS_MAX", 1000.0)
     open_tcp_stream = trio.open_tcp_stream

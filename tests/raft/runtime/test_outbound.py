@@ -22,7 +22,7 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 class Peer:
-    """The other end of the connection. It says hello, and reads only when the test says so."""
+    """The other end of the connection. The peer says hello, and reads only when the test says so."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener

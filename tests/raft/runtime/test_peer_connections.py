@@ -255,7 +255,7 @@ async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_ca
             await until(lambda: all(each.node.is_stopped for each in gone))
             assert not s3.node.failure
 
-            late = await room.start("s3", ["s1", "s3"])  # The member's state is old and does not have its removal.
+            late = await room.start("s3", ["s1", "s3"])  # The state on its disk is from before its removal.
             await until(lambda: late.node.is_stopped)
 
             assert late.node.is_removed

@@ -252,7 +252,7 @@ async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
 
 
 async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptureFixture) -> None:
-    """A member of another cluster has the address of this member. Both logs give the reason."""
+    """A member of another cluster has the address of this member. The logs of both members give the reason."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         async with a_cluster(2, cluster_ids={"s2": b"another cluster."}):

@@ -16,7 +16,7 @@ NO_SPACE = RaftError("no space is left for a snapshot")
 
 
 class Building:
-    """A build of three chunks. It counts how often its picture was closed."""
+    """A build of three chunks. The object counts how often the picture of the build was closed."""
 
     def __init__(self) -> None:
         self.disk = Disk()

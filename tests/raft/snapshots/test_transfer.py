@@ -72,7 +72,7 @@ def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
 
 
 def test_an_answer_that_was_overtaken_causes_no_chunk_to_be_sent_again() -> None:
-    """Otherwise each repeated answer would cause four chunks, and each chunk another answer."""
+    """If repeated answers counted, each would cause four chunks, and each chunk another answer."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     before = cut_after(world, 8)

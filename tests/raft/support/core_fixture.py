@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 
 def payload(word: str, leader_time: int = 0) -> bytes:
-    """A batch of one command."""
+    """The bytes of a batch with one command."""
     return encode_batch(leader_time, (cbor2.dumps(word),))
 
 

@@ -273,7 +273,7 @@ def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
 
 
 def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more() -> None:
-    """The request may arrive late. It is void only if the member has acknowledged later entries since."""
+    """The request may arrive late. The request is void only if the member has acknowledged later entries since."""
     watch = a_leased_leader(sent_at=5, answered_at=9)
     watch.ticked(core(), 10)
     watch.asked_to_campaign("s3", 7)

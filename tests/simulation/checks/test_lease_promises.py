@@ -53,7 +53,7 @@ def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> Le
 
 
 def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
-    """The promise also holds in later terms. It ends by the member's own clock, and not a nanosecond later."""
+    """The promise also holds in later terms. The promise ends by the member's own clock, and not a nanosecond later."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1, THREE)
 

@@ -57,7 +57,8 @@ def test_a_change_before_a_commit_of_the_own_term_is_seen() -> None:
 
 @pytest.mark.parametrize("has_committed", [True, False])
 def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has_committed: bool) -> None:
-    """The leader may stop because it commits a level that its build does not know. After a restart its mark differs."""
+    """The leader may stop because it commits a level that its build does not know. After a restart the leader's mark
+    differs."""
     stage = Stage()
     leader, term, own_first = stage.leader, stage.term + 1, stage.index + 1
     safety, upgrading = stage.world.safety, stage.world.upgrades

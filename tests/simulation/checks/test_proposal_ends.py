@@ -1,4 +1,4 @@
-"""Proposals that are open at a step-down must end. The watch finds one that does not."""
+"""Proposals that are open at a step-down must end. The watch finds a proposal that does not end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator's rules about snapshots and sessions can fail, and seeds reach the situations that it looks for."""
+"""The simulator's rules about snapshots and sessions can fail, and some seeds reach the marks of snapshots."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ def test_a_jump_goes_forwards_and_makes_timers_due_earlier() -> None:
 
 
 def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
-    """The machine was suspended, and its clock does not count the missed time. Its timers fire later by that time."""
+    """The machine was suspended, and its clock does not count the missed time. The timers of the machine fire that much
+    later."""
     queue, clock = a_clock()
     shown_ns = clock.now()
 
@@ -140,7 +141,8 @@ def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
 
 
 def test_clocks_at_the_edges_are_as_wrong_as_a_plan_allows() -> None:
-    """Some clocks are the slowest allowed, and others the fastest. They test the margin of a lease."""
+    """Some clocks are the slowest allowed, and others the fastest. With such clocks, a run tests the margin of a
+    lease."""
     rates = {Clock(EventQueue(), seed, "n1", 2.0, at_edges=True).usual_rate for seed in SEEDS}
 
     assert rates == {FS_PER_NS // 2, 2 * FS_PER_NS}

@@ -79,8 +79,8 @@ def run_until(world: Simulation, time_ns: int) -> None:
 
 
 def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from_that_moment() -> None:
-    """By the leader's clock, a majority was silent for that long. A timer from before the jump must fire without
-    delay."""
+    """By the leader's clock, a majority was silent for an election time-out. A timer from before the jump must fire
+    without delay."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
     inject(world, "clock jumps", leader, duration_ns=400 * MILLISECOND_NS)
@@ -100,8 +100,8 @@ def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
 
 
 def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() -> None:
-    """The leader's clock stood still, so none of its time-outs expires. It answers no read until it has heard its peers
-    (thesis §6.4).
+    """The leader's clock stood still, so none of its time-outs expires. The leader answers no read until it has heard
+    its peers (thesis §6.4).
 
     The programs on the leader's side of the partition read all the time. The rules check each read that is let through.
     """

@@ -103,7 +103,7 @@ def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_i
 
 
 def test_a_read_fails_once_and_only_where_it_is_meant_to() -> None:
-    """`Files.read` returns everything that was asked for, or raises an error. It never returns less."""
+    """`Files.read` returns everything that was asked for, or raises an error. A read never returns less."""
     image, files, _ = a_disk(*a_file("log/1", b"abc"))
     image.fails_read_of = "log"
 
@@ -335,7 +335,7 @@ RICH_SEEDS = (19, 93, 98, 139, 143, 144, 153, 203, 204, 234, 245, 248, 274, 309)
 
 @pytest.mark.timeout(300)
 def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage() -> None:
-    """Within the budget no data is lost, and none is served wrong. A member reports that its disk is damaged."""
+    """Within the budget no data is lost, and no wrong data is served. A member reports that its disk is damaged."""
     missing = MARKS.difference(run_all(map(dense, RICH_SEEDS)))
 
     run_until(missing, map(dense, range(1, 31)))

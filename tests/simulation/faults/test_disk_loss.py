@@ -44,7 +44,7 @@ def test_a_member_that_starts_without_its_files_is_seen() -> None:
 
 
 def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
-    """The other member might count a vote of one that has forgotten its earlier vote."""
+    """The other member might count a vote of a member that has forgotten its earlier vote."""
     stage = Stage()
     stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
 

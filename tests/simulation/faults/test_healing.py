@@ -1,4 +1,5 @@
-"""After the faults a quorum must work without the other members. These must not disturb it when they come back."""
+"""After the faults a quorum must work without the other members. The members that come back must not disturb the
+quorum."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 5])
 def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
-    """Members that are lost for other reasons count, too. In this test one has a rotten log, if that leaves a
+    """Members that are lost for other reasons count, too. In this test one member has a rotten log, if that leaves a
     quorum."""
     world = Simulation(a_calm_plan(members=members, heal=HealPlan(dead=EVERYBODY)))
     minority = (members - 1) // 2
@@ -36,7 +37,7 @@ def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
 @pytest.mark.parametrize("returns", [False, True], ids=["for ever", "for a while"])
 @pytest.mark.parametrize("kind", DEAD_KINDS)
 def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
-    """This holds for any dead member, any kind of death, and any duration."""
+    """The dead member, the kind of death and its duration may be any."""
     for target in (0.0, 0.4, None):
         world = Simulation(
             a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind=kind, target=target),), returns=returns))
@@ -85,7 +86,7 @@ def test_who_stays_dead_is_drawn_for_itself() -> None:
 
 
 def rule_broken_with(dead: str) -> str:
-    """The rule that a run breaks if the last member is dead for a while. With unchanged code the run breaks none."""
+    """The rule that a run breaks if the last member is dead for a while. With unchanged code the run breaks no rule."""
     for seed in range(1, 6):
         heal = HealPlan(dead=(Dead(kind=dead, target=0.9),), returns=True)
         plan = a_calm_plan(members=3, heal=heal, seed=seed)

@@ -59,7 +59,7 @@ def test_who_reads_what_has_rotted_names_the_file() -> None:
 
 
 def test_what_is_in_memory_does_not_rot() -> None:
-    """A member does not read entries back that are in memory, so rot on its disk would have no effect."""
+    """A member does not read an entry from disk that it has in memory, so rot would have no effect."""
     stage = Stage()
 
     assert not rot_what_is_read_next(stage.world, stage.leader, Random(1))

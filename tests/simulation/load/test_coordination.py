@@ -1,4 +1,5 @@
-"""The coordination load has watches, leases, locks and old revisions, while members fail. It finds several defects."""
+"""The coordination load has watches, leases, locks and old revisions, while members fail. These tests also put defects
+into the code, which the load must find."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def test_extras_come_between_the_usual_operations_by_their_shares() -> None:
 
 
 def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
-    """Each bound has a draw of its own, and often keeps its usual value. With production settings all bounds keep
-    it."""
+    """Each bound has a draw of its own, and often keeps its usual value. With production settings all bounds keep their
+    usual values."""
     usual = RaftConfig()
     plans = [draw_plan(seed) for seed in SEEDS]
     for name in ("append_entries_max", "window_entries_max", "apply_commands_max"):

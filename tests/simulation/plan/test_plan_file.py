@@ -1,4 +1,4 @@
-"""Plan files can be complete or short. A wrong one is refused with a reason."""
+"""Plan files can be complete or short. A wrong file is refused with a reason."""
 
 from __future__ import annotations
 

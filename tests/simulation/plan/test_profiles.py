@@ -30,7 +30,7 @@ def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:
 
 
 def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
-    """The single-voter profile has one voter. A profile in which faults must hit a leader has more."""
+    """The single-voter profile has one voter. A profile in which faults must hit a leader has more voters."""
     assert first_in("single voter").members == ("n1",)
     assert all(
         len(draw_plan(seed).members) > 2 for seed in range(200) if "frequent elections" in draw_profile(seed).name

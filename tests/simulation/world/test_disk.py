@@ -249,7 +249,7 @@ def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation
 
 
 def test_a_file_that_found_no_room_for_its_name_is_no_part_of_what_the_log_says() -> None:
-    """A segment has a temporary name while it is written. It belongs to the log only under its own name."""
+    """A segment has a temporary name while it is written. The segment belongs to the log only under its own name."""
     image = an_image(MakeFolder("log"), CreateFile("log/1.tmp"), SyncFolder(""))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)

@@ -110,7 +110,7 @@ def test_who_is_refused_calls_again_after_pauses_that_double() -> None:
 
 
 def test_who_is_called_by_whom_it_waits_for_waits_no_longer() -> None:
-    """A peer that calls is up. It accepts our hello now, even if it did not before."""
+    """A peer that calls is up. The peer accepts our hello now, even if it did not before."""
     world = World()
     world.refuses = ("n1", "n2")
     assert not world.frame("n2", "n1")

@@ -58,7 +58,8 @@ def test_an_unknown_write_whose_revision_was_told_is_not_guessed() -> None:
 
 
 def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() -> None:
-    """Of three writes only the last was acknowledged. Its record's version and create revision imply the first."""
+    """Of three writes only the last was acknowledged. The version and the create revision of its record imply the first
+    write."""
     h = History()
     h.put("other", 0, None)  # This write, too, could have created the key, but the chain shows which did.
     h.put("a", 0, None)

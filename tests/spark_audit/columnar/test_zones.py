@@ -1,5 +1,5 @@
-"""Small histories for the zones. For each rule of docs/internals/audit-proofs.md, one keeps the rule and one breaks
-it."""
+"""Small histories for the zones. For each rule of docs/internals/audit-proofs.md, one history keeps the rule and one
+breaks it."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def _comparable(verdict: Verdict) -> dict[str, Any]:
 
 
 def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, FollowState]:
-    """The rows come as operations return, some of them much later. They are cut at random, and sometimes the follower
-    waits too little."""
+    """The rows come as operations return, some of them much later. The rows are cut at random, and sometimes the
+    follower waits too little."""
     end = max(row["call_ns"] for row in rows)
     slow = random.choice((0, 0, end // 50))
     arrival = [
@@ -201,7 +201,7 @@ def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
 
 
 def _tick() -> Row:
-    """A read of another key at revision 1. It comes long after all other operations, only to settle them."""
+    """A read of another key at revision 1. The read comes long after all other operations, only to settle them."""
     h = History()
     h.get(None, 10_000, 10_010, 1, key="tick", client="tick", consistency="local")
     return {**h.rows[0], "op_id": 10_000}

@@ -99,7 +99,7 @@ def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Pa
 
 
 def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    """A log ends with printed results. These are maps, and their lines look a little like operations."""
+    """A log ends with printed results. The results are maps, and their lines look a little like operations."""
     nemesis = "INFO  jepsen.util - :nemesis\t:info\t:start\tnil"
     results = ["{:type :ok,", " :type :ok,", " :f :read,", " 2 :read,", "jepsen.util - Run complete"]
     result = _import(tmp_path, "jepsen-log", [nemesis, "", *_tabs(), nemesis, *results])

@@ -71,7 +71,8 @@ def test_an_append_that_nobody_reads_is_still_part_of_what_the_next_one_makes() 
 
 
 def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
-    """Seven open appends have 5,040 orders, but the next read fits only one, and a put makes all of them equal."""
+    """Seven open appends have 5,040 orders, but the next read fits only one order. After a put all orders give the same
+    state."""
     h = History()
     for number in range(7):
         h._add("append", 0, 100, None, value=f"<{number}>", output={"succeeded": True})

@@ -12,8 +12,8 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 
 
 def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_order() -> None:
-    """In the proposed order, no operation may return before the greatest call up to it. Otherwise the order is
-    refuted."""
+    """In the proposed order, no operation may return before the greatest call up to it. An order that breaks this rule
+    is refuted."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("b", 20, 30, 3, mod_revision=3)

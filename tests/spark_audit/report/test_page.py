@@ -135,8 +135,8 @@ def test_listings_and_transactions_are_neighbours_on_the_keys_that_they_name() -
 
 @pytest.mark.parametrize("payload", ["<script>alert(1)</script>", "</svg></title>\"'&<!--]]>", "a\x00b\x1b\r\ufffe"])
 def test_nothing_in_a_history_is_more_than_text(payload: str) -> None:
-    """The texts are values, keys, clients, the run, errors and nodes. They are in sentences, tables, labels, tooltips
-    and attributes."""
+    """The texts are values, keys, clients, the run, errors and nodes. These texts are in sentences, tables, labels,
+    tooltips and attributes."""
     h = History(run_id=payload)
     h.put(payload, 0, 10, 2, key=payload, client=f"w{payload}", node=payload)
     h.put("b", 12, 15, key=payload, error=payload, client=f"f{payload}").update(status="fail", output=None)

@@ -268,8 +268,8 @@ def test_an_append_of_unknown_outcome_is_settled_by_the_event_of_its_key() -> No
 
 @pytest.mark.parametrize("shown", ["value", "key"])
 def test_a_read_may_show_an_append_of_unknown_outcome(shown: str) -> None:
-    """A read may show the append without a watch, too. It may not show it before its call, or under a key of another
-    revision."""
+    """A read may show the append without a watch, too. A read may not show the append before the append's call, or
+    under a key of another revision."""
     key = "q/\0\0\0\0\0\0\0\2"
     h = History("r")
     h.range({key: ("v1", 2)}, 20, 30, 2, keys_only=shown == "key")
@@ -418,8 +418,8 @@ def _one_unknown_put(events: list[list[Any]]) -> list[Row]:
 
 @pytest.mark.parametrize("block", range(3))
 def test_whatever_is_changed_the_verdict_is_that_of_brute_force(block: int) -> None:
-    """Each run is small and has a few unknown writes and one random change. The audit must report it exactly if no
-    explanation exists."""
+    """Each run is small and has a few unknown writes and one random change. The audit must find a violation exactly if
+    the answers have no explanation."""
     wrong = 0
     shape = ServiceShape(
         operations=12, clients=2, keys=3, watches=3, parts=2, lease_owners=0, lock_owners=0, unknown_share=0.1

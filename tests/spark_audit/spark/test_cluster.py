@@ -1,5 +1,5 @@
-"""Spark on other machines: a standalone master, local-cluster, a Connect server, spark-submit; also missing or unfit
-ones.
+"""Spark outside of this process: a standalone master, local-cluster, a Connect server and spark-submit. Some masters
+and Pythons are missing or unfit.
 
 Tests that start a cluster take half a minute or more, so they run only with HWM_SPARK_MODES=1. All servers are on
 loopback and on free ports.
@@ -145,8 +145,8 @@ def test_what_a_bounded_call_raises_comes_through() -> None:
 
 
 def test_the_archive_is_the_same_each_time_and_is_imported_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """The archive has the Python code that the stages import. It has no command line, no driver code and no other
-    packages."""
+    """The archive has the Python code that the stages import. The archive has no command line, no driver code and no
+    other packages."""
     write_archive(tmp_path / "a.zip")
     write_archive(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()

@@ -1,7 +1,7 @@
 """The audit of a run that was recorded with real servers. It passes unchanged, and fails with any one fault put into
 it.
 
-`recorded/README.md` says how the run was recorded; `HWM_RECORDED_RUN` names another one.
+`recorded/README.md` says how the run was recorded. `HWM_RECORDED_RUN` names another run to audit instead.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def _hidden(free: bool) -> History:
 
 
 def test_an_unknown_write_that_nobody_told_needs_a_revision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the write finds a free revision, no replay is needed. If not, the replay reports it; a large run is
-    undecided."""
+    """If the write finds a free revision, no replay is needed. If not, the replay finds a violation. A run that is too
+    large for the replay is undecided."""
     assert check_rows(_hidden(False).rows).status == "violation"
     monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
 

@@ -170,7 +170,7 @@ def test_a_contradiction_among_the_known_is_certain_beside_unknown_writes_of_oth
 
 
 def test_revisions_without_an_owner_cost_nothing() -> None:
-    """A history may begin at a high revision or skip some. The audit tries only as many gaps as there are unknown
+    """A history may begin at a high revision or skip revisions. The audit tries only as many gaps as there are unknown
     writes."""
     h = History()
     h.put("lost", 0, None, key="u")

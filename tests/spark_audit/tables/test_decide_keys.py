@@ -65,7 +65,8 @@ def _one_by_one(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, 
 
 
 def _comparable(key: KeyFindings) -> tuple[Any, ...]:
-    """The findings that must be the same for each code. A violation must be in the findings, not only in the status."""
+    """The findings that must not depend on which code decided the key. A violation must be in the findings, not only in
+    the status."""
     of_key = [type(found).__name__ for found in key.found if found.property == "keys"]
     return key.status, key.weak, key.operations, key.method == "nothing to decide", of_key
 

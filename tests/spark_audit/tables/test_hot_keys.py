@@ -27,7 +27,7 @@ PARTITIONS = 3
 
 
 def _history(seed: int) -> list[Row]:
-    """A history of three keys, most of it on one."""
+    """A history of three keys. Most of its operations are on one key."""
     shape = Shape(operations=400, clients=8, keys=3, local_share=0.05, unknown_share=0.03)
     rows = generate(shape, seed)
     random = Random(seed)

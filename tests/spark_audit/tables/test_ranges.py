@@ -133,8 +133,8 @@ def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
 
 
 def _compared(cut: Traces, uncut: Traces) -> int:
-    """Assert that both say the same about unknown writes, except that one may have a slot of a single revision; returns
-    how many there are."""
+    """Assert that the cut and the uncut key find the same revisions of unknown writes; returns how many there are. The
+    cut key may have a slot of a single revision instead of a revision."""
     claimed = {one.revision for one in uncut.claims}
     assert {one.revision for one in cut.claims} <= claimed
     assert claimed <= {one.revision for one in cut.claims} | {

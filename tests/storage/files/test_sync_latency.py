@@ -113,7 +113,7 @@ def test_what_is_no_short_append_goes_to_the_thread(tmp_path: Path, operations: 
 
 
 def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> None:
-    """For example, the end of an append causes a retry on a full disk. The next turn of the loop may be far away."""
+    """An example is a retry on a full disk. It must not wait for the next turn of the loop, which may be far away."""
     held = Held(tmp_path)
 
     def ended(error: BaseException | None) -> None:

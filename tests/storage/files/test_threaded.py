@@ -39,7 +39,8 @@ SECONDS_MAX = 20
 
 
 class Loop:
-    """The loop of the caller's thread. It runs the callbacks that the I/O thread posts when the test says so."""
+    """The loop of the caller's thread. When the test says so, this loop runs the callbacks that the I/O thread has
+    posted."""
 
     def __init__(self) -> None:
         self._posted: queue.Queue[Callable[[], None]] = queue.Queue()

@@ -83,7 +83,8 @@ def test_a_first_start_makes_a_folder_that_opens_with_its_identity(tmp_path: Pat
 def test_a_folder_whose_disk_hangs_is_left_in_time_and_stays_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program ends. Its thread may still finish a write, so no other process may lock the folder."""
+    """`close` does not wait for the thread for ever. The thread may still finish a write, so no other process may lock
+    the folder."""
     goes_on, is_syncing = threading.Event(), threading.Event()
 
     def hang(_: int) -> None:

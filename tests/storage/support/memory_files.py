@@ -36,7 +36,7 @@ class Inode:
 
 
 class PowerLost(Exception):
-    """Raised from `submit` at the first operation that does not happen; no later one happens either."""
+    """Raised from `submit` at the first operation that does not happen; no later operation happens either."""
 
 
 class MemoryFiles:
@@ -67,7 +67,7 @@ class MemoryFiles:
         self._told.append((done, error))
 
     def run(self) -> None:
-        """Call every `done` that waits, and those of the operations that they submit."""
+        """Call every `done` that waits, and the `done` of every operation that is submitted meanwhile."""
         while self._told:
             done, error = self._told.popleft()
             done(error)
@@ -86,8 +86,8 @@ class MemoryFiles:
         return sorted(PurePosixPath(path).name for path in inside)
 
     def after_power_loss(self, keep: Callable[[], bool], tear: Callable[[int], int] = lambda size: size) -> MemoryFiles:
-        """The files that the next start finds: all that was synced. Of the other changes they have those for which
-        `keep()` returns True.
+        """The files that the next start finds. Everything that was synced is there. Another change is there if `keep()`
+        returns True.
 
         `tear(size)` returns how many bytes of a kept write are there.
         """
@@ -110,8 +110,8 @@ class MemoryFiles:
         return found
 
     def after_kill(self) -> MemoryFiles:
-        """The files after the process was killed. All changes are there, and those that were not synced are still not
-        synced."""
+        """The files after the process was killed. All changes are there, but a later loss of power can take the
+        unsynced ones."""
         found = MemoryFiles()
         found._folders = set(self._folders)
         inodes = [*self._names.values(), *self._durable_names.values()]

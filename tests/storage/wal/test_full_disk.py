@@ -137,7 +137,7 @@ def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
 
 
 def test_a_snapshot_whose_sync_found_no_room_is_given_up_and_the_next_one_has_the_ballasts_room() -> None:
-    """Some file systems report only at the sync that there is no room, and forget the writes. A second sync then proves
+    """Some file systems report a lack of room only at the sync, and lose the writes. A second sync then proves
     nothing."""
     files, storage = with_room(100_000)
     syncs: list[Operation] = []

@@ -256,8 +256,8 @@ def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_
 
 
 def test_a_frame_with_fewer_entries_in_the_place_of_another_is_damage() -> None:
-    """Both frames have the same length, first index and term. Entries after the last one of the shorter list would be
-    read from wrong bytes."""
+    """Both frames have the same length, first index and term. Entries that the other frame does not have would be read
+    from wrong bytes."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))

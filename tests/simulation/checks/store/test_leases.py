@@ -1,4 +1,4 @@
-"""The rules about leases and locks say how long owners may rely on them, and which owner has a name."""
+"""The rules about leases and locks say how long an owner may rely on its lease, and which owner has a lock."""
 
 from __future__ import annotations
 
