@@ -103,7 +103,7 @@ def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_circles_are_found() -> None:
-    """The checks below rely on `circles`, so it must find one."""
+    """The checks below rely on `circles`, so `circles` must find the circles of an example."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"f"}, "f": {"e"}}) == [
         ["a", "b", "c"],
         ["e", "f"],

@@ -222,8 +222,8 @@ def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
 
 
 def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> None:
-    """Exit code 3 means that the command was refused, 5 that no member answered. In both cases it had no effect, so a
-    script may repeat it."""
+    """Exit code 3 means that the command was refused, 5 that no member answered. In both cases the command had no
+    effect, so a script may repeat it."""
     refused = run("put", "k" * 2000, "v")
     assert refused.exit_code == 3
     assert "too long" in refused.stderr

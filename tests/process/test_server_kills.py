@@ -179,8 +179,8 @@ async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tm
 
 
 async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path: Path) -> None:
-    """After SIGSTOP the leader's connections stay open, but it answers nothing. Clients leave it after the attempt
-    time-out."""
+    """After SIGSTOP the leader answers nothing, but its connections stay open. Clients go to another member after the
+    attempt time-out."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:

@@ -56,7 +56,8 @@ def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
 
 
 def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the order of a set decided it, nobody would notice without the trace, because each link has its own delays."""
+    """If the order of a set decided the order of sending, only the trace would show it, because each link has its own
+    delays."""
     expected, take_ready = first_run(SEEDS[0]).trace_hash, RaftCore.take_ready
 
     def take_in_another_order(core: RaftCore) -> Ready:

@@ -54,7 +54,7 @@ class Machines:
                 alive = ",".join(map(self.address, self.servers))
                 done = subprocess.run(
                     hwm(*words[1:], "--endpoints", alive), capture_output=True, text=True, timeout=75, check=False
-                )  # The command waits less, so it ends first and says what it waited for.
+                )  # The command has a shorter limit, so it ends first and says why.
                 assert done.returncode == 0, (line, done.stderr)
                 printed = done.stdout
         return printed

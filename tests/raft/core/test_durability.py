@@ -183,7 +183,7 @@ def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
 
 
 def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
-    """In most campaigns the candidacy is durable first
+    """The candidate has its term and its vote on disk before it asks for votes
     (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     candidate = a_candidate(term=2)
     assert [message for _, message in candidate.take_sent() if isinstance(message, VoteRequest)] == []

@@ -257,7 +257,7 @@ def test_reads_on_a_follower_outlive_a_false_alarm() -> None:
 
 
 def test_of_two_voters_the_other_asks_in_vain_until_the_first_is_back() -> None:
-    """A leader that restarts immediately hears no leader, so it grants the pre-vote."""
+    """A leader that has just restarted hears no leader, so it grants the pre-vote."""
     follower = a_follower_of("s2", peers=("s2",))
     lose(follower, "s2")
     follower.time_out()
@@ -272,7 +272,7 @@ def test_of_two_voters_the_other_asks_in_vain_until_the_first_is_back() -> None:
 
 
 def test_a_member_that_is_behind_leaves_the_campaign_to_others() -> None:
-    """Raft §5.4.1: the member's pre-vote is refused, and it waits for the next member in the order."""
+    """Raft §5.4.1: the member's pre-vote is refused, and the member waits for the next one in the order."""
     cluster = Cluster({"s1": [1], "s2": [1, 1], "s3": [1, 1]}, term=1)
     cluster.cut_links = {("s3", "s1")}
     cluster.elect("s3")

@@ -1,4 +1,4 @@
-"""Membership changes that go on after their leader ends, or remove it; removed members and strangers (thesis §4.2)."""
+"""Membership changes that remove their leader or go on after its end; removed members and strangers (thesis §4.2)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.raft.support.memory_log import MemoryLog
 
 
 def test_a_new_leader_leaves_the_joint_configuration_of_the_last_one() -> None:
-    """The new leader does so once its own first entry is committed, and with it all earlier entries."""
+    """The new leader first waits until its own first entry is committed, and with this entry all earlier ones."""
     s1 = a_leader(term=2, peers=("s2", "s3", "s4"), log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
     assert s1.core.configuration.is_joint
 

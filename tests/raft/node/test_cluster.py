@@ -66,7 +66,7 @@ def test_no_reply_leaves_before_a_majority_is_durable() -> None:
     leader.flush()
     requests = [(to, message) for to, message in leader.sent if isinstance(message, AppendEntries) and message.entries]
     leader.sent.clear()
-    assert len(requests) == 2  # The leader sent these before its own sync.
+    assert len(requests) == 2  # The leader sent the requests before its own sync.
 
     first.node.receive(leader.node_id, next(message for to, message in requests if to == first.node_id))
     first.flush()

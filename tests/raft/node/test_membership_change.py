@@ -266,7 +266,8 @@ def test_members_are_the_same_after_a_crash() -> None:
 
 
 def test_a_removed_member_is_refused_by_name() -> None:
-    """The member is refused once its removal is committed, but its leader goes on sending to it until it knows."""
+    """The other members refuse the member once its removal is committed. The leader goes on sending to the member until
+    the member knows of the removal."""
     world = World()
     leader = world.elect()
     removed, other = world.followers()

@@ -513,8 +513,8 @@ def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None
 
 
 def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> None:
-    """A new leader reads the last `leader_time` once its own vote is durable. If the read fails, it stops, and raises
-    no error."""
+    """A new leader reads the last `leader_time` once its own vote is durable. If the read fails, the node stops, and
+    raises no error."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()

@@ -195,7 +195,8 @@ GROWN = (AppendAccepted, TimeoutNow)
     more=st.lists(st.integers(0, 9), max_size=3),
 )
 def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) -> None:
-    """Items behind them, of still later builds, are ignored (docs/reference/specification.md#73-growth)."""
+    """Items of still later builds come after these items and are ignored
+    (docs/reference/specification.md#73-growth)."""
     body = encode_item([*decode_item(encode_message(0, message)), *more])
 
     assert decode_message(body) == (0, message)

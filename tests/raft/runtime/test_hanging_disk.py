@@ -62,7 +62,7 @@ async def test_a_leader_whose_disk_stalls_leads_on_and_answers_nobody_before_it_
                 await until(lambda: all(life.node.core.durable_index >= index for life in followers))
                 turns = leader.driver.turns
 
-                await trio.sleep(1.2 * ELECTION_SECONDS_MAX)  # No member waits longer for heartbeats.
+                await trio.sleep(1.2 * ELECTION_SECONDS_MAX)  # A member waits a shorter time for heartbeats.
 
                 assert leader.driver.turns > turns + 5
                 assert [(life.node.core.leader_id, life.node.core.term) for life in followers] == [led, led]

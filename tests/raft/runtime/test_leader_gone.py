@@ -1,4 +1,4 @@
-"""When a leader's process ends, its followers notice it by its closed connections, long before a time-out."""
+"""When a leader's process ends, its followers notice the end by the closed connections, long before a time-out."""
 
 from __future__ import annotations
 

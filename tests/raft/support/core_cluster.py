@@ -48,8 +48,8 @@ def removing(*node_ids: str) -> MembershipChange:
 
 
 class Group:
-    """A group of cores. `voters` know each other. `others` know the voters, which do not know them yet. The members in
-    `silent` are cut off."""
+    """A group of cores. `voters` know each other. `others` know the voters, but the voters do not know the others yet.
+    The members in `silent` are cut off."""
 
     def __init__(self, voters: Sequence[str], others: Sequence[str] = ()) -> None:
         base = configuration(voters)

@@ -287,7 +287,7 @@ def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more
 
 
 def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() -> None:
-    """The promise is an entry of the log, so a member that has not acknowledged it may lose it."""
+    """The promise is an entry of the log, so a member that has not acknowledged this entry may lose it."""
     watch = a_leader(peers=2)
     watch._safety.members.promised_at = 2
     watch.round_began(1)

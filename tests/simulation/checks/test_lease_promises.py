@@ -73,7 +73,8 @@ def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> No
 
 
 def test_whoever_has_promised_nothing_may_vote() -> None:
-    """Leaders do not read by lease, or the member heard none, or the vote is old, or it is for the leader itself."""
+    """In the cases of this test, leaders do not read by lease, the member heard no leader, the vote is an old one, or
+    the vote is for the leader itself."""
     a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1, THREE)
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
     a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1, THREE)

@@ -32,7 +32,7 @@ def ends(member: SimMember, *, has_failed: bool, effects: Effects) -> None:
 
 
 def has_rotted(member: SimMember, path: str, *, is_lie_proven: bool = False) -> None:
-    """Damage the member's file at `path`. Without a path, its disk has lied, and a later frame may prove it."""
+    """Damage the member's file at `path`. Without a path, the disk has lied, which a later frame may prove."""
     rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
     member.is_damaged, member.proven = True, cast(ProvenBytes, rotten)
 

@@ -189,7 +189,8 @@ def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
 
 
 def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
-    """The first of these two is the false sync itself. A frame says up to which batch the log was known to be synced.
+    """The first of the two syncs is the false one itself. A frame says up to which batch the log was known to be
+    synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """

@@ -1,5 +1,5 @@
-"""A log rots while its member runs. A member that reads rotten bytes reports it and ends, and sends them to no
-other."""
+"""A log rots while its member runs. A member that reads rotten bytes reports the damage and ends. The member sends no
+rotten bytes to others."""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ def test_a_ghost_that_is_refused_ends_itself_and_a_spare_takes_its_place(is_hast
 
 
 def test_a_machine_that_some_know_by_another_folder_is_heard_by_them() -> None:
-    """The machine was no member when they met its first folder. Its second folder counts, whichever member leads."""
+    """The machine was no member when the others met its first folder. Its second folder counts, whichever member
+    leads."""
     seed = next(seed for seed in range(1, 20) if names_new_voters(seed))
     steps = ((200, ADD), (1_000, PROMOTE))
     changes = tuple(ChangeStep(at_ns=at_ms * MILLISECOND_NS, what=what, shape=0.4) for at_ms, what in steps)
@@ -130,7 +131,7 @@ def test_machines_that_were_made_anew_are_known_by_a_minority_of_the_voters() ->
 
 
 def test_who_has_met_another_folder_and_was_restarted_may_refuse_a_machine_until_it_is_named() -> None:
-    """A restart makes the pin final. Without it, the machine's second folder would replace the pin."""
+    """A restart makes the pin final. Without a restart, the machine's second folder would replace the pin."""
     world = Simulation(a_changing_plan(former_folders={"n4": ("n2",)}))
     member = world.members["n2"]
     member.life = 1

@@ -108,7 +108,7 @@ def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS])
 def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
-    """The fault may be before a cut, after it, or across it, because both are at random places."""
+    """The fault may be before a cut, after it, or across it, because the fault and the cut are at random places."""
     random = Random(seed)
     shape = Shape(
         operations=random.randint(40, 200), keys=random.randint(1, 5), unknown_share=random.choice((0.0, 0.05)),

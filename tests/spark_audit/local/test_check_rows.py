@@ -194,7 +194,8 @@ def test_without_revisions_listings_are_undecided_not_green() -> None:
 
 
 def test_a_listing_that_misses_a_key_which_an_unknown_delete_may_have_removed_is_no_violation() -> None:
-    """The unknown delete took effect at the latest where the listing shows it, and later operations must agree."""
+    """The audit puts the unknown delete where the listing shows its effect. All later operations must agree with this
+    effect."""
     h = _store()
     h.delete(True, 55, None, key="b")
     without_b = {"a": _ALL["a"], "c": _ALL["c"]}

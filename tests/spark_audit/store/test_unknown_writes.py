@@ -81,7 +81,7 @@ def test_a_local_read_that_lies_concerns_only_the_weak_reads(value: str, mod_rev
 
 
 def test_a_guard_on_another_key_says_which_unknown_transaction_filled_a_jump_in_the_version() -> None:
-    """The older transaction did not fill it, because its guard did not hold. The key alone does not show this."""
+    """The older transaction did not fill the jump, because its guard did not hold. The key alone does not show this."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("2", 0, 10, 3, key="b")

@@ -184,7 +184,7 @@ def _wide(reads: int) -> History:
 
 
 def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python decides whole keys only if the columns cannot, so it never decides such a key."""
+    """Python decides a whole key only if the columns cannot decide it. So Python never decides the key of this test."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 10)
     monkeypatch.setattr(table_keys, "findings_of_key", None)
     h = _wide(20)

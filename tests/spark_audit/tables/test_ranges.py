@@ -1,4 +1,5 @@
-"""Compares one key in ranges with the same key uncut. What ranges prove is right; otherwise all rows decide.
+"""Compares one key in ranges with the same key uncut. What the ranges prove is right. Keys that the ranges do not
+decide are decided from all rows.
 
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
 """

@@ -170,7 +170,8 @@ def _syncs_the_ballast(operation: Operation) -> bool:
 def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_that_is_there(
     misses_room: Callable[[Operation], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the log took it for present, nobody would make it again, and a full disk would have no room for votes."""
+    """If the log took the ballast for present, nobody would make it again, and a full disk would have no room for
+    votes."""
     files, storage = with_room(0)
     if misses_room is _syncs_the_ballast:
         fill(files, storage)

@@ -65,7 +65,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is not None)
     @rule()
     def finish_sync(self) -> None:
-        """End the sync: everything that was appended before it began is durable now."""
+        """End the sync: everything that was appended before the sync began is durable now."""
         assert self.flight is not None
         self.files.run()
         assert self.done == [None]

@@ -305,7 +305,7 @@ def test_a_frame_that_changed_since_it_was_written_is_found_when_it_is_read() ->
 
 
 def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() -> None:
-    """Votes and compaction still work on a full disk. The next sync that finds no room waits for it.
+    """Votes and compaction still work on a full disk. The next sync that finds no room must wait for room.
 
     See docs/reference/specification.md#412-full-disk.
     """
@@ -407,8 +407,8 @@ def _no_space(operation: Operation) -> OSError | None:
 
 
 def test_a_frame_in_the_place_of_another_in_a_later_segment_is_not_taken_for_it() -> None:
-    """The log caches the frame that it last read by its offset. The frame that replaces it may have the same length and
-    offset in another segment."""
+    """The log keeps the frame that was read last in a cache, with its offset. The frame that replaces it may have the
+    same length and offset in another segment."""
     files = new_folder()
     log = opened(files, StorageLimits(segment_bytes_max=256, ballast_bytes=0)).log
     for index, payload in enumerate((b"a" * 60, b"b" * 60, b"c" * 60), start=1):
