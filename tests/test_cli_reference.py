@@ -33,7 +33,7 @@ def test_the_page_is_what_the_commands_say() -> None:
 
 @pytest.mark.timeout(60)
 def test_terminal_folder_and_environment_change_nothing(tmp_path: Path) -> None:
-    """The page stays the same even if the commands are loaded in another environment, where their defaults are made."""
+    """The test also loads the commands in the changed environment, because their defaults are made then."""
     page = subprocess.run(
         [sys.executable, "-c", f"import runpy; print(runpy.run_path({str(SCRIPT)!r})['reference'](), end='')"],
         cwd=tmp_path,

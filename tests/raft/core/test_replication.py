@@ -51,8 +51,8 @@ def test_appends_are_pipelined_without_waiting_for_answers() -> None:
 
 
 def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
-    """An append that peers share is encoded once. A peer that lacks other entries, or gets another mark, gets its
-    own."""
+    """An append that peers share is encoded once. A peer that lacks other entries, or gets another mark, is sent an
+    append of its own."""
     leader = a_leader_with_commits()
     leader.propose()
     to_s2, to_s3 = (leader.sent_to(peer_id, AppendEntries)[-1] for peer_id in ("s2", "s3"))

@@ -79,8 +79,8 @@ def test_a_disk_that_answers_again_is_told_and_its_member_follows() -> None:
 
 
 def test_where_all_disks_hang_nobody_is_asked_to_take_over_and_it_is_tried_rarely() -> None:
-    """All members may use one disk, so a leader hands over only to a member that has synced what the leader could
-    not."""
+    """Possibly all members share one disk, so a leader hands over only to a member that has synced what the leader
+    could not."""
     world = World()
     leader = world.elect()
     for member in world.members.values():
@@ -262,7 +262,7 @@ def test_a_follower_that_lacks_some_of_the_log_for_want_of_room_is_not_asked() -
 
 
 def test_where_all_disks_are_full_the_leader_stays_reads_on_and_asks_ever_more_rarely() -> None:
-    """All members may use one disk. A member that knows that its own disk is full does not take over."""
+    """Possibly all members share one disk. A member that knows that its own disk is full does not take over."""
     world, leader = a_world_whose_leader_is_full()
     for member in world.members.values():
         member.log.is_disk_full = True

@@ -81,7 +81,7 @@ def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault:
 def test_spark_says_the_same_of_copies_at_once(
     hwm_audit: HwmAudit, copies: Copies, tmp_path: Path, faults: tuple[str, ...]
 ) -> None:
-    """The command ends with exit code 3. It reports nothing about the clean run, and each fault on its key."""
+    """The command ends with exit code 3. It reports each fault on its key, and reports nothing about the clean run."""
     schema = parquet.read_schema(next((RUN / "ops").iterdir()))
     for name in ("clean", *faults):
         rows, _ = copies[name]

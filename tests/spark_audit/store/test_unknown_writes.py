@@ -1,5 +1,5 @@
-"""A replay of the whole store finds where unknown writes took effect. The tests use small histories, and compare with
-all orders."""
+"""A replay of the whole store finds where unknown writes took effect. The tests use histories written by hand, and
+small random histories for which a checker tries all orders."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ def entries_in(files: MemoryFiles, path: str) -> list[Entry]:
 
 
 def test_the_same_history_makes_the_same_files() -> None:
-    """The bytes are the same, because a changed format needs a new version. The build that made the golden files noted
-    no segment."""
+    """If the bytes differed, the format would have changed and would need a new version. The build that made the golden
+    files wrote no note about the newest segment."""
     made = golden_folder()
     made.forget(note_path(LOG, len(segments(made))))
 

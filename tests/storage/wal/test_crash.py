@@ -170,8 +170,8 @@ def a_foreign_snapshot() -> bytes:
 def cut_life(
     base: MemoryFiles, operations: int, data: bytes, limits: StorageLimits = BALLAST
 ) -> tuple[Life | None, bool]:
-    """Run until the power fails. Returns the life, and whether it got to the end. The life is None if the power failed
-    during the opening."""
+    """Run until the power fails. Returns the life, and whether all of its steps were done. The life is None if the
+    power failed during the opening."""
     base.power_lost_after = len(base.operations) + operations
     life = None
     try:

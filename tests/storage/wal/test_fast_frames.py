@@ -150,7 +150,7 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
 
 
 def test_a_run_ends_where_the_next_segment_continues() -> None:
-    """The bytes that follow that frame in the older file have never counted."""
+    """In the older file, bytes after the frame at which the next segment continues have never counted."""
     files = a_log(["put"] * 6, 100_000)
     path = segments(files)[-1]
     data = files.read(path, 0, files.size_bytes(path))

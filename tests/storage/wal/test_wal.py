@@ -221,7 +221,8 @@ def test_a_frame_larger_than_a_segment_gets_one_of_its_own() -> None:
 
 
 def test_a_sync_larger_than_a_frame_may_be_becomes_several_frames_with_the_cut_in_the_first() -> None:
-    """The cut is durable first, also across frames (docs/reference/specification.md#34-cut-and-replacement)."""
+    """The cut is durable before the entries of later frames
+    (docs/reference/specification.md#34-cut-and-replacement)."""
     files = new_folder()
     limits = replace(LIMITS, frame_bytes_max=1024)
     log = opened(files, limits).log
