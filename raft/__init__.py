@@ -10,7 +10,6 @@ from raft.addresses import AddressParts, split_address
 from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig, fast_paths_wanted
 from raft.core.membership_change import PROMOTION_LAG_ENTRIES_MAX
 from raft.core.progress import PeerStatus
-from raft.core.quorum import Quorum, Tally
 from raft.core.raft import RaftCore
 from raft.core.ready import Certainty, ProposalEnded, Ready
 from raft.effects import (
@@ -80,6 +79,7 @@ from raft.membership.configuration import (
     Member,
     derive_cluster_id,
 )
+from raft.membership.quorum import Quorum, Tally
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange, LevelRefusal, LevelRefused
 from raft.node.node import Node
 from raft.node.peer_identity import IncarnationReplaced, PeerRefused

@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 
 from raft.config import MILLISECOND_NS, PRIORITY_MAX
-from raft.core.quorum import Tally
 from raft.core.state import CoreState
+from raft.membership.quorum import Tally
 from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 from raft.types import LogPosition
 

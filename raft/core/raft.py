@@ -20,13 +20,13 @@ from raft.core.follower_reads import ReadIndexClient
 from raft.core.leader import Leader
 from raft.core.message_validation import MessageValidation
 from raft.core.progress import PeerStatus
-from raft.core.quorum import Tally
 from raft.core.ready import Ready
 from raft.core.state import CoreState, CoreStatus
 from raft.errors import Busy, InvalidConfiguration, NotLeader
 from raft.interfaces import LogStore
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Configuration, Member
+from raft.membership.quorum import Tally
 from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,

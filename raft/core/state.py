@@ -13,12 +13,12 @@ from raft.core.log import RaftLog
 from raft.core.outbox import Outbox
 from raft.core.progress import PeerStatus
 from raft.core.proposals import OpenProposals
-from raft.core.quorum import Quorum
 from raft.core.staleness import StalenessTracker
 from raft.core.write_stream import WriteStream
 from raft.encoding.command_batch import batch_leader_time
 from raft.interfaces import LogStore
 from raft.membership.configuration import Configuration, ConfigurationHistory
+from raft.membership.quorum import Quorum
 from raft.protocol.messages import AppendAccepted, Message
 from raft.types import Entry, EntryKind, HardState, LogPosition, Role, TraceEvent
 

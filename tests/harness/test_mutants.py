@@ -109,11 +109,11 @@ def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
 def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
     """When the code changes, the mutant must be changed with it."""
     with pytest.raises(DoesNotApply, match="no longer applies: its text occurs 0 times"):
-        a_mutant("raft/core/quorum.py", "no such text", "").mutated(ROOT)
+        a_mutant("raft/membership/quorum.py", "no such text", "").mutated(ROOT)
     with pytest.raises(DoesNotApply, match="0 times in raft/gone"):
         a_mutant("raft/gone.py", "x", "y").mutated(ROOT)
     with pytest.raises(DoesNotApply, match="not 1"):
-        a_mutant("raft/core/quorum.py", "voters", "electors").mutated(ROOT)
+        a_mutant("raft/membership/quorum.py", "voters", "electors").mutated(ROOT)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import raft.core.elections
 import raft.core.leader
 import raft.core.log
 import raft.core.outbox
-import raft.core.quorum
+import raft.membership.quorum
 import raft.core.raft
 import raft.core.state
 import raft.core.write_stream
@@ -273,7 +273,7 @@ def test_the_command_prints_the_path_to_a_violation(
 
 def test_the_loss_of_a_leaders_connection_that_moves_a_term_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thesis §9.6: a member that suspects its leader is gone, and may be wrong, asks for pre-votes first."""
-    monkeypatch.setattr(raft.core.elections.Elections, "ask_for_pre_votes", lambda _: raft.core.quorum.Tally.WON)
+    monkeypatch.setattr(raft.core.elections.Elections, "ask_for_pre_votes", lambda _: raft.membership.quorum.Tally.WON)
 
     violation = searched(LOSING).found.violation
 

@@ -12,7 +12,7 @@ import raft.core.elections
 from harness.sim.plan.draw import draw_heal, draw_plan
 from harness.sim.plan.plan import ALL_HEALED, DEAD_KINDS, MILLISECOND_NS, Dead, HealPlan
 from harness.sim.simulation import Simulation
-from raft.core.quorum import Tally
+from raft.membership.quorum import Tally
 from tests.simulation.support.plans import a_calm_plan
 
 EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share in (0.0, 0.2, 0.4, 0.6, 0.8))
@@ -136,6 +136,6 @@ def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch)
     def all_of_them(self: Any, votes: dict[str, bool]) -> Tally:
         return Tally.WON if sum(votes.values()) == len(self.voters) else Tally.OPEN
 
-    monkeypatch.setattr("raft.core.quorum.Quorum.tally", all_of_them)
+    monkeypatch.setattr("raft.membership.quorum.Quorum.tally", all_of_them)
 
     assert rule_broken_with("kill") == "a healed cluster takes a write"

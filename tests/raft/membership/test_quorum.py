@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.core.leader import majority_index
-from raft.core.quorum import Quorum, Tally
+from raft.membership.quorum import Quorum, Tally
 
 positions = st.lists(st.integers(min_value=0, max_value=50), min_size=1, max_size=9)
 
