@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from raft.addresses import AddressParts, split_address
 from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig, fast_paths_wanted
+from raft.core.in_sync import Copies
 from raft.core.membership_change import PROMOTION_LAG_ENTRIES_MAX
 from raft.core.progress import PeerStatus
 from raft.core.raft import RaftCore
 from raft.core.ready import Certainty, ProposalEnded, Ready
 from raft.effects import (
+    Accepted,
+    Acknowledged,
     Applied,
     AppliedBatch,
     Completion,
@@ -104,6 +107,7 @@ from raft.protocol.messages import (
 from raft.types import (
     ENTRY_OVERHEAD_BYTES,
     ENTRY_PAYLOAD_BYTES_MAX,
+    Acknowledge,
     Entry,
     EntryKind,
     HardState,
@@ -132,6 +136,9 @@ __all__ = [
     "PROMOTION_LAG_ENTRIES_MAX",
     "PROTOCOL_VERSION",
     "SEPARATOR_BYTES",
+    "Accepted",
+    "Acknowledge",
+    "Acknowledged",
     "AddressParts",
     "AppendAccepted",
     "AppendEntries",
@@ -146,6 +153,7 @@ __all__ = [
     "Completion",
     "CompletionBatch",
     "Configuration",
+    "Copies",
     "DiskFull",
     "Done",
     "Effects",

@@ -61,6 +61,9 @@ class RaftConfig:
     leader_loss_hint: bool = True  # A follower campaigns soon after the connections with its leader have ended.
     election_priority: int = 0  # 0 to PRIORITY_MAX. A fit member of the highest priority is made leader.
 
+    # How far a voter may lag behind its leader and still be in sync.
+    in_sync_lag_ns_max: int = 1_000 * MILLISECOND_NS
+
     outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait for their outcome.
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class RaftConfig:
                 raise InvalidConfiguration(f"{name} must be positive, not {getattr(self, name)}")
         if not 2 * self.heartbeat_interval_ns <= self.election_timeout_min_ns:
             raise InvalidConfiguration("election_timeout_min_ns must be at least twice heartbeat_interval_ns")
+        if not 4 * self.heartbeat_interval_ns <= self.in_sync_lag_ns_max:
+            raise InvalidConfiguration("in_sync_lag_ns_max must be at least four times heartbeat_interval_ns")
         if not self.election_timeout_min_ns < self.election_timeout_max_ns:
             raise InvalidConfiguration("election_timeout_max_ns must be above election_timeout_min_ns")
         if not 0 <= self.election_priority <= PRIORITY_MAX:

@@ -48,6 +48,27 @@ class Unknown:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A command of level LEADER is durable on this leader, as part of the entry at (index, term). It is not applied.
+    It has an effect if this entry is committed, and otherwise never."""
+
+    ticket: int
+    index: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """`Applied` for a command of level IN_SYNC. `acknowledged_by`: the members that certainly hold the entry durably,
+    in the order of ids. These are all members in sync, unless this member ceased to lead while it waited for them."""
+
+    ticket: int
+    index: int
+    result: Any
+    acknowledged_by: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class AppliedBatch:
     """`Applied` for all commands of one entry: the command with the ticket `tickets[i]` has the result `results[i]`.
@@ -68,7 +89,7 @@ class ReadsReady:
     mode: ReadMode = ReadMode.READ_INDEX
 
 
-Completion = Applied | ReadReady | Refused | Unknown
+Completion = Applied | Accepted | Acknowledged | ReadReady | Refused | Unknown
 """The outcome of one request. `ticket` is the number that the caller gave the request."""
 
 CompletionBatch = AppliedBatch | ReadsReady | Completion

@@ -110,6 +110,23 @@ class TraceEvent:
     fields: dict[str, Any]
 
 
+class Acknowledge(enum.IntEnum):
+    """When the caller of a command is answered. The level changes nothing else: commands of all levels go through the
+    same log, and no level shows an entry above the high-water mark. The numbers are part of the client protocol.
+
+    See docs/reference/specification.md#910-acknowledgement-levels.
+    """
+
+    NONE = 0
+    """Never. The outcome stays unknown to the caller."""
+    LEADER = 1
+    """Once the entry is durable on the leader. It may still be lost, and nobody has seen it yet."""
+    MAJORITY = 2
+    """Once the entry is committed and applied: the usual level."""
+    IN_SYNC = 3
+    """Like MAJORITY, and once the entry is durable on every member in sync."""
+
+
 class ReadMode(enum.Enum):
     """The mode in which a read is requested or served. A read may be served in a stronger mode than requested."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from raft.config import MILLISECOND_NS
+from raft.core.in_sync import Copies, InSyncPeers
 from raft.core.leadership_transfer import LeadershipTransfer
 from raft.core.leases import Lease
 from raft.core.membership_change import MembershipChanger
@@ -71,6 +73,7 @@ class Leader:
         self.peers = self.membership.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self._preferred_quorum = PreferredQuorum(mark_delay_ns)
+        self.in_sync = InSyncPeers(self.peers, state.config, state.now, last_index=state.log.last_index)
         self.lease = Lease(state)
         self.transfer = LeadershipTransfer(state, self.peers, self.lease)
         self.has_pending_sends = True  # True if `send_pending` may have something to do.
@@ -163,6 +166,7 @@ class Leader:
         else:
             self._begin_lease_round()
             self._heartbeat_to(self.peers)
+        self._measure_lags()
         self.transfer.on_heartbeat()
         if self._has_committed_in_its_term and not self.membership.is_under_way:
             self.transfer.yield_to_preferred()
@@ -175,6 +179,24 @@ class Leader:
                 # If the entries in flight were lost, the peer rejects this append.
                 self._send_append(peer_id, peer.next_index - 1, ())
         self.has_pending_sends = True
+
+    def _measure_lags(self) -> None:
+        """Decide which voters are in sync."""
+        state = self._state
+        for change in self.in_sync.heartbeat(state.now, state.log.last_index, self.peers):
+            if change.peer_id in state.voting_peer_ids:
+                name = "in_sync_joined" if change.has_joined else "in_sync_left"
+                state.trace(name, peer_id=change.peer_id, lag_ms=change.lag_ns // MILLISECOND_NS)
+
+    def copies(self) -> Copies:
+        """The durable logs of the voters, and which of them are in sync. Cost: O(voters)."""
+        state, peers, in_sync = self._state, self.peers, self.in_sync
+        positions = [(peer_id, peers[peer_id].match_index) for peer_id in state.voting_peer_ids]
+        in_sync_ids = [peer_id for peer_id in state.voting_peer_ids if in_sync.is_in_sync(peer_id)]
+        if state.quorum.has_voter(state.node_id):
+            positions.append((state.node_id, state.writes.durable_index))
+            in_sync_ids.append(state.node_id)
+        return Copies(tuple(sorted(positions)), tuple(sorted(in_sync_ids)))
 
     def _update_quorum_deadline(self) -> None:
         self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns

@@ -161,3 +161,5 @@ class PeerStatus:
     next_index: int
     last_applied: int
     recent_active: bool
+    is_in_sync: bool = False  # For a learner: whether it would be in sync if it were a voter.
+    lag_ns: int = 0  # How long ago the peer last had everything that the leader's log had then.

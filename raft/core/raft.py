@@ -17,6 +17,7 @@ from raft.config import RaftConfig
 from raft.core.elections import Elections
 from raft.core.follower import Follower
 from raft.core.follower_reads import ReadIndexClient
+from raft.core.in_sync import Copies
 from raft.core.leader import Leader
 from raft.core.message_validation import MessageValidation
 from raft.core.progress import PeerStatus
@@ -544,9 +545,15 @@ class RaftCore:
                 next_index=peer.next_index,
                 last_applied=peer.last_applied or 0,
                 recent_active=peer.heard_at > silent_before,
+                is_in_sync=self._leader.in_sync.is_in_sync(peer_id),
+                lag_ns=self._leader.in_sync.lag_ns(peer_id, self._state.now),
             )
             for peer_id, peer in self._leader.membership.peers.items()
         ]
+
+    def copies(self) -> Copies | None:
+        """The durable logs of the voters, and which voters are in sync; None if this member does not lead."""
+        return None if self._leader is None else self._leader.copies()
 
     @property
     def state_age_ns(self) -> int | None:

@@ -28,6 +28,10 @@ class Quorum:
         """The groups of voters: two if the configuration is joint, otherwise one."""
         return (self.voters, self.outgoing) if self.outgoing else (self.voters,)
 
+    def has_voter(self, node_id: str) -> bool:
+        """True if this member votes in one of the halves."""
+        return node_id in self.voters or node_id in self.outgoing
+
     def tally(self, votes: Mapping[str, bool]) -> Tally:
         """Count the votes of the voters. A voter that `votes` does not contain has not answered; votes from other
         members do not count."""

@@ -25,6 +25,7 @@ from random import Random
 from typing import Any
 
 from raft.config import RaftConfig
+from raft.core.in_sync import Copies
 from raft.core.raft import RaftCore
 from raft.core.ready import Ready
 from raft.effects import Effects, ReadsReady, Refused
@@ -32,6 +33,7 @@ from raft.errors import ENDING_ERRORS, Busy, Compacted, NodeStopped, NotCommitte
 from raft.interfaces import LogStore, PinStore, SnapshotInfo, SnapshotStore, StateMachine
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Identity, Member
+from raft.node.acknowledgements import Acknowledgements
 from raft.node.apply import ENTRY_AS_COMMANDS, apply_batch
 from raft.node.disk_health import DiskHealth, DiskSpaceProbe
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange, PeerFeatureLevels
@@ -41,7 +43,7 @@ from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
 from raft.protocol.messages import AppendEntries, Message, TimeoutNow
 from raft.snapshots.manager import SnapshotManager
-from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode
+from raft.types import ENTRY_OVERHEAD_BYTES, Acknowledge, Entry, EntryKind, HardState, LogPosition, ReadMode
 
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
@@ -103,6 +105,7 @@ class Node:
         self._levels = PeerFeatureLevels(levels)
         self._pending = PendingCommands(config)
         self._open_commands = OpenCommands()
+        self._acknowledgements = Acknowledgements(identity.node_id)
         self._reads = OpenReads(config.reads_pending_max)
         self._to_apply: deque[Entry] = deque()
         self._effects = Effects()
@@ -213,13 +216,16 @@ class Node:
         ):
             self._effects.completions += self._open_commands.expire(now)
 
-    def propose(self, command: bytes, ticket: int) -> None:
-        """Replicate one command, which is one raw CBOR item. A completion with `ticket` gives the outcome.
+    def propose(self, command: bytes, ticket: int, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> None:
+        """Replicate one command, which is one raw CBOR item. One completion with `ticket` gives the outcome; with the
+        level NONE there is none.
 
         Raises NotLeader, Busy (DiskFull), TooLarge or NodeStopped. Then the command certainly has no effect.
         """
         self._check_takes_commands(1)
         self._pending.add(command, ticket)
+        if acknowledge is not Acknowledge.MAJORITY:
+            self._acknowledgements.take((ticket,), acknowledge)
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
         """Like `propose`, for several commands. If this raises, none was taken, even if some would have fitted."""
@@ -305,6 +311,8 @@ class Node:
                 self._flush()
             except ENDING_ERRORS as error:
                 self._fail("using what is stored or was sent", error)
+        if self._acknowledgements.is_open:
+            self._effects.completions = self._acknowledgements.filtered(self._effects.completions, self._core)
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -327,6 +335,8 @@ class Node:
     def has_more(self) -> bool:
         """True if the next `take_effects` certainly has work to do."""
         has_gathered = bool(self._to_apply or self._effects.completions)
+        if self._acknowledgements.is_open and self._acknowledgements.is_due(self._core):
+            return True
         return has_gathered or self._core.has_work or self._commit.has_work or self._commit.has_sends
 
     @property
@@ -356,7 +366,7 @@ class Node:
     @property
     def open_requests(self) -> int:
         """The number of open requests: proposed commands and reads."""
-        return self._open_commands.count + self._reads.count
+        return self._open_commands.count + self._acknowledgements.applied_count + self._reads.count
 
     @property
     def next_deadline(self) -> int:
@@ -433,6 +443,10 @@ class Node:
         """The index of the snapshot that this member is receiving or installing; None if there is none."""
         return self._snapshots.incoming_index
 
+    def copies(self) -> Copies | None:
+        """The durable logs of the voters, and which voters are in sync; None if this member does not lead."""
+        return self._core.copies()
+
     def newest_snapshot(self) -> SnapshotInfo:
         """The newest durable snapshot. Its file was verified when the store was opened or the file was made."""
         return self._snapshots.store.latest()
@@ -489,7 +503,8 @@ class Node:
         self._check_takes_requests()
         if self._log.is_disk_full:
             raise self._disk_space.refusal(self.identity.node_id)
-        if len(self._pending) + self._open_commands.count + count > self._config.proposals_pending_max:
+        waiting = len(self._pending) + self._open_commands.count + self._acknowledgements.applied_count
+        if waiting + count > self._config.proposals_pending_max:
             raise Busy("proposals_pending_max", self._config.proposals_pending_max)
 
     def _check_takes_requests(self, *, leads: bool = True) -> None:
@@ -549,6 +564,7 @@ class Node:
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
             self._open_commands.stepped_down(self._now + self._config.outcome_wait_ns)
+            self._acknowledgements.stepped_down()
         self._snapshots.leadership_changed()
         self._leading_term = self._core.leading_term
 
@@ -578,6 +594,8 @@ class Node:
                 self._effects.completions += [Refused(ticket, error) for ticket in tickets]
             else:
                 self._open_commands.opened(position, tickets)
+                if self._acknowledgements.is_open:
+                    self._acknowledgements.proposed(position, tickets)
             self._pending.drop_first(len(commands))
 
     def _drain_core(self) -> None:
@@ -664,7 +682,7 @@ class Node:
         or its time is over."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
-        if self._stop_is_overdue or not (self._pending or self._open_commands.count or self._reads.count):
+        if self._stop_is_overdue or not (self._pending or self.open_requests):
             self._stopped = True
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
@@ -673,6 +691,7 @@ class Node:
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)
+        self._effects.completions += self._acknowledgements.give_up()
 
     def _fail(self, doing: str, error: BaseException) -> None:
         """End this node, because its disk failed, it needs a newer build, or its data folder was replaced. It sends

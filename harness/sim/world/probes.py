@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from kvstore import KvMachine
 from raft import (
+    Acknowledge,
     Done,
     Entry,
     LogPosition,
@@ -144,9 +145,9 @@ class NodeProbe(Node):
             self.used(str(arguments[0]))
         return super()._on_core(event, *arguments)
 
-    def propose(self, command: bytes, ticket: int) -> None:
+    def propose(self, command: bytes, ticket: int, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> None:
         """See raft.Node."""
-        super().propose(command, ticket)
+        super().propose(command, ticket, acknowledge)
         self.proposed((ticket,))
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:

@@ -1,0 +1,132 @@
+"""Proposals that are answered earlier or later than a majority holds them: the other levels of `Acknowledge`.
+
+A node that has no such proposal open calls nothing here.
+
+See docs/reference/specification.md#910-acknowledgement-levels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from raft.core.in_sync import Copies
+from raft.core.raft import RaftCore
+from raft.effects import Accepted, Acknowledged, Applied, AppliedBatch, CompletionBatch, Refused, Unknown
+from raft.types import Acknowledge, LogPosition
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """An applied proposal of level IN_SYNC that waits for the members in sync."""
+
+    ticket: int
+    index: int
+    result: object
+
+
+class Acknowledgements:
+    """The open proposals whose level is not MAJORITY. They are part of the open commands until they are applied."""
+
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+        self._levels: dict[int, Acknowledge] = {}  # By ticket. A ticket of level LEADER becomes NONE when answered.
+        self._undurable: dict[int, LogPosition] = {}  # The unanswered proposals of level LEADER, in the log's order.
+        self._applied: deque[_Applied] = deque()
+        self._copies: Copies | None = None  # As last known; None before the first proposal of a leadership is applied.
+        # This is an attribute, because it is read at every turn.
+        self.is_open = False  # True if there is any such proposal.
+
+    @property
+    def applied_count(self) -> int:
+        """How many proposals are applied and not answered yet."""
+        return len(self._applied)
+
+    def take(self, tickets: Iterable[int], level: Acknowledge) -> None:
+        """Note the level of proposals that the node has accepted."""
+        if level is not Acknowledge.MAJORITY:
+            self._levels.update(dict.fromkeys(tickets, level))
+            self.is_open = True
+
+    def proposed(self, position: LogPosition, tickets: Sequence[int]) -> None:
+        """A batch of proposals was appended at `position`."""
+        for ticket in tickets:
+            if self._levels.get(ticket) is Acknowledge.LEADER:
+                self._undurable[ticket] = position
+
+    def is_due(self, core: RaftCore) -> bool:
+        """True if `filtered` would answer something that waits for a disk."""
+        if self._undurable and next(iter(self._undurable.values())).index <= core.durable_index:
+            return True
+        if not self._applied:
+            return False
+        copies = core.copies()
+        return copies is None or self._applied[0].index <= copies.in_sync_index
+
+    def stepped_down(self) -> None:
+        """This node leads no more, or leads in another term. Its log may be cut, so it tells nobody any more that an
+        entry is durable here."""
+        self._undurable.clear()
+
+    def filtered(self, completions: Iterable[CompletionBatch], core: RaftCore) -> list[CompletionBatch]:
+        """Replace the completions of these proposals by those that their levels ask for, and add the ones that are due
+        now."""
+        found: list[CompletionBatch] = [*self._accepted(core)]
+        for each in completions:
+            match each:
+                case AppliedBatch():
+                    found += self._split(each)
+                case Applied() | Refused() | Unknown():
+                    level = self._levels.pop(each.ticket, Acknowledge.MAJORITY)
+                    self._undurable.pop(each.ticket, None)
+                    if level is not Acknowledge.NONE:
+                        found.append(each)
+                case _:
+                    found.append(each)
+        self._copies = core.copies() or self._copies
+        in_sync_index = None if core.leading_term is None or self._copies is None else self._copies.in_sync_index
+        while self._applied and (in_sync_index is None or self._applied[0].index <= in_sync_index):
+            found.append(self._acknowledged(self._applied.popleft()))
+        if core.leading_term is None:
+            self._copies = None
+        self.is_open = bool(self._levels or self._applied)
+        return found
+
+    def give_up(self) -> list[CompletionBatch]:
+        """Answer every applied proposal with what is known. The node has stopped or failed."""
+        found: list[CompletionBatch] = [self._acknowledged(each) for each in self._applied]
+        self._applied.clear()
+        return found
+
+    def _accepted(self, core: RaftCore) -> Iterable[Accepted]:
+        while self._undurable:
+            ticket, position = next(iter(self._undurable.items()))
+            if position.index > core.durable_index:
+                return
+            del self._undurable[ticket]
+            self._levels[ticket] = Acknowledge.NONE  # Whatever follows, this proposal has its answer.
+            yield Accepted(ticket, position.index, position.term)
+
+    def _split(self, batch: AppliedBatch) -> list[CompletionBatch]:
+        """Take the proposals of other levels out of a batch."""
+        if self._levels.keys().isdisjoint(batch.tickets):
+            return [batch]
+        tickets, results = list[int](), list[object]()
+        for ticket, result in zip(batch.tickets, batch.results, strict=True):
+            match self._levels.pop(ticket, Acknowledge.MAJORITY):
+                case Acknowledge.IN_SYNC:
+                    self._applied.append(_Applied(ticket, batch.index, result))
+                case Acknowledge.NONE:
+                    pass
+                case _:
+                    tickets.append(ticket)
+                    results.append(result)
+            self._undurable.pop(ticket, None)
+        return [AppliedBatch(tickets, batch.index, results)] if tickets else []
+
+    def _acknowledged(self, applied: _Applied) -> Acknowledged:
+        """The answer with the members that certainly hold the entry. This node has applied it, so it holds it."""
+        holders = () if self._copies is None else self._copies.holders(applied.index)
+        known = tuple(sorted({*holders, self._node_id}))
+        return Acknowledged(applied.ticket, applied.index, applied.result, known)
