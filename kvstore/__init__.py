@@ -39,6 +39,7 @@ from kvstore.errors import (
     LockTimeout,
     NotANumber,
     NotCommitted,
+    NotEnoughInSync,
     OperationFailed,
     OutcomeUnknown,
     QuotaExceeded,
@@ -56,6 +57,7 @@ from kvstore.errors import (
     TransactionConflict,
     TransferRefused,
     Unavailable,
+    UnderReplicated,
     Unsupported,
     WrongContext,
 )
@@ -96,18 +98,21 @@ from kvstore.protocol.membership import Membership, MemberView, change_request, 
 from kvstore.protocol.messages import (
     Code,
     Consistency,
+    EntryFate,
     MembersView,
     Request,
     RequestKind,
     Response,
     command_request,
     members_request,
+    outcome_request,
     read_log_request,
     read_request,
     status_request,
     transfer_request,
 )
 from kvstore.protocol.results import (
+    Accepted,
     Acknowledged,
     AddResult,
     Answer,
@@ -142,7 +147,7 @@ from kvstore.recipes.optimistic_transaction import OptimisticTransaction
 from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
-from raft import Member
+from raft import Acknowledge, Member
 
 if TYPE_CHECKING:
     from kvstore.embedded import EmbeddedStore, open_node
@@ -174,6 +179,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "FEATURE_LEVELS",
+    "Accepted",
+    "Acknowledge",
     "Acknowledged",
     "Add",
     "AddResult",
@@ -208,6 +215,7 @@ __all__ = [
     "DeleteResult",
     "Election",
     "EmbeddedStore",
+    "EntryFate",
     "Get",
     "GetResult",
     "GuardedTransaction",
@@ -254,6 +262,7 @@ __all__ = [
     "Membership",
     "NotANumber",
     "NotCommitted",
+    "NotEnoughInSync",
     "Operation",
     "OperationFailed",
     "OptimisticTransaction",
@@ -294,6 +303,7 @@ __all__ = [
     "Txn",
     "TxnResult",
     "Unavailable",
+    "UnderReplicated",
     "Unsupported",
     "UnsupportedFeatureLevel",
     "Watch",
@@ -310,6 +320,7 @@ __all__ = [
     "members_request",
     "membership_request",
     "open_node",
+    "outcome_request",
     "prefix_range",
     "raise_feature_level",
     "read_log_request",

@@ -1,7 +1,8 @@
 """The errors of operations on the store, classified by what the caller may conclude from them.
 
 `OperationFailed` means that the operation had no effect and never will have one. `OutcomeUnknown` means that the
-operation may have taken effect. No other error is raised for an operation.
+operation may have taken effect. `UnderReplicated`, which only a write of level IN_SYNC can raise, means that the
+operation has taken effect. No other error is raised for an operation.
 
 A `KvError` is an `OperationFailed` that the replicated store itself returns. In a result it is `(code, revision,
 field...)` with the fields in the order of its constructor. Only codes, numbers and stable words are replicated, never
@@ -321,6 +322,45 @@ class InternalError(OperationFailed):
     @property
     def hint(self) -> str:
         return "do not repeat it, it would fail the same way; please report it with the traceback in that member's log"
+
+
+class NotEnoughInSync(OperationFailed):
+    """A write of level IN_SYNC was refused, because fewer voters than `min_in_sync` are in sync. Nothing was written.
+
+    `in_sync`: the ids of the members in sync.
+    """
+
+    def __init__(self, in_sync: Sequence[str], min_in_sync: int) -> None:
+        super().__init__(tuple(in_sync), min_in_sync)
+        self.in_sync, self.min_in_sync = tuple(in_sync), min_in_sync
+
+    def __str__(self) -> str:
+        names = ", ".join(self.in_sync) or "no member"
+        return f"not written: only {names} in sync, and min_in_sync is {self.min_in_sync}"
+
+    @property
+    def hint(self) -> str:
+        return "bring the other members back (`hwm status`), write at level MAJORITY, or lower min_in_sync"
+
+
+class UnderReplicated(StoreError):
+    """A write of level IN_SYNC has taken effect, but fewer members than `min_in_sync` are known to hold it durably.
+
+    Members left the set of those in sync, or the leader changed, after the write was appended. A majority holds it.
+    `result`: the result of the write. `acknowledged_by`: the ids of the members that certainly hold it.
+    """
+
+    def __init__(self, result: object, acknowledged_by: Sequence[str], min_in_sync: int) -> None:
+        super().__init__(result, tuple(acknowledged_by), min_in_sync)
+        self.result, self.acknowledged_by, self.min_in_sync = result, tuple(acknowledged_by), min_in_sync
+
+    def __str__(self) -> str:
+        names = ", ".join(self.acknowledged_by)
+        return f"written, but only {names} are known to hold it durably, and min_in_sync is {self.min_in_sync}"
+
+    @property
+    def hint(self) -> str:
+        return "do not repeat it: it has taken effect, and the other members get it when they are back"
 
 
 class TooStale(OperationFailed):

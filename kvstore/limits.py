@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from raft import INT64_MAX, LevelRange
+from raft import INT64_MAX, MEMBERS_MAX, LevelRange
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -87,6 +87,7 @@ class StoreLimits:
     lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for this time.
     delete_keys_max: int = 1_024  # Keys that the ranges of one command delete together, and keys of one lease. A member
     # removes them in one step, in 2 to 5 µs per key, and does nothing else meanwhile.
+    min_in_sync: int = 1  # How many voters must be in sync for a write of level IN_SYNC.
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -131,9 +132,16 @@ DELETE_KEYS_MAX_MAX = 100_000
 member does nothing else."""
 
 
+_LIMITS_MAX = {
+    "lease_grace_ns": LEASE_GRACE_NS_MAX,
+    "delete_keys_max": DELETE_KEYS_MAX_MAX,
+    "min_in_sync": MEMBERS_MAX,
+}
+
+
 def limit_max(name: str) -> int:
     """The greatest value of a replicated limit."""
-    return {"lease_grace_ns": LEASE_GRACE_NS_MAX, "delete_keys_max": DELETE_KEYS_MAX_MAX}.get(name, INT64_MAX)
+    return _LIMITS_MAX.get(name, INT64_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

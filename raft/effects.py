@@ -59,7 +59,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class AppliedInSync:
     """`Applied` for a command of level IN_SYNC. `acknowledged_by`: the members that certainly hold the entry durably,
     in the order of ids. These are all members in sync, unless this member ceased to lead while it waited for them."""
 
@@ -89,7 +89,7 @@ class ReadsReady:
     mode: ReadMode = ReadMode.READ_INDEX
 
 
-Completion = Applied | Accepted | Acknowledged | ReadReady | Refused | Unknown
+Completion = Applied | Accepted | AppliedInSync | ReadReady | Refused | Unknown
 """The outcome of one request. `ticket` is the number that the caller gave the request."""
 
 CompletionBatch = AppliedBatch | ReadsReady | Completion

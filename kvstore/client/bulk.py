@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import trio
 
 from kvstore.client.calls import CallEnded
-from kvstore.errors import ClientClosed, OperationFailed, OutcomeUnknown
+from kvstore.errors import ClientClosed, OperationFailed, OutcomeUnknown, UnderReplicated
 from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import read_answer
 
@@ -21,7 +21,7 @@ OPEN_MAX = 1024
 """The most operations of one bulk call that are open at a time: as many as a connection and a session have room for."""
 
 ResultT = TypeVar("ResultT")
-CallError = OperationFailed | OutcomeUnknown
+CallError = OperationFailed | OutcomeUnknown | UnderReplicated
 
 
 Item = tuple[bytes | None, Request | OperationFailed]
@@ -104,7 +104,7 @@ class BulkCall(Generic[ResultT]):
     def _result_of(self, response: Response, has_effect: bool) -> ResultT | CallError:
         try:
             return read_answer(response, self._read, has_effect=has_effect)
-        except (OperationFailed, OutcomeUnknown) as error:
+        except (OperationFailed, OutcomeUnknown, UnderReplicated) as error:
             return error
 
 

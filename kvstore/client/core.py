@@ -28,6 +28,7 @@ from kvstore.client.response_classifier import (
     ResponseClass,
     Retryable,
     SessionGone,
+    Succeeded,
     classify,
 )
 from kvstore.client.session import Admission, SessionKeeper
@@ -36,6 +37,7 @@ from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
+    Code,
     MembersView,
     Request,
     RequestKind,
@@ -46,10 +48,14 @@ from kvstore.protocol.messages import (
     members_request,
 )
 from kvstore.protocol.results import decode_session_id
-from raft import FRAME_BYTES_MAX_CLIENT, ProtocolError
+from raft import FRAME_BYTES_MAX_CLIENT, Acknowledge, ProtocolError
 
 INTERNAL_TICKET: Final = 0
 """The ticket of calls that this state machine makes itself. Tickets of the application are 1 or more."""
+
+SILENT_REQUESTS_PER_PROBE = 256
+SILENT_REQUESTS_MAX = 4 * SILENT_REQUESTS_PER_PROBE
+"""At most this many requests of level NONE are on a connection and not certainly read by the member."""
 
 SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
 """After this time without a command, the session of a client expires, and the cluster forgets its results."""
@@ -289,7 +295,9 @@ class ClientStateMachine:
                 self._finish(call, error=OutcomeUnknown("its session expired before the answer came"))
         if commands.first() is not None and session.wants_registration(self._now):
             session.registration = self._send_own(connection, command_request(RegisterSession(session.ttl_ns)))
-        while reads.first() is not None and self._has_room(connection):
+        while (call := reads.first()) is not None and self._has_room(connection):
+            if call.request.acknowledge is Acknowledge.NONE and connection.silent_unread >= SILENT_REQUESTS_MAX:
+                break
             self._send(connection, reads.pop())
 
     def _pump_anywhere(self) -> None:
@@ -334,7 +342,21 @@ class ClientStateMachine:
         if call.session_id:
             self._session.used(self._now)
         call.request_id = self._last_request_id
-        connection.send(call, body, self._now)
+        if call.request.acknowledge is Acknowledge.NONE:
+            self._send_silently(connection, call, body)
+        else:
+            connection.send(call, body, self._now)
+
+    def _send_silently(self, connection: MemberConnection, call: Call, body: bytes) -> None:
+        """Send a request that the member never answers, and end its call.
+
+        The member answers the requests of a connection in the order in which it reads them. So a request that it does
+        answer is sent from time to time, and its answer shows how far the member has read.
+        """
+        connection.send_silently(body)
+        self._finish(call, response=Response(call.request_id, Code.OK, 0, 0, connection.node_id))
+        if connection.silent_count % SILENT_REQUESTS_PER_PROBE == 0:
+            connection.probes[self._send_own(connection, members_request()).request_id] = connection.silent_count
 
     def _send_own(self, connection: MemberConnection, request: Request, session_id: int = 0) -> Call:
         call = Call(INTERNAL_TICKET, request, deadline=0, session_id=session_id)
@@ -356,6 +378,8 @@ class ClientStateMachine:
             return
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
+        if connection.patient:
+            connection.patient.discard(response.request_id)
         if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Most responses are of this kind: skip `classify`.
             del connection.in_flight[response.request_id]
             call.request_id = 0
@@ -370,6 +394,8 @@ class ClientStateMachine:
         told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
         del connection.in_flight[response.request_id]
         call.request_id = 0
+        if connection.probes:
+            connection.silent_read = connection.probes.pop(response.request_id, connection.silent_read)
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
         match outcome:  # Facts about the leader and the session are used even if the call was abandoned.
@@ -383,10 +409,12 @@ class ClientStateMachine:
         if call.ticket == INTERNAL_TICKET:
             self._on_own_response(connection, call, told, outcome)
         elif not call.done:
-            self._conclude(call, outcome)
+            self._conclude(call, outcome, response)
 
-    def _conclude(self, call: Call, outcome: ResponseClass) -> None:
+    def _conclude(self, call: Call, outcome: ResponseClass, response: Response) -> None:
         match outcome:
+            case Succeeded():
+                self._finish(call, response=response)
             case Redirected() if call.request.address is not None and call.request.kind is RequestKind.READ:
                 self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # Only this member may answer.
             case Redirected() | SessionGone():

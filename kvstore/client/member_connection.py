@@ -29,6 +29,10 @@ class MemberConnection:
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
         self.waiting = CallQueue()  # Calls that only this member can answer.
         self.watches: dict[int, WatchStream] = {}  # By request id. A stream that left stays until the member confirms.
+        self.patient: set[int] = set()  # Request ids in flight that the member may answer only much later.
+        self.silent_count = 0  # Requests sent that the member never answers,
+        self.silent_read = 0  # and how many of them it certainly has read.
+        self.probes: dict[int, int] = {}  # Request id of a probe → `silent_count` when it was sent.
         self.heard_at = now
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._out: list[bytes] = []
@@ -50,7 +54,25 @@ class MemberConnection:
         assert call.request_id not in self.in_flight, call
         call.sent_at = now
         self.in_flight[call.request_id] = call
+        if call.request.may_wait:
+            self.patient.add(call.request_id)
         self._out.append(frame(body))
+
+    def send_silently(self, body: bytes) -> None:
+        """Send a request that the member never answers."""
+        self.silent_count += 1
+        self._out.append(frame(body))
+
+    @property
+    def silent_unread(self) -> int:
+        """How many requests that are never answered may not have been read by the member yet."""
+        return self.silent_count - self.silent_read
+
+    @property
+    def needs_pings(self) -> bool:
+        """True if the client waits for something that may come much later. Only answers to pings show meanwhile that
+        the member is alive."""
+        return bool(self.watches or self.patient)
 
     def send_body(self, body: bytes) -> None:
         """Send a request about a watch. No `Call` belongs to it."""
@@ -79,6 +101,7 @@ class MemberConnection:
         None if it waits for neither."""
         if self.state is not ConnectionState.READY:
             return self.heard_at
-        if not self.in_flight:
-            return None
-        return max(next(iter(self.in_flight.values())).sent_at, self.heard_at)
+        for request_id, call in self.in_flight.items():
+            if request_id not in self.patient:
+                return max(call.sent_at, self.heard_at)
+        return None

@@ -11,6 +11,7 @@ from kvstore.errors import (
     InternalError,
     LevelRefused,
     NotCommitted,
+    NotEnoughInSync,
     OperationFailed,
     RequestTooLarge,
     ResultCode,
@@ -73,11 +74,13 @@ ASK_THE_LEADER = "leave out `--member`, and the leader is found; any member answ
 NO_LEADER = "a majority of the members must be up and reach it (`hwm status`); what it has itself is read as `local`"
 
 _SUCCEEDED = Succeeded()
+_CARRIED_OUT = (Code.ACCEPTED, Code.UNDER_REPLICATED)
+"""The codes other than OK that end a call: the answers of two acknowledgement levels."""
 
 
 def classify(response: Response) -> ResponseClass:
     """Classify a response. Raises ProtocolError for a code or fields that this build does not know."""
-    if response.code == 0:  # Code.OK
+    if response.code == 0 or response.code in _CARRIED_OUT:
         return _SUCCEEDED
     try:
         outcome = _classify_refusal(response.code, response.fields, response.node_id)
@@ -126,6 +129,8 @@ def _classify_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Respo
             return Failed(TooStale(*fields[:2]))
         case Code.INTERNAL_ERROR:
             return Failed(InternalError(node_id, *fields[:1]))
+        case Code.NOT_ENOUGH_IN_SYNC:
+            return Failed(NotEnoughInSync(*fields[:2]))
         case Code.TOO_LARGE:
             return Failed(RequestTooLarge(*fields))
         case _:

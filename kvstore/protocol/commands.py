@@ -271,6 +271,7 @@ class ChangeLimits:
     leases_max: int | None = None
     lease_grace_ns: int | None = None
     delete_keys_max: int | None = None
+    min_in_sync: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ requests, without having to wait for responses. The member answers each request 
                                                bounded read ends with max_staleness_ms, and its answer with the
                                                greatest possible age of the state in ms
       status    [id, 4, with_hash]
-      read_log  [id, 5, from_index, bytes_max]
+      read_log  [id, 5, from_index, bytes_max, wait_ms]     above the mark the answer waits for at most wait_ms
       transfer  [id, 6, to]                           transfer the leadership to a node id, or (null) to the fittest
                                                       member; answered [to], or [null] if this member does not lead
       snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (snapshot_pages.py);
@@ -35,6 +35,12 @@ requests, without having to wait for responses. The member answers each request 
       lease     [id, 18, lease_id, after_key, count_max]     one lease and its keys, 1,000 at most; answered
                                                       [leader_time, ttl_ns, deadline, [key, ...], whether there are
                                                       more], or [leader_time, null] if there is no such lease
+      acknowledged [id, 19, level, [session_id, request_no, acknowledged_up_to, *body]]     a command with an
+                                                      acknowledgement level (`raft.Acknowledge`): at NONE there is no
+                                                      answer; at LEADER it has the code 32; at IN_SYNC an answer with
+                                                      the code 0 ends with [node id, ...], the members that hold it
+      outcome   [id, 20, index, term, wait_ms]        what became of an accepted command; the answer waits for at most
+                                                      wait_ms while that is open; answered [`EntryFate`, commit_index]
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   the store's answer (`ResultCode`); the rest of its result follows
@@ -51,6 +57,10 @@ requests, without having to wait for responses. The member answers each request 
       27        the state is too old for a bounded read: its greatest possible age in ms (null: not known), the bound
       28        internal error while the request was judged: reason; certainly no effect, and the request would fail the
                 same way at any member; the connection is closed (request_id 0: the id could not be read)
+      29        not enough members in sync: [node id, ...], min_in_sync; certainly no effect
+      30        carried out, but held by too few members: min_in_sync, [node id, ...]; the rest of the store's result
+                follows
+      32        accepted: index, term of the entry, which is durable on the leader alone
       31        the connection is closed, since its data is invalid or its place is needed: reason (request_id 0)
 
 New items may be added only at the end of an array. Receivers ignore extra items of a request or response; an unknown
@@ -73,6 +83,7 @@ from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.commands import Command, Get, Range, Txn, command_body, encode_command
 from raft import (
     INT64_MAX,
+    Acknowledge,
     Hello,
     HelloRole,
     ProtocolError,
@@ -106,6 +117,8 @@ class RequestKind(enum.IntEnum):
     WATCH_PROGRESS = 16
     LEASES = 17
     LEASE = 18
+    ACKNOWLEDGED = 19
+    OUTCOME = 20
 
 
 class Code(enum.IntEnum):
@@ -125,7 +138,23 @@ class Code(enum.IntEnum):
     LEVEL_REFUSED = 26
     TOO_STALE = 27
     INTERNAL_ERROR = 28
+    NOT_ENOUGH_IN_SYNC = 29
+    UNDER_REPLICATED = 30
     MALFORMED = 31
+    ACCEPTED = 32
+
+
+class EntryFate(enum.IntEnum):
+    """What became of an entry that a leader accepted (docs/reference/specification.md#910-acknowledgement-levels)."""
+
+    OPEN = 0
+    """Not decided yet, as far as this member knows."""
+    COMMITTED = 1
+    """The entry is in the log for good. The store has carried its commands out, or has refused them by its rules."""
+    LOST = 2
+    """The entry was cut. Its commands certainly have no effect."""
+    FORGOTTEN = 3
+    """This member's log no longer reaches back so far."""
 
 
 class Consistency(enum.IntEnum):
@@ -163,11 +192,19 @@ class Request(NamedTuple):
     items: tuple[Any, ...] = ()
     anywhere: bool = False
     address: str | None = None
+    acknowledge: Acknowledge = Acknowledge.MAJORITY  # The level of a command.
 
     @property
     def is_command(self) -> bool:
         """True for a command of the client's session. The command goes through the log, and may be repeated."""
         return self.kind is _COMMAND
+
+    @property
+    def may_wait(self) -> bool:
+        """True if the member may answer only much later, so that its silence does not mean that it has failed."""
+        if self.acknowledge is _IN_SYNC or self.kind is RequestKind.OUTCOME:
+            return True
+        return self.kind is RequestKind.READ_LOG and len(self.items) > 2
 
     @property
     def has_effect(self) -> bool:
@@ -187,6 +224,7 @@ class SessionlessRequest(Request):
         return False
 
 
+_IN_SYNC = Acknowledge.IN_SYNC
 _COMMAND, _READ, _CHANGE = RequestKind.COMMAND, RequestKind.READ, RequestKind.CHANGE
 _CLOSE = RequestKind.CLOSE_SESSION
 
@@ -196,9 +234,12 @@ def members_request() -> Request:
     return Request(kind=RequestKind.MEMBERS, anywhere=True)
 
 
-def command_request(command: Command) -> Request:
-    """Make the request for a command, which the cluster carries out at most once."""
-    return Request(_COMMAND, command)
+def command_request(command: Command, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> Request:
+    """Make the request for a command, which the cluster carries out at most once. At the level NONE it has no session,
+    because it is never sent again."""
+    if acknowledge is Acknowledge.NONE:
+        return SessionlessRequest(_COMMAND, command, acknowledge=acknowledge)
+    return Request(_COMMAND, command, acknowledge=acknowledge)
 
 
 def read_request(
@@ -218,9 +259,16 @@ def status_request(address: str | None = None, *, with_hash: bool = False) -> Re
     return Request(kind=RequestKind.STATUS, items=(with_hash,), anywhere=True, address=address)
 
 
-def read_log_request(from_index: int, bytes_max: int, address: str | None = None) -> Request:
-    """Request committed log entries from an index on."""
-    return Request(kind=RequestKind.READ_LOG, items=(from_index, bytes_max), anywhere=True, address=address)
+def read_log_request(from_index: int, bytes_max: int, address: str | None = None, *, wait_ms: int = 0) -> Request:
+    """Request committed log entries from an index on. `wait_ms`: how long the answer may wait for the first of them to
+    be committed."""
+    items = (from_index, bytes_max, wait_ms) if wait_ms else (from_index, bytes_max)
+    return Request(kind=RequestKind.READ_LOG, items=items, anywhere=True, address=address)
+
+
+def outcome_request(index: int, term: int, *, wait_ms: int = 0) -> Request:
+    """Ask the leader what became of an accepted entry."""
+    return Request(kind=RequestKind.OUTCOME, items=(index, term, wait_ms))
 
 
 def transfer_request(to: str | None, address: str) -> Request:
@@ -262,17 +310,21 @@ def encode_request(
     command = encode_command(
         request.command, session_id=session_id, request_no=request_no, acknowledged_up_to=acknowledged_up_to
     )
+    if request.acknowledge is not Acknowledge.MAJORITY:
+        return b"\x84%b\x13%c%b" % (uint_head(request_id), request.acknowledge, command)
     return b"\x83" + uint_head(request_id) + b"\x02" + command
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRequest:
-    """A request as a member decodes it. `raw_command` is the CBOR item to propose, as the client encoded it."""
+    """A request as a member decodes it. `raw_command` is the CBOR item to propose, as the client encoded it.
+    `acknowledge`: the number of its level."""
 
     request_id: int
     kind: int
     items: Sequence[Any]
     raw_command: bytes = b""
+    acknowledge: int = int(Acknowledge.MAJORITY)
 
 
 def decode_request(body: bytes) -> DecodedRequest:
@@ -283,21 +335,38 @@ def decode_request(body: bytes) -> DecodedRequest:
     request_id, kind = items[0], items[1]
     if type(request_id) is not int or request_id < 1 or type(kind) is not int:
         raise ProtocolError("a request begins with a request_id of 1 or more, and a kind")
+    if kind == RequestKind.ACKNOWLEDGED:
+        return _decode_acknowledged(request_id, items, body)
     if kind != RequestKind.COMMAND:
         return DecodedRequest(request_id, kind, items[2:])
     if len(items) != 3 or type(items[2]) is not list:
         raise ProtocolError("a command request is [request_id, 2, [session_id, request_no, acknowledged_up_to, ...]]")
-    return DecodedRequest(request_id, kind, items[2], _raw_third(body))
+    return DecodedRequest(request_id, kind, items[2], _raw_last(body, bytes([RequestKind.COMMAND])))
 
 
-def _raw_third(body: bytes) -> bytes:
-    """Return the bytes of the third and last item of an array that begins with two ints, the second below 24."""
-    if body[0] != 0x83:
+def _decode_acknowledged(request_id: int, items: list[Any], body: bytes) -> DecodedRequest:
+    """Decode a command with a level. From here on it is a request of the kind COMMAND. The level may be one that only
+    newer builds know. Raises ProtocolError."""
+    if len(items) != 4 or type(items[2]) is not int or type(items[3]) is not list:
+        raise ProtocolError(
+            "an acknowledged request is [request_id, 19, level, [session_id, request_no, acknowledged_up_to, ...]]"
+        )
+    level = items[2]
+    if not 0 <= level < 24:
+        raise ProtocolError(f"an acknowledgement level is 0 to 23, not {level}")
+    raw_command = _raw_last(body, bytes([RequestKind.ACKNOWLEDGED, level]))
+    return DecodedRequest(request_id, RequestKind.COMMAND, items[3], raw_command, level)
+
+
+def _raw_last(body: bytes, kind: bytes) -> bytes:
+    """Return the bytes of the last item of a request. The items before it are the request id and then `kind`: one or
+    two ints below 24, which take one byte each."""
+    if body[0] != 0x82 + len(kind):
         raise ProtocolError("the array of a request has a head in its shortest form")
     start = 2 + {24: 1, 25: 2, 26: 4, 27: 8}.get(body[1] & 0x1F, 0)
-    if body[start] != RequestKind.COMMAND:
-        raise ProtocolError("the kind of a request is one byte")
-    return body[start + 1 :]
+    if body[start : start + len(kind)] != kind:
+        raise ProtocolError("the kind and the level of a request are one byte each")
+    return body[start + len(kind) :]
 
 
 def request_id_of(body: bytes) -> int:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from kvstore.errors import KvError, OperationFailed, OutcomeUnknown, Unavailable, refusal_of
+from kvstore.errors import KvError, OutcomeUnknown, StoreError, Unavailable, refusal_of
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Response
 from raft import EntryKind, ProtocolError
@@ -70,6 +70,7 @@ class PutResult:
 
     revision: int
     previous: Record | None = None
+    acknowledged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class DeleteResult:
     found: bool
     deleted_revision: int = 0
     exact: bool = True
+    acknowledged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class CompareAndSetResult:
     record: Record | None = None
     deleted_revision: int = 0
     exact: bool = True
+    acknowledged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class DeleteRangeResult:
     revision: int
     count: int
     previous: tuple[KeyRecord, ...] = ()
+    acknowledged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ class AppendResult:
 
     revision: int
     key: bytes
+    acknowledged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ class AddResult:
 
     revision: int
     number: int
+    acknowledged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,21 @@ class TxnResult:
     revision: int
     succeeded: bool
     results: tuple[OperationResult, ...]
+    acknowledged_by: tuple[str, ...] = ()
 
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer to a write of level LEADER: its entry is durable on the leader alone. `outcome_of` of the client says
+    later whether the entry was committed or lost."""
+
+    index: int
+    term: int
+
+
+WriteResult = PutResult | DeleteResult | CompareAndSetResult | DeleteRangeResult | AppendResult | AddResult | TxnResult
+"""The results of writes. At level IN_SYNC `acknowledged_by` has the ids of the members that hold the write durably; at
+level MAJORITY it is empty."""
 
 OperationResult = (
     PutResult | GetResult | DeleteResult | RangeResult | DeleteRangeResult | AppendResult | AddResult | TxnResult
@@ -336,7 +356,7 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
     """
     try:
         return read(response)
-    except (OperationFailed, OutcomeUnknown):
+    except StoreError:
         raise
     except Exception as error:
         words = f"{response.node_id} gave an answer that makes no sense ({error}); its build may be another one"

@@ -56,7 +56,7 @@ class ClusterRequests:
             case RequestKind.STATUS:
                 return (status_to_map(self.status()),)
             case RequestKind.READ_LOG:
-                return self._log_entries(asked.items)
+                return self.log_entries(asked.items)
             case RequestKind.SNAPSHOT:
                 return self.snapshots.page(self._machine.revision, asked.items)
             case RequestKind.MEMBERSHIP:
@@ -150,7 +150,11 @@ class ClusterRequests:
         about = items[1] if len(items) > 1 and type(items[1]) is str else ""
         return membership_to_fields(membership_of(self._node, self._address_of, about))
 
-    def _log_entries(self, items: Sequence[Any]) -> tuple[Any, ...]:
+    def log_entries(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the fields of the response to a `read_log` request: entries, and the high-water mark.
+
+        Raises ProtocolError, NotCommitted, Compacted.
+        """
         if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
             raise ProtocolError("a read_log request is [request_id, 5, from_index, bytes_max]")
         bytes_max = min(items[1] or self._log_bytes_max, self._log_bytes_max)

@@ -14,12 +14,12 @@ from kvstore.limits import HISTORY_LEVEL, AdmissionLimits
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms
-from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command, only_reads
+from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command, is_count, only_reads
 from kvstore.protocol.watches import HISTORY_IS_OFF, WatchSpec, admit_watch, read_window
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.store.machine import KvMachine
-from raft import Hello, HelloRole, MembershipChange, Node, NotLeader, ProtocolError, ReadMode
+from raft import Acknowledge, Hello, HelloRole, MembershipChange, Node, NotLeader, ProtocolError, ReadMode
 
 
 class Reply(NamedTuple):
@@ -41,6 +41,7 @@ class Proposal(NamedTuple):
 
     session_id: int
     command: bytes
+    acknowledge: Acknowledge = Acknowledge.MAJORITY
 
 
 class ScarceProposal(NamedTuple):
@@ -49,6 +50,7 @@ class ScarceProposal(NamedTuple):
     kind: int
     session_id: int
     command: bytes
+    acknowledge: Acknowledge = Acknowledge.MAJORITY
 
 
 class Registration(NamedTuple):
@@ -103,6 +105,21 @@ class WatchProgress(NamedTuple):
     """Report the progress of the watch with the id of the request."""
 
 
+class OutcomeWanted(NamedTuple):
+    """Respond with the fate of the entry at (entry_index, term), after at most `wait_ms` while it is open."""
+
+    entry_index: int
+    term: int
+    wait_ms: int
+
+
+class LogWanted(NamedTuple):
+    """Respond with committed entries, after at most `wait_ms` while the first of them is not committed."""
+
+    items: Sequence[Any]
+    wait_ms: int
+
+
 class StateHashWanted(NamedTuple):
     """Respond with the status of this member and the hash of its state. The hash needs a walk over the whole state."""
 
@@ -118,6 +135,8 @@ Decision = (
     | MembersChange
     | Transfer
     | StateHashWanted
+    | OutcomeWanted
+    | LogWanted
     | WatchBegin
     | WatchEnd
     | WatchWindow
@@ -126,6 +145,11 @@ Decision = (
 
 
 WHAT_A_READ_IS = "a read is a get, a range, or a transaction that has only such operations"
+
+LEVELS = {int(level): level for level in Acknowledge}
+
+OF_SESSIONS = frozenset({CommandKind.REGISTER_SESSION, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
+"""The commands about sessions have no acknowledgement level. They are answered once a majority holds them."""
 
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
 
@@ -201,6 +225,10 @@ class RequestJudge:
                 return WatchWindow(read_window(asked.items))
             case RequestKind.WATCH_PROGRESS:
                 return WatchProgress()
+            case RequestKind.OUTCOME:
+                return self._outcome(asked.items)
+            case RequestKind.READ_LOG if len(asked.items) > 2 and asked.items[2]:
+                return LogWanted(asked.items, _wait_ms(asked.items[2]))
             case _:
                 fields = self._cluster.answer(asked)
                 if fields is None:
@@ -240,17 +268,35 @@ class RequestJudge:
             return Reply(Code.UNSUPPORTED, (f"a watch, because {HISTORY_IS_OFF}",))
         return WatchBegin(spec)
 
-    def _command(self, asked: DecodedRequest) -> Proposal | ScarceProposal | Registration:
+    def _command(self, asked: DecodedRequest) -> Proposal | ScarceProposal | Registration | Reply:
         in_force = self._machine.feature_level
         admit_command(asked.items, self._limits, in_force)
-        kind = asked.items[HEADER_ITEMS]
+        if asked.acknowledge not in LEVELS:
+            return Reply(Code.UNSUPPORTED, (f"acknowledgement level {asked.acknowledge}",))
+        kind, level = asked.items[HEADER_ITEMS], LEVELS[asked.acknowledge]
+        if level is not Acknowledge.MAJORITY and kind in OF_SESSIONS:
+            return Reply(Code.UNSUPPORTED, (f"acknowledgement level {level.name} for a command about sessions",))
+        if level is Acknowledge.IN_SYNC:
+            copies, min_in_sync = self._node.copies(), self._machine.limits.min_in_sync
+            if copies is not None and len(copies.in_sync_ids) < min_in_sync:
+                return Reply(Code.NOT_ENOUGH_IN_SYNC, (copies.in_sync_ids, min_in_sync))
         if kind == CommandKind.REGISTER_SESSION:
             return Registration(asked.raw_command)
         if kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEADER_ITEMS + 1] > in_force:
             self._node.check_raise(asked.items[HEADER_ITEMS + 1])
         if self._results.is_on and asked.items[0]:
-            return ScarceProposal(kind, asked.items[0], asked.raw_command)
-        return Proposal(asked.items[0], asked.raw_command)
+            return ScarceProposal(kind, asked.items[0], asked.raw_command, level)
+        return Proposal(asked.items[0], asked.raw_command, level)
+
+    def _outcome(self, items: Sequence[Any]) -> OutcomeWanted:
+        """Only a leader answers, because a member that is behind would say for long that the entry is open. Raises
+        NotLeader."""
+        if len(items) < 3 or not (is_count(items[0]) and is_count(items[1])):
+            raise ProtocolError("an outcome request is [request_id, 20, index, term, wait_ms]")
+        core = self._node.core
+        if core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        return OutcomeWanted(items[0], items[1], _wait_ms(items[2]))
 
     def _read(self, items: Sequence[Any]) -> Decision:
         if len(items) < 2 or type(items[1]) is not list:
@@ -271,6 +317,12 @@ class RequestJudge:
             return Reply(Code.UNSUPPORTED, (f"consistency {consistency}",))
         bound_ms = staleness_ms(items) if consistency == Consistency.BOUNDED else 0
         return EngineRead(body, WAYS[Consistency(consistency)], bound_ms)
+
+
+def _wait_ms(value: Any) -> int:
+    if not is_count(value):
+        raise ProtocolError("wait_ms is 0 or more")
+    return int(value)
 
 
 def _transfer_target(items: Sequence[Any]) -> str | None:

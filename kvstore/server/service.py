@@ -23,7 +23,7 @@ from kvstore.limits import ServiceLimits
 from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
 from kvstore.protocol.error_codes import error_fields
-from kvstore.protocol.messages import Code, Consistency, decode_request, encode_response, request_id_of
+from kvstore.protocol.messages import Code, Consistency, EntryFate, decode_request, encode_response, request_id_of
 from kvstore.protocol.read_modes import LABELS, MILLISECOND_NS, age_ms
 from kvstore.protocol.status import MemberStatus, status_to_map
 from kvstore.protocol.watches import WatchSpec
@@ -34,11 +34,15 @@ from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, OpenRow
 from kvstore.server.fast_requests import RUN_MAX, RequestBatch, parse_batch, parse_uniform_puts
 from kvstore.server.fast_responses import ResponseBatcher
+from kvstore.server.mark_waits import MarkWaits
 from kvstore.server.request_errors import RequestErrors, is_contained
 from kvstore.server.request_judge import (
+    Decision,
     EngineRead,
     LocalRead,
+    LogWanted,
     MembersChange,
+    OutcomeWanted,
     Proposal,
     Registration,
     Reply,
@@ -60,8 +64,11 @@ from kvstore.watch.hub import IDLE_STEP_UNITS, STEP_UNITS, WatchHub
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     MIB,
+    Accepted,
+    Acknowledge,
     Applied,
     AppliedBatch,
+    AppliedInSync,
     Busy,
     Completion,
     CompletionBatch,
@@ -69,6 +76,8 @@ from raft import (
     FrameSplitter,
     MembershipChange,
     Node,
+    NotCommitted,
+    NotLeader,
     ProtocolError,
     RaftError,
     ReadMode,
@@ -133,6 +142,7 @@ class Service:
         self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
         self._reaper = SessionReaper(node, machine, self._open)
         self._results = ResultsPressure(node, machine, self._open)
+        self._mark_waits = MarkWaits(node)
         self._history_age = HistoryAge(node, machine, self._open, limits.history_age_ns_max)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
@@ -199,6 +209,7 @@ class Service:
         self._flooding.pop(connection_id, None)
         self._deferring.pop(connection_id, None)
         self._hashes.forget(connection_id)
+        self._mark_waits.forget(connection_id)
         self._end_watches(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
@@ -249,6 +260,9 @@ class Service:
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
+        if self._mark_waits:
+            for wait in self._mark_waits.take_due():
+                wait.answer()
         if self.watches.count and self.watches.has_work:
             self._follow(STEP_UNITS)
         is_expiring = bool(self._reaper.expiry_ticket) and self._reaper.expire_more()
@@ -631,6 +645,9 @@ class Service:
                 self._budget.charge_requests(1, waiting)
             decision = self._judge.decide(asked)
             unsent_bytes = connection.unsent_bytes
+            if asked.acknowledge == Acknowledge.NONE:
+                self._propose_silently(decision)
+                return True
             if isinstance(decision, Reply):
                 self._respond(connection, request_id, decision.code, decision.fields)
                 self._budget.charge(connection.unsent_bytes - unsent_bytes)
@@ -645,7 +662,8 @@ class Service:
             self._end(connection, error)
             return True
         except (RaftError, KvError) as error:
-            self._refuse_request(connection, request_id, error)
+            if asked.acknowledge != Acknowledge.NONE:
+                self._refuse_request(connection, request_id, error)
             return True
         except BaseException as error:
             self._contain(connection, request_id or request_id_of(body), error)
@@ -665,6 +683,10 @@ class Service:
                 self._or_refuse(connection, request_id, self._change, *decision)
             case Transfer():
                 self._or_refuse(connection, request_id, self._transfer, *decision)
+            case OutcomeWanted():
+                self._or_refuse(connection, request_id, self._tell_fate, *decision)
+            case LogWanted():
+                self._or_refuse(connection, request_id, self._read_log, *decision)
             case StateHashWanted():
                 self._or_refuse(connection, request_id, self._tell_state_hash)
             case WatchBegin():
@@ -694,6 +716,51 @@ class Service:
 
     def _transfer(self, connection: Connection, request_id: int, to: str | None) -> None:
         self._respond(connection, request_id, Code.OK, (self.cluster.transfer(to),))
+
+    def _tell_fate(self, connection: Connection, request_id: int, index: int, term: int, wait_ms: int) -> None:
+        """Respond with the fate of the entry at (index, term), now or once it is decided. Raises NotLeader."""
+        core = self._node.core
+        if core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        fate = fate_of(self._node, index, term)
+        if fate is not EntryFate.OPEN or not wait_ms:
+            self._respond(connection, request_id, Code.OK, (int(fate), core.commit_index))
+            return
+        # An entry of an earlier term is decided once this leader has committed an entry of its own.
+        decided_at = index if term == core.leading_term else min(index, core.last_index)
+        self._wait_for_mark(connection, request_id, decided_at, wait_ms, self._tell_fate, index, term, 0)
+
+    def _read_log(self, connection: Connection, request_id: int, items: Sequence[Any], wait_ms: int) -> None:
+        """Respond with committed entries, now or once the first of them is committed. Raises NotCommitted, Compacted,
+        ProtocolError."""
+        try:
+            fields = self.cluster.log_entries(items)
+        except NotCommitted as error:
+            if not wait_ms:
+                raise
+            self._wait_for_mark(connection, request_id, error.index, wait_ms, self._read_log, items, 0)
+        else:
+            self._respond(connection, request_id, Code.OK, fields)
+
+    def _wait_for_mark(
+        self,
+        connection: Connection,
+        request_id: int,
+        index: int,
+        wait_ms: int,
+        act: Callable[..., None],
+        *arguments: object,
+    ) -> None:
+        """Call `act(connection, request_id, *arguments)` once the high-water mark has reached `index`, or after
+        `wait_ms`, or if this member ceases to lead."""
+
+        def answer() -> None:
+            connection.in_flight -= 1
+            if not connection.closed:
+                self._or_refuse(connection, request_id, act, *arguments)
+
+        connection.in_flight += 1
+        self._mark_waits.add(index, wait_ms, connection.connection_id, answer)
 
     def _tell_state_hash(self, connection: Connection, request_id: int) -> None:
         status = self._hashes.known()
@@ -732,10 +799,16 @@ class Service:
         self._propose(connection, request_id, 0, command)
 
     def _propose_scarce(
-        self, connection: Connection, request_id: int, kind: int, session_id: int, command: bytes
+        self,
+        connection: Connection,
+        request_id: int,
+        kind: int,
+        session_id: int,
+        command: bytes,
+        acknowledge: Acknowledge,
     ) -> None:
         self._results.admit(kind)
-        self._propose(connection, request_id, session_id, command)
+        self._propose(connection, request_id, session_id, command, acknowledge)
 
     def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
         """Close a session. It may expire before the command is applied, so the response says whether the command has
@@ -744,9 +817,24 @@ class Service:
         self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
         self._open.reads(connection, tickets, (request_id,), (CLOSING,))
 
-    def _propose(self, connection: Connection, request_id: int, session_id: int, command: bytes) -> None:
+    def _propose_silently(self, decision: Decision) -> None:
+        """Propose a command of level NONE. If it cannot be proposed, it is lost, and nobody is told. Raises RaftError,
+        KvError."""
+        if isinstance(decision, ScarceProposal):
+            self._results.admit(decision.kind)
+        if isinstance(decision, Proposal | ScarceProposal):
+            self._node.propose(decision.command, self._open.tickets(1)[0], Acknowledge.NONE)
+
+    def _propose(
+        self,
+        connection: Connection,
+        request_id: int,
+        session_id: int,
+        command: bytes,
+        acknowledge: Acknowledge = Acknowledge.MAJORITY,
+    ) -> None:
         tickets = self._open.tickets(1)
-        self._node.propose(command, tickets[0])
+        self._node.propose(command, tickets[0], acknowledge)
         self._open.commands(connection, tickets, (request_id,), (session_id,))
 
     def _read(
@@ -767,6 +855,8 @@ class Service:
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
+        for wait in self._mark_waits.take_all():
+            wait.answer()
         self._open.expand_all()
         for ticket, opened in list(self._open.by_ticket.items()):
             if opened[2]:
@@ -816,6 +906,10 @@ class Service:
                 self._respond(connection, request_id, Code.OK, (completion.result[0] == ResultCode.OK,))
             case Applied():
                 self._respond_result(connection, request_id, completion.result, 0)
+            case AppliedInSync():
+                self._respond_acknowledged(connection, request_id, completion)
+            case Accepted():
+                self._respond(connection, request_id, Code.ACCEPTED, (completion.index, completion.term))
             case ReadReady(mode=ReadMode.BOUNDED_STALENESS):
                 self._respond_aged(connection, request_id, body, bound_ms)
             case ReadReady():
@@ -828,6 +922,17 @@ class Service:
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
+
+    def _respond_acknowledged(self, connection: Connection, request_id: int, told: AppliedInSync) -> None:
+        """Respond to a write of level IN_SYNC with its result and the members that hold it. A write that the store has
+        refused has no effect, so nobody needs to hold it."""
+        code, revision, *fields = told.result
+        min_in_sync, holders = self._machine.limits.min_in_sync, told.acknowledged_by
+        if code == Code.OK and len(holders) < min_in_sync:
+            code, fields = Code.UNDER_REPLICATED, [min_in_sync, holders, *fields]
+        elif code == Code.OK:
+            fields.append(holders)
+        self._put(connection, encode_response(request_id, code, revision, 0, self._node_id, fields))
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         """Respond to a bounded read. Its age is checked again, because the response may have waited for room."""
@@ -898,6 +1003,22 @@ class Service:
             return
         self._respond(connection, request_id, Code.INTERNAL_ERROR, (words,))
         self._close(connection)
+
+
+def fate_of(node: Node, index: int, term: int) -> EntryFate:
+    """What became of the entry at (index, term), as far as this member knows.
+
+    The terms of a log never fall. So an entry of a higher term that is committed before `index` is as final as another
+    entry at `index`.
+    """
+    core = node.core
+    if index > core.commit_index:
+        committed_term = core.term_at(core.commit_index)
+        return EntryFate.LOST if committed_term is not None and committed_term > term else EntryFate.OPEN
+    found = core.term_at(index)
+    if found is None:
+        return EntryFate.FORGOTTEN
+    return EntryFate.COMMITTED if found == term else EntryFate.LOST
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:

@@ -146,6 +146,7 @@ def limits_fields(machine: KvMachine) -> tuple[Any, ...]:
         "leases_max": len(machine.leases.by_id),
         "lease_grace_ns": 0,
         "delete_keys_max": 0,
+        "min_in_sync": 0,
     }
     limits = machine.limits.to_map(machine.feature_level)
     return ({name: (limit, used[name]) for name, limit in limits.items()},)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from raft.core.in_sync import Copies
 from raft.core.raft import RaftCore
-from raft.effects import Accepted, Acknowledged, Applied, AppliedBatch, CompletionBatch, Refused, Unknown
+from raft.effects import Accepted, Applied, AppliedBatch, AppliedInSync, CompletionBatch, Refused, Unknown
 from raft.types import Acknowledge, LogPosition
 
 
@@ -33,6 +33,7 @@ class Acknowledgements:
         self._node_id = node_id
         self._levels: dict[int, Acknowledge] = {}  # By ticket. A ticket of level LEADER becomes NONE when answered.
         self._undurable: dict[int, LogPosition] = {}  # The unanswered proposals of level LEADER, in the log's order.
+        self._deposed: dict[int, LogPosition] = {}  # The same, but of an earlier leadership.
         self._applied: deque[_Applied] = deque()
         self._copies: Copies | None = None  # As last known; None before the first proposal of a leadership is applied.
         # This is an attribute, because it is read at every turn.
@@ -66,7 +67,8 @@ class Acknowledgements:
 
     def stepped_down(self) -> None:
         """This node leads no more, or leads in another term. Its log may be cut, so it tells nobody any more that an
-        entry is durable here."""
+        entry is durable here. If such an entry is committed in the end, that is told."""
+        self._deposed.update(self._undurable)
         self._undurable.clear()
 
     def filtered(self, completions: Iterable[CompletionBatch], core: RaftCore) -> list[CompletionBatch]:
@@ -79,7 +81,7 @@ class Acknowledgements:
                     found += self._split(each)
                 case Applied() | Refused() | Unknown():
                     level = self._levels.pop(each.ticket, Acknowledge.MAJORITY)
-                    self._undurable.pop(each.ticket, None)
+                    self._position_of(each.ticket)
                     if level is not Acknowledge.NONE:
                         found.append(each)
                 case _:
@@ -112,6 +114,7 @@ class Acknowledgements:
         """Take the proposals of other levels out of a batch."""
         if self._levels.keys().isdisjoint(batch.tickets):
             return [batch]
+        found: list[CompletionBatch] = []
         tickets, results = list[int](), list[object]()
         for ticket, result in zip(batch.tickets, batch.results, strict=True):
             match self._levels.pop(ticket, Acknowledge.MAJORITY):
@@ -119,14 +122,21 @@ class Acknowledgements:
                     self._applied.append(_Applied(ticket, batch.index, result))
                 case Acknowledge.NONE:
                     pass
-                case _:
+                case Acknowledge.LEADER:  # Durable here by now, since it is applied.
+                    position = self._position_of(ticket)
+                    assert position is not None, ticket
+                    found.append(Accepted(ticket, position.index, position.term))
+                case Acknowledge.MAJORITY:
                     tickets.append(ticket)
                     results.append(result)
-            self._undurable.pop(ticket, None)
-        return [AppliedBatch(tickets, batch.index, results)] if tickets else []
+        return [*found, AppliedBatch(tickets, batch.index, results)] if tickets else found
 
-    def _acknowledged(self, applied: _Applied) -> Acknowledged:
+    def _position_of(self, ticket: int) -> LogPosition | None:
+        """Forget where a proposal of level LEADER is, and return it."""
+        return self._undurable.pop(ticket, None) or self._deposed.pop(ticket, None)
+
+    def _acknowledged(self, applied: _Applied) -> AppliedInSync:
         """The answer with the members that certainly hold the entry. This node has applied it, so it holds it."""
         holders = () if self._copies is None else self._copies.holders(applied.index)
         known = tuple(sorted({*holders, self._node_id}))
-        return Acknowledged(applied.ticket, applied.index, applied.result, known)
+        return AppliedInSync(applied.ticket, applied.index, applied.result, known)

@@ -87,12 +87,12 @@ class WatchKeeper(Generic[CarrierT]):
     def next_moment(self, now: int, connections: Iterable[CarrierT]) -> int | None:
         """The next time at which `due_pings` or `assign` has something to do; None if only an event gives them work."""
         moments = [stream.not_before for stream in self._waiting if stream.not_before > now]
-        moments += [self._ping_moment(connection) for connection in connections if connection.watches]
+        moments += [self._ping_moment(connection) for connection in connections if connection.needs_pings]
         return min(moments, default=None)
 
     def due_pings(self, now: int, connections: Iterable[CarrierT]) -> list[CarrierT]:
         """The connections on which the caller must now ask who leads."""
-        watching = [connection for connection in connections if connection.watches]
+        watching = [connection for connection in connections if connection.needs_pings]
         due = [connection for connection in watching if self._ping_moment(connection) <= now]
         for connection in due:
             self._pinged[connection] = now

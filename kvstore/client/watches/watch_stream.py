@@ -18,10 +18,14 @@ from raft import ProtocolError
 
 class WatchCarrier(Protocol):
     """A connection to a member that serves watches. `watches`: the streams by request id. A stream that continues at
-    another member stays in `watches` until this member confirms. `heard_at`: when bytes last came (monotonic ns)."""
+    another member stays in `watches` until this member confirms. `heard_at`: when bytes last came (monotonic ns).
+    `needs_pings`: the client waits for something that may come much later."""
 
     watches: dict[int, WatchStream]
     heard_at: int
+
+    @property
+    def needs_pings(self) -> bool: ...
 
     @property
     def is_ready(self) -> bool:

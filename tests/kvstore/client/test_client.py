@@ -208,7 +208,7 @@ async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path)
         with pytest.raises(InvalidRequest):
             await client.read_log(-1)
         with pytest.raises(TypeError, match="not int"):
-            await client.put("k", 5)  # type: ignore[arg-type]
+            await client.put("k", 5)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="not both"):
             await client.range(Range(), prefix="k")
 

@@ -101,7 +101,7 @@ EVERY_COMMAND: list[tuple[Command, list[Any]]] = [
     (Compact(5), [24, 5]),
     (
         ChangeLimits(history_events_max=0, lease_grace_ns=1),
-        [19, None, None, None, None, None, None, None, 0, None, 1, None],
+        [19, None, None, None, None, None, None, None, 0, None, 1, None, None],
     ),
 ]
 LEVEL_1_COMMANDS = [(command, body) for command, body in EVERY_COMMAND if validate_body(body, 1) is None]
@@ -285,12 +285,14 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
     ([6, [], [nested([7, b"a", None, False], depth=1), nested([1, b"k", b""], depth=1)], []], Reason.KEY_WRITTEN_TWICE),
     # The range meets a key of the other branch, which is allowed, and a key of another operation.
     ([6, [], [[6, [], [[1, b"a", b""]], [[7, b"a", b"z", False]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
-    ([19, *[None] * 10], Reason.MALFORMED),
-    ([19, *[None] * 12], Reason.MALFORMED),
-    ([19, *[None] * 8, 0, None, None], Reason.OUT_OF_RANGE),  # leases_max
-    ([19, *[None] * 9, 3_600 * SECOND_NS + 1, None], Reason.OUT_OF_RANGE),  # lease_grace_ns
-    ([19, *[None] * 10, 0], Reason.OUT_OF_RANGE),  # delete_keys_max
-    ([19, *[None] * 10, 100_001], Reason.OUT_OF_RANGE),
+    ([19, *[None] * 11], Reason.MALFORMED),
+    ([19, *[None] * 13], Reason.MALFORMED),
+    ([19, *[None] * 8, 0, None, None, None], Reason.OUT_OF_RANGE),  # leases_max
+    ([19, *[None] * 9, 3_600 * SECOND_NS + 1, None, None], Reason.OUT_OF_RANGE),  # lease_grace_ns
+    ([19, *[None] * 10, 0, None], Reason.OUT_OF_RANGE),  # delete_keys_max
+    ([19, *[None] * 10, 100_001, None], Reason.OUT_OF_RANGE),
+    ([19, *[None] * 11, 0], Reason.OUT_OF_RANGE),  # min_in_sync
+    ([19, *[None] * 11, 10], Reason.OUT_OF_RANGE),
     ([21, 0], Reason.MALFORMED),
     ([21, 0, 0], Reason.OUT_OF_RANGE),
     ([21, -1, 5 * SECOND_NS], Reason.OUT_OF_RANGE),

@@ -106,7 +106,14 @@ def test_the_rows_and_fields_of_level_2() -> None:
         "lease_hold_until": 0,
     }
     assert (header["revision"], header["compact_revision"], header["feature_level"]) == (6, 3, 2)
-    added = ["history_bytes_max", "history_events_max", "leases_max", "lease_grace_ns", "delete_keys_max"]
+    added = [
+        "history_bytes_max",
+        "history_events_max",
+        "leases_max",
+        "lease_grace_ns",
+        "delete_keys_max",
+        "min_in_sync",
+    ]
     assert list(header["limits"])[6:] == added
     assert chunks[2:] == [
         [

@@ -10,9 +10,9 @@ import pytest
 from raft import (
     Accepted,
     Acknowledge,
-    Acknowledged,
     AppendEntries,
     Applied,
+    AppliedInSync,
     Busy,
     Message,
     Refused,
@@ -115,7 +115,7 @@ def test_in_sync_waits_for_the_disk_of_every_member_in_sync() -> None:
     slow.disk_hangs = False
     world.exchange()
     (answer,) = answers(leader, 1)
-    assert isinstance(answer, Acknowledged)
+    assert isinstance(answer, AppliedInSync)
     assert answer.acknowledged_by == tuple(sorted(world.members))
     assert leader.node.open_requests == 0
 
@@ -132,7 +132,7 @@ def test_the_results_of_one_entry_go_to_the_tickets_that_asked_for_them() -> Non
     found = {each.ticket: each for each in leader.completions}
     assert sorted(found) == [0, 1, 2, 4]
     assert isinstance(found[2], Accepted)
-    for ticket, kind in ((0, Applied), (1, Acknowledged), (4, Applied)):
+    for ticket, kind in ((0, Applied), (1, AppliedInSync), (4, Applied)):
         each = found[ticket]
         assert isinstance(each, kind)
         assert each.result == first + ticket
@@ -149,7 +149,7 @@ def test_with_a_dead_member_in_sync_stalls_once_for_the_lag_and_not_for_ever() -
     world.run(lambda: bool(answers(leader, 1)))
     assert 900 * MS <= world.now - began <= 1_200 * MS
     (answer,) = answers(leader, 1)
-    assert isinstance(answer, Acknowledged)
+    assert isinstance(answer, AppliedInSync)
     assert dead.node_id not in answer.acknowledged_by
     assert len(answer.acknowledged_by) == 2
 
@@ -183,7 +183,7 @@ def test_a_leader_that_steps_down_answers_with_the_members_that_it_knows() -> No
     world.cut_off = {leader.node_id}
     world.run(lambda: leader.node.core.role is not Role.LEADER)
     (answer,) = answers(leader, 1)
-    assert isinstance(answer, Acknowledged)
+    assert isinstance(answer, AppliedInSync)
     assert answer.acknowledged_by == tuple(sorted([leader.node_id, quick.node_id]))
 
 
@@ -195,7 +195,7 @@ def test_a_node_that_stops_answers_what_is_applied() -> None:
     world.exchange()
     leader.node.begin_stop()
     world.run(lambda: leader.node.is_stopped)
-    assert [type(each) for each in answers(leader, 1)] == [Acknowledged]
+    assert [type(each) for each in answers(leader, 1)] == [AppliedInSync]
 
 
 def test_a_command_that_certainly_has_no_effect_is_refused_at_every_level_but_none() -> None:
@@ -248,7 +248,7 @@ def test_an_append_that_is_lost_delays_in_sync_and_nothing_else() -> None:
     assert not answers(leader, 1)
     world.run(lambda: bool(answers(leader, 1)))
     (answer,) = answers(leader, 1)
-    assert isinstance(answer, Acknowledged)
+    assert isinstance(answer, AppliedInSync)
     assert unlucky in answer.acknowledged_by
 
 
