@@ -24,6 +24,7 @@ from kvstore.errors import (
     StoreError,
     TransferRefused,
     Unavailable,
+    UnderReplicated,
     Unsupported,
 )
 from kvstore.protocol.addresses import parse_advertised
@@ -99,6 +100,8 @@ def failure_of(error: StoreError) -> Failure:
             code = ExitCode.UNAVAILABLE
         case InvalidAddress() | Unsupported():
             code = ExitCode.USAGE
+        case UnderReplicated():  # The write has taken effect.
+            code = ExitCode.NEGATIVE
         case _:
             code = ExitCode.FAILED
     return Failure(str(error), code, error.hint, error)

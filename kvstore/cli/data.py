@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -22,6 +22,7 @@ from kvstore.protocol.commands import CompareAndSet, Delete, DeleteRange, Get, P
 from kvstore.protocol.messages import Consistency
 from kvstore.protocol.read_modes import STALENESS_MS_MAX, asked_for
 from kvstore.protocol.results import (
+    Accepted,
     AddResult,
     AppendResult,
     CompareAndSetResult,
@@ -37,8 +38,14 @@ from kvstore.protocol.results import (
 )
 from kvstore.protocol.text import escape_controls, to_shown_text, to_text
 from kvstore.protocol.transaction_json import InvalidDocument, parse_document, txn_of_document
+from raft import Acknowledge
+
+if TYPE_CHECKING:
+    from kvstore.client.acknowledged_calls import Early
+    from kvstore.client.client import Client
 
 KEY, VALUE = Data(), Data(stdin=True)
+LEVELS = {level.name.lower().replace("_", "-"): level for level in Acknowledge}
 
 consistency_options = click.option(
     "--consistency",
@@ -121,15 +128,67 @@ def result_json(result: Result) -> dict[str, Any]:
 @click.argument("key", type=KEY)
 @click.argument("value", type=VALUE)
 @click.option("--lease", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Attach the key to this lease.")
+@click.option(
+    "--acknowledge",
+    type=click.Choice(list(LEVELS)),
+    default="majority",
+    show_default=True,
+    help="When the command ends. `none`: at once, and the write may be lost; `leader`: when the leader alone has the "
+    "write on its disk; `majority`: when a majority has it; `in-sync`: when all members in sync have it.",
+)
 @client_options
-def put(key: bytes, value: bytes, lease_id: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+def put(
+    key: bytes,
+    value: bytes,
+    lease_id: int | None,
+    acknowledge: str,
+    endpoints: str,
+    deadline_seconds: float,
+    as_json: bool,
+) -> None:
     """Write VALUE at KEY. If VALUE is `-`, the value is read from standard input."""
+    level = LEVELS[acknowledge]
+    if level is not Acknowledge.MAJORITY:
+        _put_at(level, key, value, lease_id, endpoints, deadline_seconds, as_json=as_json)
+        return
     command = Put(key, value, lease_id or 0)
     answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
     if as_json:
         print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
     else:
         say(f"revision {answer.revision}")
+
+
+def _put_at(
+    level: Acknowledge,
+    key: bytes,
+    value: bytes,
+    lease_id: int | None,
+    endpoints: str,
+    deadline_seconds: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Carry out `put` at a level other than MAJORITY."""
+
+    async def work(client: Client) -> PutResult | Accepted | None:
+        # The type is that of the levels with a result, because the level is known only at run time.
+        return await client.put(key, value, lease=lease_id, acknowledge=cast("Early", level))
+
+    found = run_with_client(endpoints, deadline_seconds, work)
+    match found:
+        case PutResult(revision=revision, acknowledged_by=acknowledged_by):
+            about = {"revision": revision, "acknowledged_by": list(acknowledged_by)}
+            words = f"revision {revision}, on the disks of {', '.join(acknowledged_by)}"
+        case Accepted(index, term):
+            about = {"index": index, "term": term}
+            words = f"accepted at index {index} of term {term}, and on the leader's disk alone"
+        case None:
+            about, words = {}, "sent; nobody has confirmed it"
+    if as_json:
+        print_json({"op": "put", **about})
+    else:
+        say(words)
 
 
 @click.command()

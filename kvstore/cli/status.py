@@ -96,11 +96,14 @@ def of_its_disk(found: MemberStatus) -> list[str]:
 
 
 def of_its_peers(found: MemberStatus) -> list[str]:
-    """Return a message about each node id under which two processes have connected to this member."""
-    return [
+    """Return messages about the peers of a member: those under whose id two processes have connected to it, and, on the
+    leader, those that are not in sync."""
+    words = [
         f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
     ]
+    late = [f"{peer.node_id} (by {(peer.lag_ms or 0) / 1e3:.1f} s)" for peer in found.peers if peer.is_in_sync is False]
+    return [*words, f"not in sync with it, because they lag: {', '.join(late)}"] if late else words
 
 
 def of_its_marks(found: MemberStatus) -> list[str]:

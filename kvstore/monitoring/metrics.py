@@ -46,6 +46,7 @@ EVENT_TEXTS = {
     "snapshots_given_up": "Snapshots whose building failed",
     "log_compactions": "Times the log was cut at its beginning, behind a snapshot",
     "disk_hangs": "Times an append to the log took longer than two election time-outs",
+    "in_sync_departures": "Times a voter fell out of sync with this leader",
 }
 
 
@@ -237,6 +238,10 @@ def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
                     {name: peer.match_index for name, peer in peers.items()})  # fmt: skip
     yield _by_label("peer_match_lag_entries", "Entries of the leader that a peer has not durably", "peer",
                     {name: max(0, status.last_index - peer.match_index) for name, peer in peers.items()})  # fmt: skip
+    yield _by_label("peer_in_sync", "1 for a peer that is in sync, or would be as a voter", "peer",
+                    {name: peer.is_in_sync for name, peer in peers.items()})  # fmt: skip
+    yield _by_label("peer_lag_seconds", "How long ago a peer had everything that the leader's log had then", "peer",
+                    {name: peer.lag_ns / 1e9 for name, peer in peers.items()})  # fmt: skip
     yield _by_label("peer_applied_lag_entries", "Committed entries that a peer has not applied", "peer",
                     {name: max(0, lag) for name, lag in behind.items()})  # fmt: skip
     yield _by_label("peer_holds_low_watermark", "1 for a peer that keeps the low-water mark from rising", "peer",

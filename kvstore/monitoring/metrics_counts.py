@@ -24,6 +24,7 @@ from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine
 from raft import (
     AppliedBatch,
+    AppliedInSync,
     Busy,
     ChangeRefused,
     Compacted,
@@ -61,6 +62,7 @@ EVENTS = {
     "snapshot_given_up": "snapshots_given_up",
     "compacted": "log_compactions",
     "disk_hangs": "disk_hangs",
+    "in_sync_left": "in_sync_departures",
 }
 """The counter for each counted trace event: event name → counter name."""
 
@@ -75,7 +77,7 @@ REASONS = BOUNDS | frozenset(
     {
         "other_bound", "disk_full", "no_descriptors", "transfer_under_way", "not_leader", "too_large", "stopped",
         "transfer_refused", "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
-        "outcome_unknown", "protocol", "internal_error", "other",
+        "not_enough_in_sync", "outcome_unknown", "protocol", "internal_error", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
 """All values that the label `reason` may have. This bounds the number of time series."""
@@ -87,6 +89,7 @@ SAID_BY_THE_SERVICE = {
     int(Code.UNSUPPORTED): "unsupported",
     int(Code.MALFORMED): "protocol",
     int(Code.INTERNAL_ERROR): "internal_error",
+    int(Code.NOT_ENOUGH_IN_SYNC): "not_enough_in_sync",
 }
 """The value of the label `reason` for each response code that the service sends without an exception."""
 
@@ -180,6 +183,8 @@ class CountingApplication:
                 counts.commands_applied += len(told.tickets)
             elif type(told) is ReadsReady:
                 counts.reads_served += len(told.tickets)
+            elif isinstance(told, AppliedInSync):
+                counts.commands_applied += 1
             elif isinstance(told, Refused):
                 counts.refusals[reason_of(told.error)] += 1
             elif isinstance(told, Unknown):

@@ -20,6 +20,8 @@ class PeerView:
     next_index: int
     last_applied: int
     recent_active: bool
+    is_in_sync: bool | None = None  # For a learner: whether it would be in sync as a voter. None: not reported.
+    lag_ms: int | None = None  # How long ago the peer last had everything that the leader's log had. None: the same.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

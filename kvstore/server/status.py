@@ -11,7 +11,7 @@ from kvstore.protocol.session_requests import PAGE_SESSIONS_MAX
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.validation import is_count
 from kvstore.store.machine import KvMachine
-from raft import Configuration, Member, Node, ProtocolError
+from raft import MILLISECOND_NS, Configuration, Member, Node, ProtocolError
 
 
 def status_of(node: Node, machine: KvMachine) -> MemberStatus:
@@ -56,6 +56,8 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
                 next_index=peer.next_index,
                 last_applied=peer.last_applied,
                 recent_active=peer.recent_active,
+                is_in_sync=peer.is_in_sync,
+                lag_ms=peer.lag_ns // MILLISECOND_NS,
             )
             for peer in status.peers
         ),

@@ -39,6 +39,8 @@ INFO_EVENTS = frozenset(
         "disk_has_room",
         "descriptors_lack",
         "descriptors_found",
+        "in_sync_joined",
+        "in_sync_left",
     }
 )
 WARNING_EVENTS = frozenset({"disk_full", "descriptors_lack", "disk_hangs", "snapshot_given_up"})

@@ -15,10 +15,10 @@ import raft.core.elections
 import raft.core.leader
 import raft.core.log
 import raft.core.outbox
-import raft.membership.quorum
 import raft.core.raft
 import raft.core.state
 import raft.core.write_stream
+import raft.membership.quorum
 from harness.cli import main
 from harness.model_check.bounds import Bounds
 from harness.model_check.replay_path import PathReplay, replay

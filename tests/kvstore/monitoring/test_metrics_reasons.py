@@ -9,17 +9,19 @@ import pytest
 from kvstore.errors import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
 from kvstore.limits import ServiceLimits
 from kvstore.monitoring.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
-from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.commands import ChangeLimits, Get, Put, RaiseFeatureLevel
 from kvstore.protocol.error_codes import error_fields
 from kvstore.protocol.messages import (
     Code,
     Consistency,
+    command_request,
     encode_client_hello,
     encode_request,
     members_request,
     read_request,
 )
 from raft import (
+    Acknowledge,
     Busy,
     ChangeRefusal,
     ChangeRefused,
@@ -57,7 +59,16 @@ WORDS: dict[RaftError | KvError, str] = {
     QuotaExceeded(2, 1): "quota_exceeded",
     StoreBusy("sessions_max", 1): "sessions_max",
 }
-WITHOUT_AN_ERROR = {Code.OK, Code.UNKNOWN, Code.UNSUPPORTED, Code.INTERNAL_ERROR, Code.MALFORMED}
+WITHOUT_AN_ERROR = {
+    Code.OK,
+    Code.UNKNOWN,
+    Code.UNSUPPORTED,
+    Code.INTERNAL_ERROR,
+    Code.NOT_ENOUGH_IN_SYNC,
+    Code.UNDER_REPLICATED,
+    Code.MALFORMED,
+    Code.ACCEPTED,
+}
 """What the service answers by itself: below."""
 
 
@@ -102,6 +113,18 @@ def test_what_the_service_refuses_by_itself_is_counted(quick_folder: Path) -> No
     service.receive(1, frame(encode_item([0, 1])))
 
     assert service.counts.refusals == {"unsupported": 2, "protocol": 1}
+
+
+def test_a_write_that_too_few_members_would_hold_is_counted(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client()
+    client.do(RaiseFeatureLevel(2))
+    client.do(ChangeLimits(min_in_sync=2))
+    service = watched(cluster, "s1")
+
+    service.receive(1, frame(encode_request(1, command_request(Put(b"a", b"1"), Acknowledge.IN_SYNC))))
+
+    assert service.counts.refusals == {"not_enough_in_sync": 1}
 
 
 def test_an_unknown_outcome_is_counted_once() -> None:
