@@ -335,8 +335,8 @@ class NotEnoughInSync(OperationFailed):
         self.in_sync, self.min_in_sync = tuple(in_sync), min_in_sync
 
     def __str__(self) -> str:
-        names = ", ".join(self.in_sync) or "no member"
-        return f"not written: only {names} in sync, and min_in_sync is {self.min_in_sync}"
+        names = ", ".join(self.in_sync) or "none"
+        return f"not written: min_in_sync is {self.min_in_sync}, and the members in sync are only: {names}"
 
     @property
     def hint(self) -> str:
@@ -356,7 +356,7 @@ class UnderReplicated(StoreError):
 
     def __str__(self) -> str:
         names = ", ".join(self.acknowledged_by)
-        return f"written, but only {names} are known to hold it durably, and min_in_sync is {self.min_in_sync}"
+        return f"written, but min_in_sync is {self.min_in_sync}, and the known holders are only: {names}"
 
     @property
     def hint(self) -> str:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -19,7 +20,10 @@ from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.load.workload import Operation, drawn, values_of
 from benchmarks.measure.statistics import latencies_ms
 from benchmarks.measure.usage import cpu_seconds
-from kvstore import Client, StoreError
+from kvstore import Acknowledge, Client, StoreError
+
+if TYPE_CHECKING:
+    from kvstore.client.acknowledged_calls import Confirmed
 
 
 class ClientLoad:
@@ -34,6 +38,8 @@ class ClientLoad:
         self.errors: Counter[str] = Counter()
         self.puts = 0
         self.stopping = False
+        # The type is that of the levels with a result, because the level is known only at run time.
+        self.acknowledge = cast("Confirmed", Acknowledge(spec.acknowledge))
 
     async def run(self) -> LoadResult:
         """Warm up, measure one window, and wait for the open calls.
@@ -79,7 +85,7 @@ class ClientLoad:
             try:
                 if is_put:
                     self.puts += 1
-                    await client.put(key, next(self.values))
+                    await client.put(key, next(self.values), acknowledge=self.acknowledge)
                 elif (await client.get(key)).record is None:
                     self.errors["absent"] += 1
             except StoreError as error:

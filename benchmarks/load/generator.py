@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 from benchmarks.load.bare_wire import BareDialect
@@ -81,7 +82,7 @@ class Load:
         self.spec = spec
         values = values_of(spec.value_bytes, spec.seed)
         kinds: dict[str, Callable[[list[bytes], str], Dialect]] = {
-            "highwatermark": HighwatermarkDialect,
+            "highwatermark": partial(HighwatermarkDialect, acknowledge=spec.acknowledge),
             "etcd": EtcdDialect,
             "bare": BareDialect,
         }

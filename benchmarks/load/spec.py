@@ -22,6 +22,7 @@ class LoadSpec:
     warmup_seconds: float
     seconds: float
     fill: bool = False
+    acknowledge: int = 2  # The acknowledgement level of puts (`raft.Acknowledge`), by default MAJORITY.
     # The processes whose CPU time is read at the start and at the end of the measured window.
     pids: dict[str, int] = field(default_factory=dict)
 

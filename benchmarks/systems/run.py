@@ -157,7 +157,7 @@ def free_ports(count: int) -> list[int]:
         return ports
 
 
-def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
+def generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
     """Return a function that carries out a load in a new process, which runs the generator `module`."""
 
     def run(_leader: str, spec: LoadSpec) -> LoadResult:
@@ -207,7 +207,7 @@ def _start_highwatermark(contender: Contender, members: int, folder: Path, serve
             return None
 
     module = "benchmarks.load.client" if contender.generator == "client" else "benchmarks.load.generator"
-    fill, measure = _generated("benchmarks.load.generator"), _generated(module)
+    fill, measure = generated("benchmarks.load.generator"), generated(module)
     return Running(
         servers,
         of_client,
@@ -246,7 +246,7 @@ def _start_etcd(contender: Contender, members: int, folder: Path, servers: Serve
 
     of_client = {name: client for name, (_, client) in urls.items()}
     find = partial(_await, "a leader", find_leader, servers, folder)
-    return Running(servers, of_client, find, _generated("benchmarks.load.generator"))
+    return Running(servers, of_client, find, generated("benchmarks.load.generator"))
 
 
 def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
@@ -286,7 +286,7 @@ def _start_bare(contender: Contender, members: int, folder: Path, servers: Serve
         servers[name] = _spawn(arguments, folder / f"{name}.log", piped=True)
         if _line_of(servers[name]) != "ready":
             raise SystemFailed(f"{name} of the bare path did not start; see {folder / name}.log")
-    return Running(servers, addresses, lambda: leader, _generated("benchmarks.load.generator"))
+    return Running(servers, addresses, lambda: leader, generated("benchmarks.load.generator"))
 
 
 def _leader_of(servers: Servers) -> str | None:

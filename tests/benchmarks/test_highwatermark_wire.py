@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.load.highwatermark_wire import FIRST, HighwatermarkDialect
 from benchmarks.load.workload import key_of
-from kvstore import Code, Consistency, Get, Put, command_request, read_request
+from kvstore import Acknowledge, Code, Consistency, Get, Put, command_request, read_request
 from kvstore.protocol.messages import encode_request, encode_response
 from raft import FrameSplitter, encode_item, frame
 
@@ -35,6 +35,26 @@ def test_a_put_is_what_the_production_client_would_have_sent(session_id: int) ->
         for number in (1, 2)
     ]
     assert FrameSplitter(1 << 20).feed(dialect.take_output()) == expected
+
+
+@pytest.mark.parametrize("level", [Acknowledge.LEADER, Acknowledge.IN_SYNC])
+def test_a_put_with_a_level_is_what_the_production_client_would_have_sent(level: Acknowledge) -> None:
+    dialect = HighwatermarkDialect(VALUES, "put", level)
+    dialect._session = encode_item(300)
+    dialect.write([(key_of(5), True)], 0)
+
+    [body] = FrameSplitter(1 << 20).feed(dialect.take_output())
+    request = command_request(Put(key_of(5), VALUES[0]), level)
+    assert body == encode_request(FIRST + 1, request, session_id=300, request_no=FIRST + 1, acknowledged_up_to=FIRST)
+
+
+def test_the_answer_that_ends_a_put_depends_on_its_level() -> None:
+    """An accepted put has no result yet. For a level that waits for a result, the same answer is an error."""
+    accepted = frame(encode_response(FIRST + 1, Code.ACCEPTED, 5, 0, "n1", (7, 1)))
+    for level, errors in ((Acknowledge.LEADER, {}), (Acknowledge.MAJORITY, {"code 32": 1})):
+        dialect = HighwatermarkDialect(VALUES, "put", level)
+        assert dialect.read(accepted) == [0]
+        assert dialect.errors == errors
 
 
 @pytest.mark.parametrize("value_bytes", [1, 16, 23, 24, 255, 256, 65_535, 65_536])
