@@ -37,6 +37,8 @@ def normalize(member: CoreHost) -> None:
         leadership._elected_at = leadership._leader_time_base = 0
         leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
         leadership.due_at = CONFIG.heartbeat_interval_ns
+        # No event of the search depends on the members in sync, which depend on time alone.
+        leadership.in_sync.begin(0, last_index=0)
         for peer in leadership.peers.values():
             peer.heard_at = 0
     _count_from_zero(member, state, elections)

@@ -70,10 +70,17 @@ class InSyncPeers:
     def __init__(self, peer_ids: Iterable[str], config: RaftConfig, now: int, *, last_index: int) -> None:
         self._lag_ns_max = config.in_sync_lag_ns_max
         self._interval_ns = config.heartbeat_interval_ns
-        self._peers = {peer_id: _Peer(now, is_in_sync=True) for peer_id in peer_ids}
+        self._peers = dict.fromkeys(peer_ids, _Peer(now, is_in_sync=True))
         # (Monotonic ns, end of the leader's log at that time) of each recent heartbeat. For each lag up to the bound
         # there is a note, so a peer that always lags a little is seen to catch up with some of them.
-        self._ends: deque[tuple[int, int]] = deque([(now, last_index)])
+        self._ends: deque[tuple[int, int]] = deque()
+        self.begin(now, last_index=last_index)
+
+    def begin(self, now: int, *, last_index: int) -> None:
+        """Count every known peer as in sync at this time, at which the leader's log ends at `last_index`."""
+        self._peers = {peer_id: _Peer(now, is_in_sync=True) for peer_id in self._peers}
+        self._ends.clear()
+        self._ends.append((now, last_index))
 
     def heartbeat(self, now: int, last_index: int, peers: Mapping[str, Progress]) -> list[InSyncChange]:
         """Measure all peers, and note the end of the log. Called at each heartbeat. Returns the changes of the set.
