@@ -69,6 +69,11 @@ class CoreHost:
         )
         self.flush()
 
+    @property
+    def next_deadline(self) -> int:
+        """The time (monotonic ns) of the next timer."""
+        return self.core.next_deadline
+
     def step(self, peer_id: str, message: Message) -> None:
         """Pass a message from `peer_id` to the core."""
         self.core.step(peer_id, message)

@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import BadScenario, Broken, Mismatch
 from harness.scenarios.expectations import LOOKS, OTHERS
-from harness.scenarios.language import Scenario, Step
+from harness.scenarios.language import LEVELS, Scenario, Step
 from harness.scenarios.play import load, named_scenarios, play
 from harness.scenarios.verbs import ACTIONS
 
@@ -97,7 +97,9 @@ def _list(scenarios: list[Scenario], *, as_json: bool) -> None:
 
 def _explain() -> None:
     table = Table("step", "what happens", box=None)
-    table.add_row("cluster MEMBER… [with single-entries]", "first line; single-entries: an append carries one entry")
+    table.add_row("levels LEVEL…", f"before `cluster`: the scenario is played at each of these: {', '.join(LEVELS)}")
+    table.add_row("cluster MEMBER… [with OPTION…]", "first line; single-entries: an append carries one entry;")
+    table.add_row("", "nodes: the members are whole nodes, with clients, and not only cores")
     table.add_row(
         "log MEMBER TERM…", "before all else: its disk holds entries of these terms; e3t2 is entry 3 of term 2"
     )
@@ -106,6 +108,8 @@ def _explain() -> None:
     for action in ACTIONS.values():
         usage, _, meaning = (action.__doc__ or "").splitlines()[0].partition(": ")
         table.add_row(usage, meaning)
+    table.add_row("at LEVEL…: STEP", "the step is carried out at these levels only")
+    table.add_row("ending TITLE", "one of several endings; each is played after all steps before the first `ending`")
     for what, (meaning, _) in LOOKS.items():
         table.add_row(f"expect {what} MEMBER… = VALUE", meaning)
     for usage in OTHERS.values():

@@ -9,12 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import harness.core_host.message_names as kinds
 from harness.core_host.disk import Disk, Image
 from harness.core_host.member import CoreHost
 from harness.core_host.message_names import HeldMessage
-from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
+from harness.core_host.node_host import NodeHost
+from raft import (
+    MILLISECOND_NS,
+    Acknowledge,
+    Entry,
+    EntryKind,
+    HardState,
+    Message,
+    RaftConfig,
+    RaftCore,
+    Role,
+    TraceEvent,
+    encode_batch,
+    encode_item,
+)
 
 MOVES_MAX = 10_000
 """The most deliveries until no message is left. Only an endless exchange of messages exceeds this bound."""
@@ -37,13 +52,65 @@ class Spread(Random):
         return start if stop is None else start + int((stop - start) * self._share) // step * step
 
 
+class StagedMember(Protocol):
+    """What the stage needs of a member: either a lone core (`CoreHost`) or a whole node (`NodeHost`)."""
+
+    node_id: str
+    now: int  # Monotonic ns.
+
+    @property
+    def core(self) -> RaftCore: ...
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def events(self) -> list[TraceEvent]: ...
+
+    @property
+    def applied(self) -> list[Entry]: ...
+
+    @property
+    def reads_ready(self) -> list[int]: ...
+
+    @property
+    def reads_failed(self) -> list[int]: ...
+
+    @property
+    def next_deadline(self) -> int: ...
+
+    def step(self, peer_id: str, message: Message) -> None: ...
+
+    def tick(self, now: int) -> None: ...
+
+    def propose(self, word: str) -> object: ...
+
+    def read(self, ticket: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def take_sent(self) -> list[tuple[str, Message]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWrite:
+    """A write that a client has sent to a member. `ticket`: 0 if the member refused it before it was proposed."""
+
+    host: NodeHost  # The life of the member that took it.
+    ticket: int
+    level: Acknowledge
+
+
 @dataclass(slots=True)
 class ClusterStage:
     """The members by name, and the messages between them."""
 
     ids: tuple[str, ...]
     config: RaftConfig
-    members: dict[str, CoreHost] = field(default_factory=dict)
+    has_nodes: bool = False  # True: the members are whole nodes. False: they are cores.
+    level: Acknowledge = Acknowledge.MAJORITY  # The level of writes that name none.
+    min_in_sync: int = 1  # The verb `minimum`.
+    members: dict[str, StagedMember] = field(default_factory=dict)
     wire: list[HeldMessage] = field(default_factory=list)  # Oldest first.
     # By name: the messages that the verb `keep` has taken off the wire.
     kept: dict[str, HeldMessage] = field(default_factory=dict)
@@ -54,15 +121,20 @@ class ClusterStage:
     # By name of the read: (member, its life, ticket).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
+    writes: dict[str, StagedWrite] = field(default_factory=dict)  # By word.
 
     def begin(self, images: dict[str, Image]) -> None:
         """Start all members, each with its disk as in `images`, or else with an empty disk."""
         for node_id in self.ids:
-            self._start(node_id, Disk(images.get(node_id, Image())), now=0)
+            self._start(node_id, images.get(node_id, Image()), now=0)
 
-    def _start(self, node_id: str, disk: Disk, now: int) -> None:
+    def _start(self, node_id: str, image: Image, now: int) -> None:
         share = Spread(self.ids.index(node_id) / len(self.ids))
-        self.members[node_id] = CoreHost(node_id, self.ids, disk, config=self.config, random=share, now=now)
+        if self.has_nodes:
+            self.members[node_id] = NodeHost(node_id, self.ids, image, config=self.config, random=share, now=now)
+        else:
+            disk = Disk(image)
+            self.members[node_id] = CoreHost(node_id, self.ids, disk, config=self.config, random=share, now=now)
         self.lives[node_id] = self.lives.get(node_id, 0) + 1
 
     def acting(self) -> list[str]:
@@ -116,7 +188,7 @@ class ClusterStage:
         left = duration_ns
         while left > 0:
             members = [self.members[node_id] for node_id in self.acting()]
-            step = max(1, min([left, *(member.core.next_deadline - member.now for member in members)]))
+            step = max(1, min([left, *(member.next_deadline - member.now for member in members)]))
             for member in members:
                 member.tick(member.now + step)
             left -= step
@@ -144,7 +216,7 @@ class ClusterStage:
             if core.role is not Role.FOLLOWER or core.term == term:
                 return
 
-    def _lose_sight_of_a_leader(self, member: CoreHost) -> None:
+    def _lose_sight_of_a_leader(self, member: StagedMember) -> None:
         """Advance the member's clock by the shortest election time-out, but stop before its own timer fires.
 
         After this time, the member no longer refuses its vote because it has heard a leader.
@@ -167,7 +239,7 @@ class ClusterStage:
         """Start the member again, with only the synced content of its disk."""
         old = self.members[node_id]
         self.down.discard(node_id)
-        self._start(node_id, old.disk.after_crash(), old.now)
+        self._start(node_id, old.disk.after_crash().durable, old.now)
         self.collect()
 
     def leader(self) -> str | None:

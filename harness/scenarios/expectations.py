@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.core_host.member import CoreHost
-from harness.scenarios.cluster_stage import ClusterStage
+from harness.core_host.node_host import NodeHost
+from harness.scenarios.answers import answer
+from harness.scenarios.cluster_stage import ClusterStage, StagedMember
 from harness.scenarios.errors import Mismatch
 from harness.scenarios.language import Step
 from raft import Entry, EntryKind, TraceEvent, decode_item
 
-Look = Callable[[CoreHost], str]
+Look = Callable[[StagedMember], str]
 
 
 def _terms(entries: tuple[Entry, ...]) -> str:
@@ -22,6 +23,16 @@ def _words(entries: list[Entry]) -> str:
     return " ".join(str(word) for entry in commands for word in decode_item(entry.payload)[1:])
 
 
+def _in_sync(member: StagedMember) -> str:
+    copies = member.core.copies()
+    return "" if copies is None else " ".join(copies.in_sync_ids)
+
+
+def _in_sync_index(member: StagedMember) -> str:
+    copies = member.core.copies()
+    return "" if copies is None else str(copies.in_sync_index)
+
+
 LOOKS: dict[str, tuple[str, Look]] = {
     "role": ("follower, pre-candidate, candidate or leader", lambda member: member.core.role.value),
     "term": ("its current term", lambda member: str(member.core.term)),
@@ -29,15 +40,22 @@ LOOKS: dict[str, tuple[str, Look]] = {
     "leader": ("whom it follows, or nobody", lambda member: member.core.leader_id or "nobody"),
     "log": ("the terms of its entries", lambda member: _terms(member.disk.appended.entries)),
     "durable": ("the terms of its entries that are on disk", lambda member: _terms(member.disk.durable.entries)),
+    "end": ("the index of its last entry", lambda member: str(len(member.disk.appended.entries))),
+    "disk": ("the index of its last entry that is on disk", lambda member: str(len(member.disk.durable.entries))),
     "commit": ("its high-water mark", lambda member: str(member.core.commit_index)),
     "low": ("its low-water mark", lambda member: str(member.core.low_watermark)),
     "applied": ("the end of what its state machine was given", lambda member: str(member.core.last_applied)),
     "visible": ("the commands that its state machine was given", lambda member: _words(member.applied)),
+    "in-sync": ("a leader's view: the voters in sync; nothing for other members", _in_sync),
+    "in-sync-index": ("a leader's view: the last index that is on the disk of all voters in sync", _in_sync_index),
     "holds": ("the commands in its log", lambda member: _words(list(member.disk.appended.entries))),
 }
 
 OTHERS = {
     "read": "expect read NAME = open, ready or failed",
+    "shown": "expect shown NAME = the commands that the read showed",
+    "answer": "expect answer WORD… = waiting, none, accepted, applied, acknowledged by MEMBER…, refused, unknown or "
+    "unanswered (`write`)",
     "wire": "expect wire LINK [KIND] = how many messages are there",
     "noticed": "expect noticed EVENT MEMBER… = how often it said so (vote_refused, truncated, append_rejected, …)",
 }
@@ -59,6 +77,12 @@ def expect(step: Step, stage: ClusterStage) -> None:
             _compare(step, f"{text}: {member}", expected, look(stage.members[member]))
     elif what == "read":
         _compare(step, text, expected, _read(step, subject, stage))
+    elif what == "shown":
+        _compare(step, text, expected, _shown(step, subject, stage))
+    elif what == "answer":
+        for word in subject[1:] or [""]:
+            written = step.one_of(word, stage.writes, "word that was written")
+            _compare(step, f"{text}: {written}", expected, answer(written, stage))
     elif what == "wire":
         wanted = step.letters(subject[1:], stage)
         _compare(step, text, expected, str(sum(1 for letter in stage.wire if wanted(letter))))
@@ -75,6 +99,15 @@ def _read(step: Step, subject: tuple[str, ...], stage: ClusterStage) -> str:
     if life != stage.lives[node_id] or ticket in member.reads_failed:
         return "failed"
     return "ready" if ticket in member.reads_ready else "open"
+
+
+def _shown(step: Step, subject: tuple[str, ...], stage: ClusterStage) -> str:
+    name = step.one_of(subject[1] if len(subject) > 1 else "", stage.reads, "read")
+    node_id, life, ticket = stage.reads[name]
+    member = stage.members[node_id]
+    if not isinstance(member, NodeHost):
+        raise step.wrong("a lone core shows nothing", "write `cluster … with nodes`")
+    return " ".join(member.shown.get(ticket, ())) if life == stage.lives[node_id] else ""
 
 
 def _count(name: str, events: list[TraceEvent]) -> int:

@@ -6,6 +6,10 @@
     deliver s1>s2 append
     expect log s2 = 1 1
 
+A scenario can be played several times. `levels majority leader` in front of the first step plays it at each of these
+levels of acknowledgement, and a step that begins with `at leader:` is carried out at this level only. `ending TITLE`
+begins the first of several endings: each ending is played after the steps before the first of them.
+
 The module `verbs` has the verbs, and the module `expectations` has the expectations.
 """
 
@@ -18,8 +22,15 @@ from difflib import get_close_matches
 from harness.core_host.message_names import NAMES, HeldMessage
 from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import BadScenario
+from raft import Acknowledge
 
 ANY = "*"
+
+LEVELS = {level.name.lower().replace("_", "-"): level for level in Acknowledge}
+"""The levels of acknowledgement by their names in scenarios: none, leader, majority, in-sync."""
+
+ENDINGS_MAX = 9
+"""The most endings of a scenario. Each of them plays the steps before the first ending again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,7 @@ class Step:
     text: str
     verb: str
     words: tuple[str, ...]
+    levels: tuple[str, ...] = ()  # The only levels at which the step is carried out. Empty: all levels.
 
     def wrong(self, problem: str, hint: str) -> BadScenario:
         """Return an error that names this line."""
@@ -105,19 +117,82 @@ class Scenario:
     path: str
     title: str
     steps: tuple[Step, ...]
+    levels: tuple[str, ...] = ()  # The levels at which it is played. Empty: it has no levels.
+    about: tuple[str, ...] = ()  # The further lines of its first comment.
+
+    def runs(self) -> list[Run]:
+        """Return each way in which the scenario is played: at each level, with each ending. Raises BadScenario."""
+        starts = [place for place, step in enumerate(self.steps) if step.verb == "ending"]
+        if len(starts) > ENDINGS_MAX:
+            raise self.steps[starts[ENDINGS_MAX]].wrong(f"there are more than {ENDINGS_MAX} endings", "write two files")
+        common = self.steps[: starts[0]] if starts else self.steps
+        endings = [self.steps[start:end] for start, end in zip(starts, [*starts, None][1:], strict=True)]
+        return [
+            self._run(level, common, ending, is_first=number == 0)
+            for level in self.levels or ("",)
+            for number, ending in enumerate(endings or [()])
+        ]
+
+    def _run(self, level: str, common: tuple[Step, ...], ending: tuple[Step, ...], *, is_first: bool) -> Run:
+        if ending:
+            ending[0].word(0, "a title")
+        at_level = [[step for step in part if not step.levels or level in step.levels] for part in (common, ending[1:])]
+        return Run(
+            level=level,
+            ending=" ".join(ending[0].words) if ending else "",
+            steps=tuple(at_level[0] + at_level[1]),
+            common=len(at_level[0]) if ending else 0,
+            is_first=is_first,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way to play a scenario."""
+
+    level: str  # Empty if the scenario has no levels.
+    ending: str  # The title of the ending. Empty if the scenario has one ending only.
+    steps: tuple[Step, ...]
+    common: int  # How many of the first steps belong to every ending. 0 if there is one ending only.
+    is_first: bool  # True for the first run at its level.
+
+    @property
+    def words(self) -> str:
+        """The level and the ending for people. Empty if there are none."""
+        return ", ".join([*([f"level {self.level}"] if self.level else []), *([self.ending] if self.ending else [])])
 
 
 def parse(name: str, path: str, text: str) -> Scenario:
-    """Read a scenario. Raises BadScenario if it has no step."""
+    """Read a scenario. Raises BadScenario if it has no step, or names levels wrongly."""
     steps, comments, begun = [], list[str](), False
     for number, raw in enumerate(text.splitlines(), start=1):
         content, sharp, comment = raw.partition("#")
         words = content.split()
         if words:
             begun = True
-            steps.append(Step(path, number, " ".join(words), words[0], tuple(words[1:])))
+            steps.append(_step(path, number, words))
         elif sharp and not begun:
             comments.append(comment.strip())
+    levels: tuple[str, ...] = ()
+    if steps and steps[0].verb == "levels":
+        first = steps.pop(0)
+        first.word(0, "a level")
+        levels = tuple(dict.fromkeys(first.one_of(word, LEVELS, "level") for word in first.words))
+    for step in steps:
+        for level in step.levels:
+            step.one_of(level, levels, "level of this scenario")
     if not steps:
         raise BadScenario(path, 1, "there is no step in this file", "begin with a line like `cluster s1 s2 s3`")
-    return Scenario(name, path, comments[0] if comments else name, tuple(steps))
+    return Scenario(name, path, comments[0] if comments else name, tuple(steps), levels, tuple(comments[1:]))
+
+
+def _step(path: str, number: int, words: list[str]) -> Step:
+    text = " ".join(words)
+    levels: tuple[str, ...] = ()
+    if words[0] == "at":
+        end = next((place for place, word in enumerate(words) if word.endswith(":")), 0)
+        levels = tuple(word.strip(",:") for word in words[1 : end + 1])
+        if not end or not words[end + 1 :] or "" in levels:
+            raise BadScenario(path, number, f"`{text}` has no level or no step", "write `at leader: STEP`")
+        words = words[end + 1 :]
+    return Step(path, number, text, words[0], tuple(words[1:]), levels)

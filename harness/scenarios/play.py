@@ -8,14 +8,15 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.scenarios.cluster_stage import ClusterStage
-from harness.scenarios.errors import Broken
+from harness.scenarios.errors import Broken, Mismatch
 from harness.scenarios.expectations import expect
-from harness.scenarios.language import Scenario, Step, parse
+from harness.scenarios.language import LEVELS, Run, Scenario, Step, parse
 from harness.scenarios.verbs import ACTIONS, make_stage
-from raft import ProtocolError
+from raft import Acknowledge, ProtocolError
 
 FOLDER = Path(__file__).parent / "plays"
 SUFFIX = ".scenario"
+OPENING = ("levels", "cluster", "log", "term", "vote")
 
 
 def named_scenarios() -> dict[str, Path]:
@@ -31,27 +32,52 @@ def load(name: str) -> Scenario:
         nearest = get_close_matches(name, named, 1, 0.4)
         hint = f"did you mean {nearest[0]}?" if nearest else "`hwm-harness scenario --list` names them all"
         raise BadInput(f"there is no scenario or file {name}", hint)
+    return load_file(path, shown=path.name if name in named else str(path))
+
+
+def load_file(path: Path, *, shown: str) -> Scenario:
+    """Return the scenario in a file. `shown`: the path of the file in messages. Raises BadInput, BadScenario."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}", "a scenario is a text file in UTF-8") from error
-    return parse(path.stem, path.name if name in named else str(path), text)
+    return parse(path.stem, shown, text)
 
 
 def play(scenario: Scenario) -> Iterator[tuple[Step, ClusterStage]]:
-    """Carry out one step after the other, and yield after each step. Raises BadScenario, Mismatch, Broken."""
-    stage, steps = make_stage(scenario.steps)
+    """Carry out one step after the other, and yield after each step. Raises BadScenario, Mismatch, Broken.
+
+    If the scenario has levels or endings, it is played once for each of them.
+    """
+    for run in scenario.runs():
+        yield from play_run(run)
+
+
+def play_run(run: Run) -> Iterator[tuple[Step, ClusterStage]]:
+    """Like `play`, for one level and one ending."""
+    stage, steps = make_stage(run.steps, LEVELS.get(run.level, Acknowledge.MAJORITY))
     if not any(step.verb == "expect" for step in steps):
-        raise scenario.steps[-1].wrong("nothing is expected anywhere", "end with a line like `expect log s1 = 1 1`")
+        raise run.steps[-1].wrong("nothing is expected anywhere", "end with a line like `expect log s1 = 1 1`")
     for step in steps:
-        verb = step.one_of(step.verb, (*ACTIONS, "expect", "cluster", "log", "term", "vote"), "verb")
+        verb = step.one_of(step.verb, (*ACTIONS, "expect", *OPENING), "verb")
         if verb == "expect":
-            expect(step, stage)
+            _expect(step, stage, run)
         elif verb in ACTIONS:
             _act(verb, step, stage)
         else:
-            raise step.wrong(f"`{verb}` comes too late", "cluster, log, term and vote lines are the first of a file")
+            opening = ", ".join(OPENING)
+            raise step.wrong(f"`{verb}` comes too late", f"{opening}: these lines are the first of a file")
         yield step, stage
+
+
+def _expect(step: Step, stage: ClusterStage, run: Run) -> None:
+    try:
+        expect(step, stage)
+    except Mismatch as error:
+        if not run.words:
+            raise
+        text = f"{error.text} ({run.words})"
+        raise Mismatch(error.path, error.line, text, error.expected, error.actual) from None
 
 
 def _act(verb: str, step: Step, stage: ClusterStage) -> None:

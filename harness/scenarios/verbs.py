@@ -7,25 +7,30 @@ from dataclasses import replace
 
 from harness.core_host.disk import Image
 from harness.core_host.message_names import HeldMessage
-from harness.scenarios.cluster_stage import ClusterStage, image, milliseconds
-from harness.scenarios.language import Step
-from raft import NODE_ID_PATTERN, Busy, NotLeader, RaftConfig, Role
+from harness.core_host.node_host import NodeHost
+from harness.scenarios.cluster_stage import ClusterStage, StagedWrite, image, milliseconds
+from harness.scenarios.language import LEVELS, Step
+from harness.scenarios.min_in_sync import too_few_in_sync
+from raft import NODE_ID_PATTERN, Acknowledge, Busy, NotLeader, RaftConfig, Role
 
 Action = Callable[[Step, ClusterStage], None]
 DURATION_MS_MAX = 600_000
 """The bound on simulated time per step, in ms: no scenario needs more than ten minutes."""
 
 
-def make_stage(steps: tuple[Step, ...]) -> tuple[ClusterStage, tuple[Step, ...]]:
+def make_stage(
+    steps: tuple[Step, ...], level: Acknowledge = Acknowledge.MAJORITY
+) -> tuple[ClusterStage, tuple[Step, ...]]:
     """Read the first line, `cluster`, and the lines `log`, `term` and `vote`, which describe the disks at the start.
+    `level`: the level of all writes that name none.
 
     Returns (the stage with all members started, the remaining steps). Raises BadScenario.
     """
     first = steps[0]
     if first.verb != "cluster":
         raise first.wrong(f"it begins with `{first.verb}`", "begin with a line like `cluster s1 s2 s3`")
-    ids, config = _members_of(first)
-    stage = ClusterStage(ids, config)
+    ids, config, has_nodes = _members_of(first)
+    stage = ClusterStage(ids, config, has_nodes, level)
     terms, votes, logs = dict.fromkeys(ids, 0), dict[str, str](), dict[str, list[int]]()
     used = 1
     for step in steps[1:]:
@@ -50,13 +55,15 @@ def make_stage(steps: tuple[Step, ...]) -> tuple[ClusterStage, tuple[Step, ...]]
     return stage, steps[used:]
 
 
-def _members_of(step: Step) -> tuple[tuple[str, ...], RaftConfig]:
-    words, config = step.words, RaftConfig()
+def _members_of(step: Step) -> tuple[tuple[str, ...], RaftConfig, bool]:
+    words, config, has_nodes = step.words, RaftConfig(), False
     if "with" in words:
         at = words.index("with")
         for option in words[at + 1 :]:
-            step.one_of(option, ("single-entries",), "option of `cluster`")
-            config = replace(config, append_bytes_max=1)
+            if step.one_of(option, ("single-entries", "nodes"), "option of `cluster`") == "nodes":
+                has_nodes = True
+            else:
+                config = replace(config, append_bytes_max=1)
         words = words[:at]
     for word in words:
         if not NODE_ID_PATTERN.fullmatch(word):
@@ -65,7 +72,7 @@ def _members_of(step: Step) -> tuple[tuple[str, ...], RaftConfig]:
         raise step.wrong(
             f"`{step.text}` does not name 1 to 9 different members", "write for example `cluster s1 s2 s3`"
         )
-    return tuple(sorted(words)), config
+    return tuple(sorted(words)), config, has_nodes
 
 
 def _living(step: Step, word: str, stage: ClusterStage) -> str:
@@ -253,6 +260,46 @@ def propose(step: Step, stage: ClusterStage) -> None:
     stage.collect()
 
 
+def write(step: Step, stage: ClusterStage) -> None:
+    """write MEMBER WORD… [as LEVEL]: clients send one write per WORD; the leader takes each, and syncs unless slow."""
+    member = _living(step, step.word(0, "a member"), stage)
+    words, level = step.words[1:], stage.level
+    if "as" in words:
+        at = words.index("as")
+        step.no_more_than(at + 3)
+        words, level = words[:at], LEVELS[step.one_of(step.word(at + 2, "a level"), LEVELS, "level")]
+    if not words:
+        raise step.wrong(f"`{step.text}` lacks a word", "write it behind the member")
+    host = stage.members[member]
+    if not isinstance(host, NodeHost):
+        raise step.wrong("a lone core has no clients", "write `cluster … with nodes`, or `propose`")
+    for word in words:
+        if word in stage.writes:
+            raise step.wrong(f"{word} is written already", "give each write another word")
+        ticket = 0
+        if not too_few_in_sync(host.core.copies(), level, stage.min_in_sync):
+            try:
+                ticket = host.propose(word, level)
+            except (NotLeader, Busy) as error:
+                raise step.wrong(f"{member} takes no write: {error}", "`expect role` shows who leads") from error
+        stage.writes[word] = StagedWrite(host, ticket, level)
+        if member not in stage.slow:
+            host.sync()
+    stage.collect()
+
+
+def minimum(step: Step, stage: ClusterStage) -> None:
+    """minimum COUNT: from now on, a leader refuses writes of level in-sync if fewer voters than COUNT are in sync."""
+    step.no_more_than(1)
+    stage.min_in_sync = step.number(step.word(0, "a number of voters"))
+
+
+def show(step: Step, stage: ClusterStage) -> None:
+    """show SENTENCE: a picture of all members is drawn under this sentence, if the play is watched."""
+    step.word(0, "a sentence")
+    stage.collect()
+
+
 def read(step: Step, stage: ClusterStage) -> None:
     """read MEMBER NAME: the leader is asked for a linearizable read; `expect read NAME` tells its state."""
     step.no_more_than(2)
@@ -272,6 +319,6 @@ ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
         timeout, campaign, elect, heartbeat, settle, wait, run, sync, slow, fast, deliver, drop, keep, again,
-        cut, heal, crash, restart, pause, resume, propose, read,
+        cut, heal, crash, restart, pause, resume, propose, read, write, minimum, show,
     )
 }  # fmt: skip
