@@ -1,1 +1,1 @@
-"""The report of a run: its numbers and its tables."""
+"""The report of a run: its numbers and its tables, and the writing of pages."""

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.live import Live
 
 from harness.errors import BadInput
+from harness.reports.page import check_page_path, write_page
 from harness.sim.campaign import Totals, run_campaign
 from harness.sim.diagram.draw import EVENTS_SHOWN, draw_lamport
-from harness.sim.diagram.record import Picture
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import Plan
 from harness.sim.plan.plan_file import read_plan, write_plan
@@ -115,7 +115,9 @@ def simulate(
 
 
 def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Totals:
-    """Run one plan in this process, and return its totals."""
+    """Run one plan in this process, and return its totals. Raises BadInput."""
+    if lamport is not None:
+        check_page_path(lamport)
     words = Console(stderr=True, highlight=False)
     words.print(plan.words(), markup=False)
     write = click.echo if trace else None
@@ -123,21 +125,13 @@ def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Total
     result = simulation.run()
     words.print(f"trace hash {result.trace_hash}", markup=False)
     if lamport is not None and isinstance(simulation, RecordedSimulation):
-        draw(lamport, simulation.picture(result))
+        write_page(lamport, draw_lamport(simulation.picture(result)))
         words.print(f"drawn: {lamport}", markup=False)
     totals = Totals()
     totals.add(result)
     # A single run has a processor core to itself, so its processor time is taken as its real time.
     totals.wall_seconds = result.seconds
     return totals
-
-
-def draw(path: Path, picture: Picture) -> None:
-    """Write the picture of a run to a file. Raises BadInput."""
-    try:
-        path.write_text(draw_lamport(picture), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error}", "name a file in a folder that is there") from error
 
 
 def shrink_into(folder: Path, plan: Plan) -> Path:
