@@ -14,21 +14,37 @@ from harness.errors import HarnessError
 from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import BadScenario, Broken, Mismatch
 from harness.scenarios.expectations import LOOKS, OTHERS
+from harness.scenarios.high_water_mark.cli import high_water_mark
 from harness.scenarios.language import LEVELS, Scenario, Step
 from harness.scenarios.play import load, named_scenarios, play
 from harness.scenarios.verbs import ACTIONS
 
 EXIT_MISMATCH = 3
 _PIPE_WIDTH = 132
+_PLAY = "play"
 
 
-@click.command("scenario")
+class PlayByDefault(click.Group):
+    """Carries out `play` if the first word names no other command. So `scenario figure-7` needs no `play`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [_PLAY, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("scenario", cls=PlayByDefault)
+def scenario() -> None:
+    """Play scenarios of the protocol, step by step. `hwm-harness scenario NAME` is short for `scenario play NAME`."""
+
+
+@scenario.command(_PLAY)
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
 @click.option("--list", "as_list", is_flag=True, help="Name the scenarios and what each shows.")
 @click.option("--verbs", is_flag=True, help="Explain the language of scenario files.")
 @click.option("--show", is_flag=True, help="Show every step, and all members after it.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
-def scenario(names: tuple[str, ...], as_list: bool, verbs: bool, show: bool, as_json: bool) -> None:
+def play_named(names: tuple[str, ...], as_list: bool, verbs: bool, show: bool, as_json: bool) -> None:
     """Play scenarios on the production core: those with a NAME, those in a FILE, or by default all named ones.
 
     Exit code 3: an expectation did not hold, or the core failed; 2: a file has an error.
@@ -116,6 +132,9 @@ def _explain() -> None:
         left, _, meaning = usage.partition(" = ")
         table.add_row(f"{left} = VALUE", meaning)
     _out().print(table, highlight=False)
+
+
+scenario.add_command(high_water_mark)
 
 
 def _out() -> Console:
