@@ -101,7 +101,8 @@ def _marks(picture: LogPicture) -> Iterator[str]:
     if marks.kafka is None:
         kafka = ("–", f"not known: {' '.join(marks.unconfirmed_ids)} has confirmed nothing yet")
     else:
-        kafka = (str(marks.kafka), str(marks.kafka + 1))
+        waits = "" if marks.wanted_in_sync is None else f" (Kafka 4.0 waits until {marks.wanted_in_sync} are in sync)"
+        kafka = (str(marks.kafka), f"{marks.kafka + 1}{waits}")
     yield (
         f'<table class="marks"><tr><th></th><td>inclusive</td><td>as Kafka counts</td></tr>'
         f"<tr><th>our mark: a majority has it</th><td><b>{marks.ours}</b></td><td>{marks.ours + 1}</td></tr>"

@@ -51,6 +51,8 @@ class Marks:
     kafka: int | None  # The minimum over the members in sync. None while the leader does not know all their logs.
     in_sync_ids: tuple[str, ...]
     unconfirmed_ids: tuple[str, ...]  # Those in sync that have confirmed nothing to this leader yet.
+    # The minimum, if fewer voters are in sync. Since Kafka 4.0 its mark then stands still. None if there are enough.
+    wanted_in_sync: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ def _marks(stage: ClusterStage) -> Marks | None:
     ours = stage.members[leader_id].core.commit_index
     unconfirmed = tuple(each for each, index in copies.positions if each in copies.in_sync_ids and ours > 0 == index)
     kafka = None if unconfirmed else copies.in_sync_index
-    return Marks(leader_id, ours, kafka, copies.in_sync_ids, unconfirmed)
+    wanted = stage.min_in_sync if len(copies.in_sync_ids) < stage.min_in_sync else None
+    return Marks(leader_id, ours, kafka, copies.in_sync_ids, unconfirmed, wanted)
 
 
 def _row(node_id: str, stage: ClusterStage, marks: Marks | None) -> Row:

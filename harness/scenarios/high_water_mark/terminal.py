@@ -101,4 +101,7 @@ def _marks(picture: LogPicture) -> Iterator[Text]:
         yield ours.append(f"is not known: {unconfirmed} counts as in sync and has confirmed nothing yet")
     else:
         ours.append(f"{marks.kafka} (all in sync have it: {' '.join(marks.in_sync_ids)}); ")
-        yield ours.append(f"as Kafka counts: {marks.ours + 1} and {marks.kafka + 1}")
+        ours.append(f"as Kafka counts: {marks.ours + 1} and {marks.kafka + 1}")
+        if marks.wanted_in_sync is not None:
+            ours.append(f"; Kafka 4.0 waits until {marks.wanted_in_sync} are in sync")
+        yield ours

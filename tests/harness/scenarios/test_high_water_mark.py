@@ -14,7 +14,7 @@ from harness.cli import main
 from harness.errors import BadInput
 from harness.scenarios.high_water_mark.accounts import FOLDER, NAMES, load_accounts, play_account
 from harness.scenarios.high_water_mark.page import draw_page
-from harness.scenarios.high_water_mark.picture import Cell, LogPicture, Marks, Row, ranges
+from harness.scenarios.high_water_mark.picture import NO_COMMAND, Cell, LogPicture, Marks, Row, ranges
 from harness.scenarios.high_water_mark.terminal import draw
 from harness.scenarios.language import LEVELS
 
@@ -82,6 +82,45 @@ def test_an_account_with_an_unknown_name_is_answered_with_the_nearest() -> None:
         load_accounts(["leader-died"])
 
 
+@pytest.fixture(scope="module")
+def plays() -> list[tuple[LogPicture, ...]]:
+    """The pictures of each part of each account, in order."""
+    parts = [part for scenario in load_accounts(["all"]) for part in play_account(scenario).parts]
+    return [part.beginning + part.pictures for part in parts]
+
+
+def test_no_client_ever_sees_what_is_lost_later(plays: list[tuple[LogPicture, ...]]) -> None:
+    """What any member shows at any moment is the beginning of what every member shows at the end."""
+    for pictures in plays:
+        ends = [each.sees for each in pictures[-1].rows if each.sees is not None]
+        for picture in pictures:
+            for each in picture.rows:
+                seen = each.sees or ()
+                assert all(end[: len(seen)] == seen for end in ends), (picture.sentence, each, ends)
+
+
+def test_members_show_what_is_at_or_below_their_mark_and_on_their_disk(plays: list[tuple[LogPicture, ...]]) -> None:
+    for picture in (picture for pictures in plays for picture in pictures):
+        for each in picture.rows:
+            if each.sees is not None and each.mark is not None:
+                committed = each.cells[: min(each.mark, each.durable_index)]
+                assert each.sees == tuple(cell.words for cell in committed if cell.words != NO_COMMAND), (
+                    picture.sentence
+                )
+
+
+def test_with_a_majority_in_sync_the_mark_of_kafka_is_not_ahead(plays: list[tuple[LogPicture, ...]]) -> None:
+    compared = [
+        (picture.marks.ours >= picture.marks.kafka, 2 * len(picture.marks.in_sync_ids) > len(picture.rows))
+        for pictures in plays
+        for picture in pictures
+        if picture.marks is not None and picture.marks.kafka is not None
+    ]
+
+    assert all(is_not_behind for is_not_behind, has_majority in compared if has_majority)
+    assert {is_not_behind for is_not_behind, has_majority in compared if not has_majority} == {False}
+
+
 # The pictures
 
 
@@ -110,6 +149,13 @@ def test_a_picture_says_without_colours_what_there_is_to_see() -> None:
         "answers  A: applied; B, late: waiting",
         "marks    ours 2 (a majority has it); Kafka's 1 (all in sync have it: s1 s2); as Kafka counts: 3 and 2",
     ]
+
+
+def test_a_picture_says_when_fewer_than_the_minimum_are_in_sync() -> None:
+    """Since Kafka 4.0 its mark then stands still."""
+    picture = LogPicture("x", (row("s1"),), (), Marks("s1", 2, 3, ("s1",), (), wanted_in_sync=2))
+
+    assert draw(picture)[-1].plain.endswith("as Kafka counts: 3 and 4; Kafka 4.0 waits until 2 are in sync")
 
 
 def test_on_a_narrow_terminal_the_facts_follow_below_the_logs() -> None:
