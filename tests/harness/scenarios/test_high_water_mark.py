@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ import raft.core.elections
 from harness.cli import main
 from harness.errors import BadInput
 from harness.scenarios.high_water_mark.accounts import FOLDER, NAMES, load_accounts, play_account
+from harness.scenarios.high_water_mark.cli import account_lines
 from harness.scenarios.high_water_mark.page import draw_page
 from harness.scenarios.high_water_mark.picture import NO_COMMAND, Cell, LogPicture, Marks, Row, ranges
 from harness.scenarios.high_water_mark.terminal import draw
@@ -220,6 +222,32 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert all(f'id="{name}"' in page for name in NAMES)
     assert page.count("ends as told") == len(NAMES)
     assert draw_page(accounts) == page
+
+
+# The documents
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def everything() -> str:
+    """The output of `hwm-harness scenario high-water-mark all --level all`, apart from the verdicts."""
+    accounts = [play_account(scenario) for scenario in load_accounts(["all"])]
+    return "\n".join(line.plain for account in accounts for line in account_lines(account, "all", None))
+
+
+@pytest.mark.parametrize(("page", "pictures_min"), [("README.md", 1), ("docs/concepts/high-water-mark.md", 20)])
+def test_the_pictures_of_a_page_are_those_of_the_command(everything: str, page: str, pictures_min: int) -> None:
+    pictures = re.findall(r"```text\n(.*?)\n```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+    assert len(pictures) >= pictures_min
+    assert [picture for picture in pictures if f"\n{picture}\n" not in everything] == []
+
+
+def test_a_page_shows_each_account() -> None:
+    text = (ROOT / "docs" / "concepts" / "high-water-mark.md").read_text(encoding="utf-8")
+
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
 
 
 # The command
