@@ -206,12 +206,15 @@ def test_the_command_lists_shows_and_explains(command: Command) -> None:
     _, shown, _ = command("--show", "mark-returning-leader")
     _, explained, _ = command("--verbs")
     _, as_json, _ = command("--json", "figure-7")
+    _, helped, _ = command("--help")
 
     assert all(name in listed for name in named_scenarios())
     assert "propose s2 five" in shown
     assert "on the wire: s2>s3" in shown
     assert all(verb in explained for verb in ACTIONS)
     assert json.loads(as_json)[0]["held"] is True
+    assert command("play", "--json", "figure-7") == (0, as_json, "")
+    assert "high-water-mark" in helped
 
 
 def test_the_scenario_of_the_docs_holds() -> None:
