@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.scenarios.cluster_stage import ClusterStage
-from raft import Accepted, Acknowledge, Acknowledged, Applied, Refused, Unknown
+from raft import Accepted, Acknowledge, Applied, AppliedInSync, Refused, Unknown
 
 ANSWERS = {
     "waiting": "it has no answer yet",
@@ -28,7 +28,7 @@ def answer(word: str, stage: ClusterStage) -> str:
             return "accepted"
         case Applied():
             return "applied"
-        case Acknowledged(acknowledged_by=members):
+        case AppliedInSync(acknowledged_by=members):
             return f"acknowledged by {' '.join(members)}"
         case Refused():
             return "refused"
