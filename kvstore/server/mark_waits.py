@@ -8,6 +8,7 @@ connection (`in_flight_max`).
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,6 +51,10 @@ class MarkWaits:
         until = self._node.core.clock.now + min(wait_ms, WAIT_MS_MAX) * MILLISECOND_NS
         heapq.heappush(self._by_index, MarkWait(index, self._count, until, connection_id, answer))
         self._first_until = until if len(self._by_index) == 1 else min(self._first_until, until)
+
+    def by_connection(self) -> Counter[int]:
+        """How many waits each connection has. Cost: O(waits)."""
+        return Counter(wait.connection_id for wait in self._by_index)
 
     def take_due(self) -> list[MarkWait]:
         """Remove and return the waits that are over, in the order in which they began."""

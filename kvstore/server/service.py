@@ -333,7 +333,7 @@ class Service:
 
         Cost: O(open requests).
         """
-        counts = self._open.by_connection()
+        counts = self._open.by_connection() + self._mark_waits.by_connection()
         for request in self._hashes.waiting:
             counts[request.connection_id] += 1
         for connection_id, connection in self._connections.items():
@@ -419,8 +419,8 @@ class Service:
 
     @property
     def open_requests(self) -> int:
-        """Requests that wait for the node."""
-        return len(self._open)
+        """Requests that wait for the node, including those that wait for the high-water mark."""
+        return len(self._open) + len(self._mark_waits)
 
     @property
     def has_output(self) -> bool:

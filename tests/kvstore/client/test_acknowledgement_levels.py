@@ -142,6 +142,9 @@ def test_a_wait_that_is_longer_than_the_patience_of_the_client_does_not_end_its_
     ticket = client.submit(outcome_request(1_000, term, wait_ms=8_000), seconds=20)
     cluster.wait(7)
     assert ticket not in client.ended
+    leader = cluster.hosts[cluster.leader()].service
+    assert leader.open_requests == 1
+    leader.check()
     assert client.connections == connections
     cluster.wait(2)
     assert read_fate(client._response(ticket, 1)) is EntryFate.OPEN
