@@ -34,8 +34,10 @@ class Acknowledgements:
         self._levels: dict[int, Acknowledge] = {}  # By ticket. A ticket of level LEADER becomes NONE when answered.
         self._undurable: dict[int, LogPosition] = {}  # The unanswered proposals of level LEADER, in the log's order.
         self._deposed: dict[int, LogPosition] = {}  # The same, but of an earlier leadership.
+        self._former: set[int] = set()  # The proposals of level IN_SYNC of an earlier leadership.
         self._applied: deque[_Applied] = deque()
         self._copies: Copies | None = None  # As last known; None before the first proposal of a leadership is applied.
+        self._is_voter = True  # False while this member leads without being a voter: it is being removed.
         # This is an attribute, because it is read at every turn.
         self.is_open = False  # True if there is any such proposal.
 
@@ -67,13 +69,17 @@ class Acknowledgements:
 
     def stepped_down(self) -> None:
         """This node leads no more, or leads in another term. Its log may be cut, so it tells nobody any more that an
-        entry is durable here. If such an entry is committed in the end, that is told."""
+        entry is durable here. If such an entry is committed in the end, that is told. The outcomes of its proposals are
+        due soon, so they wait for no members in sync any more."""
         self._deposed.update(self._undurable)
         self._undurable.clear()
+        self._former.update(ticket for ticket, level in self._levels.items() if level is Acknowledge.IN_SYNC)
 
     def filtered(self, completions: Iterable[CompletionBatch], core: RaftCore) -> list[CompletionBatch]:
         """Replace the completions of these proposals by those that their levels ask for, and add the ones that are due
         now."""
+        self._copies = core.copies() or self._copies
+        self._is_voter = core.configuration.is_voter(self._node_id)
         found: list[CompletionBatch] = [*self._accepted(core)]
         for each in completions:
             match each:
@@ -82,11 +88,11 @@ class Acknowledgements:
                 case Applied() | Refused() | Unknown():
                     level = self._levels.pop(each.ticket, Acknowledge.MAJORITY)
                     self._position_of(each.ticket)
+                    self._former.discard(each.ticket)
                     if level is not Acknowledge.NONE:
                         found.append(each)
                 case _:
                     found.append(each)
-        self._copies = core.copies() or self._copies
         in_sync_index = None if core.leading_term is None or self._copies is None else self._copies.in_sync_index
         while self._applied and (in_sync_index is None or self._applied[0].index <= in_sync_index):
             found.append(self._acknowledged(self._applied.popleft()))
@@ -118,6 +124,9 @@ class Acknowledgements:
         tickets, results = list[int](), list[object]()
         for ticket, result in zip(batch.tickets, batch.results, strict=True):
             match self._levels.pop(ticket, Acknowledge.MAJORITY):
+                case Acknowledge.IN_SYNC if ticket in self._former:
+                    self._former.discard(ticket)
+                    found.append(self._acknowledged(_Applied(ticket, batch.index, result)))
                 case Acknowledge.IN_SYNC:
                     self._applied.append(_Applied(ticket, batch.index, result))
                 case Acknowledge.NONE:
@@ -136,7 +145,7 @@ class Acknowledgements:
         return self._undurable.pop(ticket, None) or self._deposed.pop(ticket, None)
 
     def _acknowledged(self, applied: _Applied) -> AppliedInSync:
-        """The answer with the members that certainly hold the entry. This node has applied it, so it holds it."""
+        """The answer with the voters that certainly hold the entry. This node has applied it, so it holds it."""
         holders = () if self._copies is None else self._copies.holders(applied.index)
-        known = tuple(sorted({*holders, self._node_id}))
-        return AppliedInSync(applied.ticket, applied.index, applied.result, known)
+        known = {*holders, self._node_id} if self._is_voter else {*holders}
+        return AppliedInSync(applied.ticket, applied.index, applied.result, tuple(sorted(known)))

@@ -10,15 +10,18 @@ import pytest
 from raft import (
     Accepted,
     Acknowledge,
+    AppendAccepted,
     AppendEntries,
     Applied,
     AppliedInSync,
     Busy,
     Message,
+    PreVoteRequest,
     Refused,
     Role,
     encode_item,
 )
+from tests.raft.support.core_cluster import removing
 from tests.raft.support.node_cluster import MS, OneNode, World
 
 
@@ -185,6 +188,47 @@ def test_a_leader_that_steps_down_answers_with_the_members_that_it_knows() -> No
     (answer,) = answers(leader, 1)
     assert isinstance(answer, AppliedInSync)
     assert answer.acknowledged_by == tuple(sorted([leader.node_id, quick.node_id]))
+
+
+def test_a_command_of_an_earlier_leadership_does_not_wait_for_the_members_in_sync_of_a_later_one() -> None:
+    """Its outcome is due soon after the step-down (docs/reference/specification.md#96-end-of-a-proposal)."""
+    world = World()
+    leader = world.elect()
+    slow, quick = others(world, leader)
+    hold_disk(slow)
+    world.carries = lambda _, receiver, message: (
+        not (receiver == leader.node_id and isinstance(message, AppendAccepted))
+    )
+    propose(leader, "all", 1, Acknowledge.IN_SYNC)
+    world.run(lambda: leader.node.core.role is not Role.LEADER)
+    assert answers(leader, 1) == []
+
+    world.carries = lambda sender, _, message: sender == leader.node_id or not isinstance(message, PreVoteRequest)
+    world.run(lambda: leader.machine.items[-1:] == ["all"])
+    assert world.leader() is leader
+    assert slow.node_id in _in_sync(leader)
+
+    (answer,) = answers(leader, 1)
+    assert isinstance(answer, AppliedInSync)
+    assert answer.acknowledged_by == tuple(sorted([leader.node_id, quick.node_id]))
+
+
+def test_a_leader_that_is_removed_does_not_name_itself() -> None:
+    """Only voters are named: the disk of a member that leaves protects the write no longer."""
+    world = World(4)
+    leader = world.elect()
+    slow, *quick = others(world, leader)
+    hold_disk(slow)
+    propose(leader, "all", 1, Acknowledge.IN_SYNC)
+    world.exchange()
+    assert answers(leader, 1) == []
+
+    leader.node.propose_change(removing(leader.node_id), 2)
+    world.run(lambda: bool(answers(leader, 1)))
+
+    (answer,) = answers(leader, 1)
+    assert isinstance(answer, AppliedInSync)
+    assert answer.acknowledged_by == tuple(sorted(member.node_id for member in quick))
 
 
 def test_a_node_that_stops_answers_what_is_applied() -> None:
