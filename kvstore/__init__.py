@@ -24,6 +24,7 @@ from kvstore.errors import (
     ChangeRefused,
     ClientClosed,
     Compacted,
+    GroupMismatch,
     InternalError,
     InvalidAddress,
     InvalidRequest,
@@ -42,6 +43,7 @@ from kvstore.errors import (
     NotEnoughInSync,
     OperationFailed,
     OutcomeUnknown,
+    PositionConflict,
     QuotaExceeded,
     Reason,
     RequestClosed,
@@ -139,6 +141,10 @@ from kvstore.protocol.session_requests import LimitsView, SessionPage, SessionVi
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.text import from_text, to_text
 from kvstore.protocol.watches import Change
+from kvstore.recipes.consumers.consumer import Consumer
+from kvstore.recipes.consumers.group_status import GroupStatus
+from kvstore.recipes.consumers.position_transaction import PositionTransaction
+from kvstore.recipes.consumers.record import ConsumedRecord
 from kvstore.recipes.election import Election, Leadership
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
@@ -209,6 +215,8 @@ __all__ = [
     "CompareAndSetResult",
     "Comparison",
     "Consistency",
+    "ConsumedRecord",
+    "Consumer",
     "Delete",
     "DeleteRange",
     "DeleteRangeResult",
@@ -218,6 +226,8 @@ __all__ = [
     "EntryFate",
     "Get",
     "GetResult",
+    "GroupMismatch",
+    "GroupStatus",
     "GuardedTransaction",
     "InternalError",
     "InvalidAddress",
@@ -268,6 +278,8 @@ __all__ = [
     "OptimisticTransaction",
     "OutcomeUnknown",
     "PeerView",
+    "PositionConflict",
+    "PositionTransaction",
     "Put",
     "PutResult",
     "QuotaExceeded",

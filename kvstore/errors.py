@@ -287,6 +287,45 @@ class LeadershipLost(LockLost):
     """An elected leader does not lead any more: its transaction was not carried out, or `Leadership.term` has ended."""
 
 
+class PositionConflict(OperationFailed):
+    """The position of a consumer group was not moved, and nothing was written.
+
+    Either the records up to `wanted` are committed already, or another program has changed the stored position, which
+    is not `expected` any more. `found`: the stored position; None if it was removed.
+    """
+
+    def __init__(self, group: bytes, wanted: int, expected: int, found: int | None) -> None:
+        super().__init__(group, wanted, expected, found)
+        self.group, self.wanted, self.expected, self.found = group, wanted, expected, found
+
+    def __str__(self) -> str:
+        found = "gone" if self.found is None else str(self.found)
+        return (
+            f"nothing was done: group {self.group!r:.80} was to move from position {self.expected} to {self.wanted}, "
+            f"and its position is {found}"
+        )
+
+    @property
+    def hint(self) -> str:
+        return "do not handle these records again; enter a new block of `consume`, which reads the position"
+
+
+class GroupMismatch(OperationFailed):
+    """A consumer group in the store differs from the group that a program has named. `reason` states the difference.
+    The program has not joined the group."""
+
+    def __init__(self, group: bytes, reason: str) -> None:
+        super().__init__(group, reason)
+        self.group, self.reason = group, reason
+
+    def __str__(self) -> str:
+        return f"consumer group {self.group!r:.80}: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "all members of a group name the same prefix and shares; `consumer_group` shows them"
+
+
 class LeaseLost(StoreError):
     """The block of a lease was cancelled, because its lease has ended or may have ended.
 

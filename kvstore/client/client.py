@@ -122,11 +122,21 @@ from kvstore.protocol.text import Text
 from kvstore.protocol.text import as_bytes as _bytes
 from kvstore.protocol.validation import only_reads, validate_body
 from kvstore.protocol.watches import NO_FLAGS, WatchFlag, WatchSpec
+from kvstore.recipes.consumers.consumer import (
+    CONSUMER_TTL_SECONDS_DEFAULT,
+    WINDOW_BYTES_DEFAULT,
+    Consumer,
+    Reading,
+    consumed,
+)
+from kvstore.recipes.consumers.group_keys import GroupAbout, starts_of
+from kvstore.recipes.consumers.group_status import GROUPS_LISTED_MAX, GroupStatus, list_groups, read_group
+from kvstore.recipes.consumers.members import HANDOVER_SECONDS_DEFAULT, consume_shares
 from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
 from kvstore.recipes.lease import Lease, kept_lease
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
-from raft import Acknowledge, EntryKind, ProtocolError
+from raft import INT64_MAX, Acknowledge, EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
@@ -723,6 +733,89 @@ class Client(MemberCalls, LeaseCalls):
         """An election that the caller can observe, or stand in as a candidate. Needs feature level 2."""
         return Election(self, name, ttl_seconds)
 
+    def consume(
+        self,
+        prefix: Text,
+        *,
+        group: Text,
+        member: Text = b"",
+        from_revision: int = 0,
+        only: Literal["put", "delete"] | None = None,
+        ttl_seconds: float = CONSUMER_TTL_SECONDS_DEFAULT,
+        wait_seconds: float = math.inf,
+        window_bytes: int = WINDOW_BYTES_DEFAULT,
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """Consume the changes of all keys with a prefix, in order, as a member of a group that has one position.
+
+            async with client.consume("orders/", group="billing") as orders:
+                async for record in orders:
+                    await record.transaction().put(b"bills/" + record.key, bill_for(record.value)).commit()
+
+        One consumer of a group is active at a time. The others wait in the order of their arrival; one of them takes
+        over when the active consumer leaves the block or dies. The position is in the store, and moves by a commit of a
+        record or by a transaction with further writes, which then take effect once for each record.
+
+        `from_revision`: where a new group begins; 0: with the next change. `member`: a name that `hwm group` shows.
+        `only`: only puts, or only deletions. Raises GroupMismatch if the group has another prefix or has shares,
+        LockTimeout after `wait_seconds`, and ValueError for a name that no group can have, or for a prefix that
+        includes the keys of groups. If the lease is lost, the block is cancelled, and LeaseLost is raised. Needs
+        feature level 2. See docs/concepts/consumers.md.
+        """
+        return consumed(
+            self,
+            _bytes(prefix),
+            group=group,
+            member=_bytes(member),
+            reading=_reading(from_revision, only, window_bytes),
+            ttl_seconds=ttl_seconds,
+            wait_seconds=wait_seconds,
+        )
+
+    async def consume_shares(
+        self,
+        prefix: Text,
+        work: Callable[[Consumer], Awaitable[None]],
+        *,
+        group: Text,
+        shares: int | Sequence[Text],
+        member: Text = b"",
+        from_revision: int = 0,
+        only: Literal["put", "delete"] | None = None,
+        ttl_seconds: float = CONSUMER_TTL_SECONDS_DEFAULT,
+        handover_seconds: float = HANDOVER_SECONDS_DEFAULT,
+        window_bytes: int = WINDOW_BYTES_DEFAULT,
+    ) -> None:
+        """Consume the changes of all keys with a prefix together with the other members of a group. The keys are split
+        into shares; each share has a position and an active consumer of its own.
+
+        `shares`: how many, split evenly by the bytes after the prefix; or the bytes after the prefix with which each
+        share begins, the first of them empty. All members of a group name the same shares. The shares are divided
+        evenly among the members: a member has at most ceil(shares / members) of them.
+
+        `work` is called with the consumer of each share that this member gets, each time in a task of its own. When the
+        share is to go to another member, the iteration of its consumer ends, and `work` must return; it is cancelled
+        after `handover_seconds`. If `work` returns earlier, all shares are given up, and the call returns. If it
+        raises, the call raises the same error. The other arguments and errors are those of `consume`.
+        """
+        await consume_shares(
+            self,
+            GroupAbout(_bytes(prefix), starts_of(shares)),
+            work,
+            group=group,
+            member=_bytes(member),
+            reading=_reading(from_revision, only, window_bytes),
+            ttl_seconds=ttl_seconds,
+            handover_seconds=handover_seconds,
+        )
+
+    async def consumer_group(self, group: Text) -> GroupStatus | None:
+        """The prefix, positions, active consumers and lag of a consumer group; None if there is no such group."""
+        return await read_group(self, group)
+
+    async def consumer_groups(self, *, after: Text = b"", limit: int = GROUPS_LISTED_MAX) -> list[bytes]:
+        """The names of the consumer groups after the name `after`, in order, at most `limit` and at most 1,000."""
+        return await list_groups(self, after=after, limit=limit)
+
     def watch(
         self,
         key: Text | None = None,
@@ -1026,6 +1119,14 @@ def _checked_body(command: Command) -> tuple[Any, ...]:
     if flaw is not None:
         raise InvalidRequest(flaw)
     return body
+
+
+def _reading(from_revision: int, only: Literal["put", "delete"] | None, window_bytes: int) -> Reading:
+    if not 0 <= from_revision <= INT64_MAX or window_bytes < 1:
+        raise InvalidRequest(Reason.OUT_OF_RANGE)
+    if only not in (None, "put", "delete"):
+        raise ValueError("only is 'put', 'delete' or None")
+    return Reading(from_revision, only, window_bytes)
 
 
 def _lease_id(lease: Lease | int | None) -> int:

@@ -1,13 +1,17 @@
 """Recipes built on leases, watches and transactions, with which several programs coordinate through the store.
 
 A recipe needs only the operations of `kvstore.recipes.store`, and does not import the client. `contender` decides,
-without I/O, which program owns a name. `Client` has methods for leases, locks and elections. The other recipes are
-classes of this package, to which a program passes its client.
+without I/O, which program owns a name. `Client` has methods for leases, locks, elections and consumers. The
+other recipes are classes of this package, to which a program passes its client.
 
 See docs/concepts/locks.md.
 """
 
 from kvstore.recipes.barrier import Barrier
+from kvstore.recipes.consumers.consumer import Consumer
+from kvstore.recipes.consumers.group_keys import even_starts
+from kvstore.recipes.consumers.position_transaction import PositionTransaction
+from kvstore.recipes.consumers.record import ConsumedRecord
 from kvstore.recipes.counter import Counter, RateLimiter
 from kvstore.recipes.election import Election, Leadership
 from kvstore.recipes.guarded_transaction import GuardedTransaction
@@ -21,6 +25,8 @@ from kvstore.recipes.work_queue import WorkItem, WorkQueue
 
 __all__ = [
     "Barrier",
+    "ConsumedRecord",
+    "Consumer",
     "Counter",
     "Election",
     "GuardedTransaction",
@@ -29,10 +35,12 @@ __all__ = [
     "LocalCopy",
     "Lock",
     "OptimisticTransaction",
+    "PositionTransaction",
     "RateLimiter",
     "Semaphore",
     "ServiceRegistry",
     "WorkItem",
     "WorkQueue",
+    "even_starts",
     "local_copy",
 ]

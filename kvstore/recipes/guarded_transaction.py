@@ -12,15 +12,10 @@ from kvstore.recipes.lease import Lease
 from kvstore.recipes.store import KeyStore
 
 
-class GuardedTransaction:
-    """Builds a transaction that the store carries out only if the create revision of `key` is `fence`. If the key was
-    removed, or another program has created it anew, the store does nothing.
+class TransactionBuilder:
+    """Collects the comparisons and operations of a transaction. The operations run in order, as one change."""
 
-    The operations run in order, as one change. The object may be committed again, for example after OutcomeUnknown.
-    """
-
-    def __init__(self, store: KeyStore, key: bytes, fence: int, lost: type[LockLost] = LockLost) -> None:
-        self._store, self._key, self._fence, self._lost = store, key, fence, lost
+    def __init__(self) -> None:
         self._compares: list[Compare] = []
         self._success: list[Operation] = []
         self._failure: list[Operation] = []
@@ -48,14 +43,29 @@ class GuardedTransaction:
         """Add a delete."""
         return self.then(Delete(as_bytes(key)))
 
+    def inner(self) -> Txn:
+        """The collected transaction, as an operation of a guarding transaction."""
+        return Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))
+
+
+class GuardedTransaction(TransactionBuilder):
+    """Builds a transaction that the store carries out only if the create revision of `key` is `fence`. If the key was
+    removed, or another program has created it anew, the store does nothing.
+
+    The object may be committed again, for example after OutcomeUnknown.
+    """
+
+    def __init__(self, store: KeyStore, key: bytes, fence: int, lost: type[LockLost] = LockLost) -> None:
+        super().__init__()
+        self._store, self._key, self._fence, self._lost = store, key, fence, lost
+
     async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
         """Carry out the transaction. Raises LockLost, with nothing done, if the caller no longer owns the key.
 
         The `succeeded` of the result is true if all comparisons of `when` held.
         """
         guard = Compare(self._key, Target.CREATE_REVISION, Comparison.EQUAL, self._fence)
-        inner = Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))
-        result = await self._store.txn((guard,), (inner,), deadline_seconds=deadline_seconds)
+        result = await self._store.txn((guard,), (self.inner(),), deadline_seconds=deadline_seconds)
         if not result.succeeded:
             raise self._lost(self._key, self._fence)
         (answer,) = result.results

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 from kvstore.protocol.commands import Command, Compare, Operation, Range
 from kvstore.protocol.results import Answer, GetResult, RangeResult, Result, TxnResult
 from kvstore.protocol.text import Text
 from kvstore.protocol.watches import Change
 from kvstore.recipes.lease import Lease
+
+
+class WatchedChanges(Protocol):
+    """The changes of a watch, in the form of `Watch`: an iterator of changes, which also gives whole revisions.
+
+    `revision`: the caller has received all changes up to this revision.
+    """
+
+    revision: int
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        """Iterate over single changes."""
+        ...
+
+    async def __anext__(self) -> Change:
+        """The next change."""
+        ...
+
+    async def next_batch(self) -> tuple[Change, ...]:
+        """All changes of the next revision that has changes."""
+        ...
 
 
 class KeyStore(Protocol):
@@ -40,9 +61,17 @@ class KeyStore(Protocol):
         ...
 
     def watch(
-        self, key: Text | None = None, *, prefix: Text | None = None, from_revision: int = 0
-    ) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        """Watch a key, or all keys with a prefix: each `Change` at or after a revision."""
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        start: Text | None = None,
+        end: Text | None = None,
+        from_revision: int = 0,
+        only: Literal["put", "delete"] | None = None,
+        window_bytes: int = ...,
+    ) -> AbstractAsyncContextManager[WatchedChanges]:
+        """Watch a key, all keys with a prefix, or a range: each `Change` at or after a revision."""
         ...
 
     def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:

@@ -29,14 +29,14 @@ async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> 
 
     Raises LockTimeout after `wait_seconds` in the line, and LeaseLost if the lease has ended.
     """
-    result = await _carry_out(store, contender, contender.join())
+    result = await repeat_until_answered(store, contender.lease_id, contender.join())
     if await _stands_first(store, contender, contender.joined(result), result.revision):
         return
     with trio.move_on_after(wait_seconds) as patience:
         revision = result.revision
         while True:
             await _until_one_is_gone(store, contender, revision)
-            result = await _carry_out(store, contender, contender.look())
+            result = await repeat_until_answered(store, contender.lease_id, contender.look())
             revision = result.revision
             try:
                 line = contender.looked(result)
@@ -49,13 +49,14 @@ async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> 
     raise LockTimeout(contender.name, wait_seconds)
 
 
-async def _carry_out(store: KeyStore, contender: Contender, txn: Txn) -> TxnResult:
-    """Send a transaction of the contender until it gets a response. All transactions of contenders may be repeated."""
+async def repeat_until_answered(store: KeyStore, lease_id: int, txn: Txn) -> TxnResult:
+    """Send a transaction until it gets a response. The transaction must be one that may be repeated, as all
+    transactions of contenders are. The caller keeps the lease alive meanwhile; its loss ends the repetition."""
     while True:
         try:
             return await store.txn(txn.compares, txn.success, txn.failure)
         except LeaseNotFound as error:
-            raise LeaseLost(contender.lease_id, str(error)) from error
+            raise LeaseLost(lease_id, str(error)) from error
         except (OutcomeUnknown, Unavailable, Busy):
             await trio.sleep(PAUSE_SECONDS)
 

@@ -21,6 +21,7 @@ PRINTED = {
     "Barrier": "all go on\n",
     "Counting semaphore": "two at once: True\n",
     "Work queue": "b'to: ann'\n",
+    "Consumer of a log": "total: b'7'\n",
     "Service registration": "{b'web-1': b'10.0.0.7:8000'}\n{}\n",
     "Counter and rate limiter": "visits: 3\n[True, True, False]\n",
     "A live copy of a prefix": "{b'settings/colour': b'red'}\nput b'settings/colour' b'blue'\n",

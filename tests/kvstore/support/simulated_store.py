@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import trio
 
@@ -122,12 +122,23 @@ class SimulatedClient(Client):
         await trio.sleep_until(self.paused_until)
 
     def watch(  # type: ignore[override]
-        self, key: Text | None = None, *, prefix: Text | None = None, from_revision: int = 0
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        start: Text | None = None,
+        end: Text | None = None,
+        from_revision: int = 0,
+        only: Literal["put", "delete"] | None = None,
+        window_bytes: int = 1 << 20,
     ) -> SimulatedWatch:
-        """Watch a key, or all keys with a prefix."""
-        name = as_bytes(key if key is not None else prefix or b"")
-        start, end = (name, name + b"\0") if key is not None else prefix_range(name)
-        return SimulatedWatch(self, start, end, from_revision)
+        """Watch a key, all keys with a prefix, or a range."""
+        first, last = as_bytes(start or b""), None if end is None else as_bytes(end)
+        if key is not None:
+            first, last = as_bytes(key), as_bytes(key) + b"\0"
+        elif prefix is not None:
+            first, last = prefix_range(as_bytes(prefix))
+        return SimulatedWatch(self, first, last, from_revision, only)
 
 
 async def _no_dialer(address: str) -> trio.abc.Stream:
@@ -178,12 +189,16 @@ class SimulatedPump:
 
 
 class SimulatedWatch:
-    """A watch that reads the history of the store."""
+    """A watch that reads the history of the store. `revision` is its progress, without delay."""
 
-    def __init__(self, client: SimulatedClient, start: bytes, end: bytes | None, from_revision: int) -> None:
+    def __init__(
+        self, client: SimulatedClient, start: bytes, end: bytes | None, from_revision: int, only: str | None
+    ) -> None:
         self._client, self._store, self._start, self._end = client, client.store, start, end
+        self._only = only
         self._next = from_revision or client.store.machine.revision + 1
         self._changes: deque[Change] = deque()
+        self.revision = self._next - 1
 
     async def __aenter__(self) -> Self:
         await self._client.travel()
@@ -196,27 +211,46 @@ class SimulatedWatch:
         return self
 
     async def __anext__(self) -> Change:
+        await self._wait()
+        change = self._changes.popleft()
+        if not self._changes or self._changes[0].revision > change.revision:
+            self.revision = change.revision
+        return change
+
+    async def next_batch(self) -> tuple[Change, ...]:
+        """All changes of the next revision."""
+        await self._wait()
+        batch = [self._changes.popleft()]
+        while self._changes and self._changes[0].revision == batch[0].revision:
+            batch.append(self._changes.popleft())
+        self.revision = batch[0].revision
+        return tuple(batch)
+
+    async def _wait(self) -> None:
         while not self._changes:
             changed = self._store.changed
             self._take()
             if self._changes:
                 await self._client.travel()
             else:
+                self.revision = self._next - 1
                 await changed.wait()
-        return self._changes.popleft()
 
     def _take(self) -> None:
         machine = self._store.machine
         history = machine.history
         if self._next < history.first_revision:
             raise RevisionCompacted(self._next, machine.compact_revision)
+        if self._next > machine.revision:
+            return
         number = history.number_from(self._next)
         for event in history.events(number, history.end_number - number):
             if event.key >= self._start and (self._end is None or event.key < self._end):
                 after = None if event.after is None else Record(*event.after)
                 before = None if event.before is None else Record(*event.before)
                 kind: Any = "delete" if after is None else "put"
-                self._changes.append(Change(kind, event.key, after, before, event.revision))
+                if self._only in (None, kind):
+                    self._changes.append(Change(kind, event.key, after, before, event.revision))
         self._next = machine.revision + 1
 
 

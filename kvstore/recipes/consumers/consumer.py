@@ -1,0 +1,393 @@
+"""A consumer: it reads the changes under a prefix in order, and keeps the position of its group in the store.
+
+Of the consumers of a share only one is active at a time: the owner of the first key in the line for the share
+(`kvstore.recipes.contender`). A commit is one transaction, which compares the create revision of this key (the fence)
+and the mod_revision of the position. So a consumer that was paused for longer than its lease commits nothing, and a
+record is committed once.
+
+See docs/concepts/consumers.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Literal, NamedTuple, Self
+
+import trio
+
+from kvstore.errors import (
+    Busy,
+    GroupMismatch,
+    LockLost,
+    OutcomeUnknown,
+    PositionConflict,
+    RevisionCompacted,
+    Unavailable,
+)
+from kvstore.protocol.commands import Compare, Comparison, Get, Put, Range, Target, Txn
+from kvstore.protocol.results import GetResult, KeyRecord, Record, TxnResult
+from kvstore.protocol.text import Text
+from kvstore.recipes.consumers.group_keys import GroupAbout, GroupKeys, Share, StoredPosition
+from kvstore.recipes.consumers.position_transaction import PositionMoved, PositionTransaction
+from kvstore.recipes.consumers.record import ConsumedRecord
+from kvstore.recipes.contender import Contender
+from kvstore.recipes.guarded_transaction import GuardedTransaction
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.store import KeyStore, WatchedChanges
+from kvstore.recipes.waiting_line import PAUSE_SECONDS, obtain, repeat_until_answered
+from kvstore.store.map import FIRST_REVISION
+
+CONSUMER_TTL_SECONDS_DEFAULT = 10.0
+
+BOOKMARK_SECONDS, BOOKMARK_REVISIONS = 30.0, 1_000
+"""An idle consumer moves the position to the progress of its watch once in this time, if the position is at least so
+many revisions behind. So the position does not fall behind the history of a busy store."""
+
+SLOW_BOOKMARK_SECONDS = 600.0
+"""With fewer revisions, the position is moved once in this longer time, and only if another program has changed the
+store. Otherwise several idle consumers would write because of each other's commits."""
+
+PRESENT_PAGE_KEYS = 1_000
+"""How many present records are read at once."""
+
+WINDOW_BYTES_DEFAULT = 1 << 20
+
+
+class Reading(NamedTuple):
+    """How a consumer reads. `from_revision`: where a new group begins; 0: with the next change. `only`: only puts, or
+    only deletions. `window_bytes`: about how many received bytes may wait for the consumer."""
+
+    from_revision: int = 0
+    only: Literal["put", "delete"] | None = None
+    window_bytes: int = WINDOW_BYTES_DEFAULT
+
+
+class ConsumerLag(NamedTuple):
+    """How far a group is behind. `position`: the stored position; `revision`: the revision of the store when it was
+    read.
+
+    The lag counts revisions of all keys. So a consumer that has consumed everything may still have a lag of some
+    revisions.
+    """
+
+    position: int
+    revision: int
+
+    @property
+    def revisions(self) -> int:
+        """How many revisions of the store are after the position."""
+        return max(0, self.revision - self.position)
+
+
+class Consumer:
+    """The active consumer of a share, during its block. An async iterator of `ConsumedRecord`, for one task at a time.
+
+    `revision`: every record up to this revision was given to the program. `key` and `fence`: as those of a lock.
+    """
+
+    def __init__(
+        self, store: KeyStore, keys: GroupKeys, share: Share, contender: Contender, lease: Lease, reading: Reading
+    ) -> None:
+        self.group, self.share, self.lease = keys.group, share, lease
+        self.key, self.fence = contender.key, contender.fence
+        self.revision = 0
+        self._store, self._reading = store, reading
+        self._position_key = keys.position(share.number)
+        self._guard = contender.guard()
+        self._stored = StoredPosition(0)  # As far as this consumer knows; its mod_revision follows.
+        self._position_revision = 0
+        self._given = 0  # The revision of the last record that was given, or of the present records.
+        self._number = 0
+        self._committing = trio.Lock()
+        self._moved_at = self._bookmark_at = 0.0  # When the position was moved last; when a bookmark may be due.
+        self._waiting: trio.CancelScope | None = None
+        self._is_ending = False
+        self._stack = AsyncExitStack()
+        self._changes: WatchedChanges | None = None
+
+    @property
+    def position(self) -> int:
+        """Every change up to this revision is committed, as far as this consumer knows."""
+        return self._stored.position
+
+    # Reading.
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumedRecord:
+        """The next record. The consumer waits for it without requests, except for bookmarks (BOOKMARK_SECONDS).
+
+        Raises RevisionCompacted if the history does not have all changes after `revision` any more; `present` is then
+        the way on. Iteration ends when this consumer has to give up its share (only in a group with several shares).
+        """
+        while not self._is_ending:
+            with trio.CancelScope(deadline=self._bookmark_at) as self._waiting:
+                return await self._next_record()
+            if not self._is_ending:
+                await self._bookmark()
+        raise StopAsyncIteration
+
+    def present(self) -> AsyncIterator[KeyRecord]:
+        """The present records of the share, all as of one revision, in the order of their keys.
+
+        After the last record, `revision` is this revision, and iteration goes on after it. `commit` then moves the
+        position over everything before. If the loop over the records ends early, nothing has changed. Raises
+        RevisionCompacted if the history at this revision is compacted meanwhile; the caller then begins anew.
+        """
+        return _PresentRecords(self._store, self.share, self._go_on_after)
+
+    async def lag(self) -> ConsumerLag:
+        """How far the stored position is behind the store, by a linearizable read."""
+        found = await self._store.get(self._position_key)
+        stored = None if found.record is None else StoredPosition.decode(self.group, found.record.value)
+        return ConsumerLag(0 if stored is None else stored.position, found.revision)
+
+    def check(self) -> None:
+        """Raise LeaseLost if this consumer has ceased to be the active one, or may have."""
+        self.lease.check()
+
+    # Writing.
+
+    async def commit(self, position: int | None = None) -> PositionMoved:
+        """Move the position to the revision `position`, by default to everything that was given (`revision`).
+
+        Sends nothing if the position is there already. Otherwise repeats the transaction until its outcome is known or
+        the lease is lost. Raises LockLost, with nothing done, if this consumer is not the active one any more. Raises
+        PositionConflict, with nothing done, if the position is beyond `position` already, or was changed by another
+        program. Raises ValueError if some record up to `position` was not given yet.
+        """
+        return await self._transaction(self.revision if position is None else position).commit()
+
+    def transaction(self, record: ConsumedRecord | int) -> PositionTransaction:
+        """Begin a transaction that moves the position to `record` (or to a revision), and carries out further writes of
+        the program. So the writes take effect exactly once for these records.
+
+            await consumer.transaction(record).put("results/" + name, result).commit()
+
+        Records between the present position and `record` count as consumed, too. The commit raises what `commit`
+        raises, but also PositionConflict if the position is there already.
+        """
+        return self._transaction(record if isinstance(record, int) else record.revision)
+
+    def guarded(self) -> GuardedTransaction:
+        """Begin a transaction that leaves the position as it is, and that is carried out only while this consumer is
+        the active one. If not, its commit raises LockLost. It may be carried out again for the same record."""
+        return GuardedTransaction(self._store, self.key, self.fence)
+
+    # Internal helpers.
+
+    async def begin(self) -> None:
+        """Read the position. If the group is new, write the position at which it begins."""
+        is_new = Compare(self._position_key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
+        create = Txn((is_new,), (Put(self._position_key, StoredPosition(await self._first_position()).encode()),))
+        txn = Txn((self._guard,), (create, Get(self._position_key)))
+        result = await repeat_until_answered(self._store, self.lease.id, txn)
+        if not result.succeeded:
+            raise LockLost(self.key, self.fence)
+        found = result.results[1]
+        assert isinstance(found, GetResult), found
+        assert found.record is not None, found
+        self._adopt(found.record)
+        self.revision = self._given = self.position
+
+    async def _first_position(self) -> int:
+        """The position at which a new group begins: before `from_revision`, or at the present revision."""
+        if self._reading.from_revision:
+            return max(FIRST_REVISION, self._reading.from_revision - 1)  # A new store has this revision, and no change.
+        look = Txn((self._guard,), (Get(self._position_key),))
+        return (await repeat_until_answered(self._store, self.lease.id, look)).revision
+
+    def end(self) -> None:
+        """Let the iteration end, because the share is given up. The last record can still be committed."""
+        self._is_ending = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def close(self) -> None:
+        """End the watch."""
+        await self._end_watch()
+
+    async def _go_on_after(self, revision: int) -> None:
+        """Continue after the present records, which were read as of `revision`."""
+        await self._end_watch()
+        self.revision = self._given = max(self.revision, revision)
+
+    async def _next_record(self) -> ConsumedRecord:
+        while True:
+            try:
+                if self._changes is None:
+                    await self._begin_watch()
+                    continue
+                changes = await self._changes.next_batch()
+            except RevisionCompacted as error:
+                await self._end_watch()
+                raise RevisionCompacted(self.revision + 1, error.compact_revision) from error
+            except (Unavailable, Busy):
+                await self._end_watch()
+                self.check()
+                await trio.sleep(PAUSE_SECONDS)
+                continue
+            record = ConsumedRecord(self, changes)
+            self.revision = self._given = record.revision
+            return record
+
+    async def _begin_watch(self) -> None:
+        watch = self._store.watch(
+            start=self.share.start,
+            end=self.share.end,
+            from_revision=self.revision + 1,
+            only=self._reading.only,
+            window_bytes=self._reading.window_bytes,
+        )
+        self._changes = await self._stack.enter_async_context(watch)
+
+    async def _end_watch(self) -> None:
+        self._changes = None
+        await self._stack.aclose()
+
+    async def _bookmark(self) -> None:
+        """Move the position of an idle consumer to the progress of its watch."""
+        self._bookmark_at = trio.current_time() + BOOKMARK_SECONDS
+        if self._changes is None:
+            return
+        self.revision = max(self.revision, self._changes.revision)
+        if self._given > self.position:  # A record is not committed yet.
+            return
+        is_far = self.revision >= self.position + BOOKMARK_REVISIONS
+        is_late = trio.current_time() >= self._moved_at + SLOW_BOOKMARK_SECONDS
+        if is_far or (is_late and self.revision > self._position_revision):
+            await self.commit()
+
+    def _transaction(self, position: int) -> PositionTransaction:
+        if position > self.revision:
+            raise ValueError(f"position {position} is not read yet: the records up to {self.revision} were given")
+        return PositionTransaction(position, self._commit)
+
+    async def _commit(self, moving: PositionTransaction) -> PositionMoved:
+        async with self._committing:
+            if not moving.number:
+                self._number += 1
+                moving.number = self._number
+            stored = StoredPosition(moving.position, self.fence, moving.number)
+            while True:
+                if self._stored == stored or (moving.position == self.position and not moving.operations):
+                    return PositionMoved(self.position, self._position_revision, None)
+                if moving.position <= self.position:
+                    raise PositionConflict(self.group, moving.position, self.position, self.position)
+                try:
+                    result = await self._attempt(moving, stored)
+                except (OutcomeUnknown, Unavailable, Busy):  # The attempt may be repeated: it compares the position.
+                    self.check()
+                    await trio.sleep(PAUSE_SECONDS)
+                    continue
+                if result.succeeded:
+                    self._moved(stored, result.revision)
+                    inner = result.results[1] if moving.operations else None
+                    assert inner is None or isinstance(inner, TxnResult), inner
+                    return PositionMoved(moving.position, result.revision, inner)
+                self._learn(moving, result)
+
+    async def _attempt(self, moving: PositionTransaction, stored: StoredPosition) -> TxnResult:
+        is_unmoved = Compare(self._position_key, Target.MOD_REVISION, Comparison.EQUAL, self._position_revision)
+        return await self._store.txn(
+            (self._guard, is_unmoved),
+            (Put(self._position_key, stored.encode()), *moving.operations),
+            (Get(self.key), Get(self._position_key)),
+        )
+
+    def _learn(self, moving: PositionTransaction, result: TxnResult) -> None:
+        """Learn the stored position from the result of a commit that was not carried out.
+
+        A position that this consumer itself has written comes from an attempt whose response was lost. Any other
+        position, or another owner of the share, is an error.
+        """
+        owner, found = result.results
+        assert isinstance(owner, GetResult), owner
+        assert isinstance(found, GetResult), found
+        if owner.record is None or owner.record.create_revision != self.fence:
+            raise LockLost(self.key, self.fence)
+        if found.record is None:
+            raise PositionConflict(self.group, moving.position, self.position, None)
+        stored = StoredPosition.decode(self.group, found.record.value)
+        if stored.fence != self.fence:
+            raise PositionConflict(self.group, moving.position, self.position, stored.position)
+        self._adopt(found.record)
+
+    def _adopt(self, record: Record) -> None:
+        self._moved(StoredPosition.decode(self.group, record.value), record.mod_revision)
+
+    def _moved(self, stored: StoredPosition, revision: int) -> None:
+        self._stored, self._position_revision = stored, revision
+        self._moved_at = trio.current_time()
+        self._bookmark_at = self._moved_at + BOOKMARK_SECONDS
+
+
+class _PresentRecords:
+    """The iterator that `Consumer.present` returns. Unlike an async generator, it need not be closed."""
+
+    def __init__(self, store: KeyStore, share: Share, ended: Callable[[int], Awaitable[None]]) -> None:
+        self._store, self._share, self._ended = store, share, ended
+        self._items: deque[KeyRecord] = deque()
+        self._start, self._revision, self._has_more = share.start, 0, True
+
+    def __aiter__(self) -> AsyncIterator[KeyRecord]:
+        return self
+
+    async def __anext__(self) -> KeyRecord:
+        if not self._items and self._has_more:
+            request = Range(self._start, self._share.end, PRESENT_PAGE_KEYS, revision=self._revision)
+            page = await self._store.range(request)
+            self._items.extend(page.items)
+            self._revision, self._has_more = self._revision or page.revision, page.more
+            self._start = page.items[-1].key + b"\0" if page.items else self._start
+        if self._items:
+            return self._items.popleft()
+        await self._ended(self._revision)
+        raise StopAsyncIteration
+
+
+@asynccontextmanager
+async def consumed(
+    store: KeyStore,
+    prefix: bytes,
+    *,
+    group: Text,
+    member: bytes,
+    reading: Reading,
+    ttl_seconds: float,
+    wait_seconds: float,
+) -> AsyncIterator[Consumer]:
+    """Wait until this consumer is the active one of a group without shares, and keep its position during a block."""
+    keys, about = GroupKeys(group), GroupAbout(prefix)
+    (share,) = about.shares
+    async with store.lease(ttl_seconds) as lease:
+        await agree(store, keys, about, lease)
+        contender = Contender(keys.owners(share.number), lease.id, member)
+        await obtain(store, contender, wait_seconds)
+        consumer = Consumer(store, keys, share, contender, lease, reading)
+        await consumer.begin()
+        try:
+            yield consumer
+        finally:
+            await consumer.close()
+
+
+async def agree(store: KeyStore, keys: GroupKeys, about: GroupAbout, lease: Lease) -> None:
+    """Write the prefix and the shares of a new group. Raises GroupMismatch if the group exists with others."""
+    is_new = Compare(keys.about, Target.CREATE_REVISION, Comparison.EQUAL, 0)
+    txn = Txn((is_new,), (Put(keys.about, about.encode()),), (Get(keys.about),))
+    result = await repeat_until_answered(store, lease.id, txn)
+    if result.succeeded:
+        return
+    (found,) = result.results
+    assert isinstance(found, GetResult), found
+    assert found.record is not None, found
+    present = GroupAbout.decode(keys.group, found.record.value)
+    if present.prefix != about.prefix:
+        raise GroupMismatch(keys.group, f"it consumes {present.prefix!r:.80}, not {about.prefix!r:.80}")
+    if present.starts != about.starts:
+        counts = f"{len(present.starts)} there, {len(about.starts)} named"
+        raise GroupMismatch(keys.group, f"its shares are not those that were named ({counts})")

@@ -1,0 +1,49 @@
+"""Which shares of a group a member gives up or takes, without I/O.
+
+The members stand in the order in which they joined. With n shares and m members, the first n mod m members have one
+share more than the others, so no member has more than ceil(n / m). A member that has too many shares gives up the
+excess; a member that has too few takes shares without an owner. The store decides between members that take the same
+share at the same time. So the shares are even once every member has seen the same members, and no share moves without
+need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMoves:
+    """The next steps of a member: the numbers of the shares to give up, and of those to try to take."""
+
+    give_up: tuple[int, ...] = ()
+    take: tuple[int, ...] = ()
+
+
+def target_of(rank: int, members: int, shares: int) -> int:
+    """How many of `shares` the member with this rank (from 0) is to have."""
+    assert 0 <= rank < members, (rank, members)
+    return shares // members + (rank < shares % members)
+
+
+def moves(
+    own_lease: int, members: Sequence[int], shares: int, owned: Collection[int], held: Collection[int]
+) -> ShareMoves:
+    """Decide what the member with the lease `own_lease` does next.
+
+    `members`: the leases of all members, in the order in which they joined. `owned`: the shares that have an owner, as
+    the store shows. `held`: the shares that this member has and is not giving up already.
+
+    Raises ValueError if `own_lease` is not among `members`.
+    """
+    rank = members.index(own_lease)
+    target = target_of(rank, len(members), shares)
+    mine = sorted(held)
+    if len(mine) > target:
+        return ShareMoves(give_up=tuple(mine[target:]))
+    # Members that join together begin at different shares, so that they seldom try the same one.
+    first = rank * shares // len(members)
+    order = [*range(first, shares), *range(first)]
+    free = [share for share in order if share not in owned and share not in held]
+    return ShareMoves(take=tuple(free[: target - len(mine)]))
