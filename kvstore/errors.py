@@ -323,7 +323,7 @@ class GroupMismatch(OperationFailed):
 
     @property
     def hint(self) -> str:
-        return "all members of a group name the same prefix and shares; `consumer_group` shows them"
+        return "all members of a group name the same prefix and shares; `hwm group NAME` shows them"
 
 
 class LeaseLost(StoreError):

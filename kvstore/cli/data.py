@@ -18,7 +18,7 @@ from kvstore.cli.common import (
     run_with_client,
 )
 from kvstore.cli.output import say, show, show_bytes
-from kvstore.protocol.commands import CompareAndSet, Delete, DeleteRange, Get, Put, Range, prefix_range
+from kvstore.protocol.commands import Append, CompareAndSet, Delete, DeleteRange, Get, Put, Range, prefix_range
 from kvstore.protocol.messages import Consistency
 from kvstore.protocol.read_modes import STALENESS_MS_MAX, asked_for
 from kvstore.protocol.results import (
@@ -189,6 +189,27 @@ def _put_at(
         print_json({"op": "put", **about})
     else:
         say(words)
+
+
+@click.command()
+@click.argument("prefix", type=KEY)
+@click.argument("value", type=VALUE)
+@click.option("--lease", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Attach the key to this lease.")
+@client_options
+def append(
+    prefix: bytes, value: bytes, lease_id: int | None, endpoints: str, deadline_seconds: float, as_json: bool
+) -> None:
+    """Write VALUE under a new key: PREFIX, and the revision of this write in 8 bytes. Print the key and the revision.
+
+    If VALUE is `-`, the value is read from standard input. The keys of a prefix sort in the order of their writes.
+    """
+    command = Append(prefix, value, lease_id or 0)
+    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
+    assert isinstance(answer.result, AppendResult), answer
+    if as_json:
+        print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
+    else:
+        print_table(["key", "revision"], [[to_shown_text(answer.result.key), answer.revision]])
 
 
 @click.command()

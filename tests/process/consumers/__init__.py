@@ -1,0 +1,1 @@
+"""Consumers of a group as processes that are killed, and the program that they run."""
