@@ -23,6 +23,7 @@ from kvstore.monitoring.metrics_counts import (
     CountingService,
     Counts,
 )
+from kvstore.protocol.text import to_shown_text
 from kvstore.store.machine import KvMachine
 from raft import Node, NodeStatus, RaftConfig, Role
 from raft.runtime import HELLO_REFUSALS, OUTBOUND_BYTES_MAX, Histogram, MeasuredDriver, Transport
@@ -87,6 +88,7 @@ class MemberCollector(Collector):
         yield from self._store()
         yield from self._history_and_leases()
         yield from self._watches()
+        yield from self._groups()
         yield from self._network()
         yield from _counted(self._service.counts)
         yield _counter("request_errors", "Unexpected errors while requests of clients were judged",
@@ -186,6 +188,15 @@ class MemberCollector(Collector):
         for cause in WATCH_ENDS:
             metric.add_metric([cause], service.counts.watch_ends[cause])
         yield metric
+
+    def _groups(self) -> Iterator[Metric]:
+        look = self._service.look_at_groups()
+        lags = {to_shown_text(lag.group): lag for lag in look.lags()}
+        yield _by_label("consumer_group_lag_revisions", "Revisions of the store after a group's position", "group",
+                        {name: lag.revisions for name, lag in lags.items()})  # fmt: skip
+        yield _by_label("consumer_group_lag_seconds", "The age of the oldest change that a group has not consumed",
+                        "group", {name: lag.seconds for name, lag in lags.items()})  # fmt: skip
+        yield _gauge("consumer_groups_omitted", "1 if there are more groups than these metrics show", look.omitted)
 
     def _network(self) -> Iterator[Metric]:
         if self._transport is None:
