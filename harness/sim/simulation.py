@@ -32,9 +32,14 @@ from harness.sim.plan.plan import GOOD_CLOCKS, Fault, Plan
 from harness.sim.world.context import MachineView
 from harness.sim.world.member import SimMember
 from harness.sim.world.network import SimNetwork
+from harness.sim.world.probes import NodeProbe
 from kvstore import ClientLimits, UnsupportedFeatureLevel
 from raft import Configuration, Effects, Entry, LevelRange, Node
 from raft import Member as Voter
+
+SYNC_LAGS_MAX = 4
+"""How long a voter that works may stay out of sync, in multiples of the greatest lag, in addition to the limit of other
+liveness checks."""
 
 BACKLOG_LIMITS_MAX = 20
 """The most time limits, one after the other, in which a liveness check may wait while a backlog shrinks. A backlog can
@@ -233,7 +238,39 @@ class Simulation:
             self.queue.now + self._limit_ns(), lambda: self.load.is_finished
         )
         require(done, "a healed cluster answers reads", self.load.unfinished_words())
+        if self.plan.acknowledgements.is_on:
+            self._check_acknowledgements()
         self.load.check_history()
+
+    def _check_acknowledgements(self) -> None:
+        """Check liveness: no request stays open, and every voter that works is in sync at every leader."""
+        done = self._run_until(self.queue.now + self._limit_ns(), lambda: not self._with_open_requests())
+        require(done, "no request stays open in a healed cluster", self._with_open_requests())
+        lags_ns = SYNC_LAGS_MAX * self.plan.raft.in_sync_lag_ns_max * self.plan.clocks.spread
+        done = self._run_until(self.queue.now + self._limit_ns() + int(lags_ns), lambda: not self._out_of_sync())
+        require(done, "every voter that works is in sync in the end", self._out_of_sync())
+
+    def _with_open_requests(self) -> list[str]:
+        """The members whose node or service still has a request to answer."""
+        return [
+            member.node_id
+            for member in self.healing.living()
+            if isinstance(node := member.node, NodeProbe)
+            and (
+                node.open_requests
+                or node.has_open_acknowledgements
+                or (member.service is not None and member.service.open_requests)
+            )
+        ]
+
+    def _out_of_sync(self) -> list[str]:
+        """The working voters that a leader does not count as in sync. Also names a cluster without a leader."""
+        living = self.healing.living()
+        voters = {member.node_id for member in living if self.safety.members.committed.is_voter(member.node_id)}
+        leaders = [member.node for member in living if member.node and member.node.core.leading_term is not None]
+        known = [copies for node in leaders if (copies := node.copies()) is not None]
+        lacking = voters.difference(*(copies.in_sync_ids for copies in known)) if known else voters
+        return sorted(lacking)
 
     def _limit_ns(self) -> int:
         """Return the time limit of a liveness check in ns.

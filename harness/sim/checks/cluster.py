@@ -57,6 +57,11 @@ class SafetyChecker:
         known = self._written.get((entry.index, entry.term))
         return known is not None and known[1:] == (int(entry.kind), entry.payload)
 
+    def payload_of(self, index: int, term: int) -> bytes:
+        """The payload of the entry (index, term); b"" if no member wrote it."""
+        known = self._written.get((index, term))
+        return known[2] if known is not None else b""
+
     def leads(self, node_id: str, life: int, term: int) -> bool:
         """Check election safety (Raft §5.2): a term has at most one leader, and only one life of this leader leads.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from harness.sim.checks.acknowledgements import fates, levels, responses
 from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
 from harness.sim.checks.machine import READ_BACK
@@ -153,6 +154,18 @@ WANTED: dict[str, int] = {
     STRUCK: SELDOM,
     "a member was read at an old revision": SELDOM,
     "a client read an old revision": SELDOM,
+    "in_sync_left": OFTEN,
+    "in_sync_joined": OFTEN,
+    levels.WAITED: OFTEN,
+    levels.LEFT: SELDOM,
+    levels.JOINT: RARE,
+    levels.DEPOSED: SELDOM,
+    levels.LATE: RARE,
+    responses.UNDER_REPLICATED: SELDOM,
+    responses.REFUSED: SELDOM,
+    fates.COMMITTED_TOLD: SELDOM,
+    fates.LOST_TOLD: RARE,
+    fates.LOST: SELDOM,
 }
 """The wanted coverage points, each with a number n: at least one of n seeds should hit the point."""
 

@@ -115,6 +115,16 @@ class HistoryChecker:
             )
             self._failed[value] = self._op_of[value]
 
+    def lost(self, command: Command) -> None:
+        """Note that a member has said that an accepted write is lost, so it certainly has no effect."""
+        for value in values_of(command):
+            require(
+                value not in self._written,
+                "a write that is said to be lost is never carried out",
+                f"{command} was written at {self._written.get(value)}",
+            )
+            self._failed[value] = self._op_of[value]
+
     def answered(self, row: Row, response: Response, now_ns: int) -> Result:
         """Record the answer of a member, and return its result.
 

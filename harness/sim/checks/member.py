@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from harness.sim.checks.acknowledgements.levels import LevelChecker
 from harness.sim.checks.commitment import CommitmentChecker
 from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.leader import LeaderChecker
@@ -73,6 +74,7 @@ class MemberChecker:
         self._notices = NodeEventChecker(world, member)
         self._reads = ReadChecker(world, member, commitment.timeline)
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
+        self._levels = LevelChecker(world, member, config)
         self._lease_promises: LeasePromiseChecker
         # Members whose messages the node has used in this life while they were members.
         self._heard_members: set[str] = set()
@@ -87,6 +89,7 @@ class MemberChecker:
                 check_refuses_others(self._member, node, known.node_id)
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened
+        node.proposed_at_level = partial(self._levels.proposed, node)
 
     def used(self, node: Node, sender: str) -> None:
         """Check a message of `sender` that the core of `node` is about to use."""
@@ -110,6 +113,7 @@ class MemberChecker:
     def ticked(self, core: RaftCore, now: int) -> None:
         """Note that the clock of the node has advanced."""
         self.leader.ticked(core, now)
+        self._levels.ticked(now)
 
     def sync_ended(self) -> None:
         """Note that the disk has reported the end of a sync of the log."""
@@ -255,7 +259,10 @@ class MemberChecker:
                 self.leader.transfer_given_up()
             elif event.name == "snapshot_built":
                 check_built(self._world.safety, self._member, self._storage)
-        for completion in flatten(effects.completions):
+        completions = list(flatten(effects.completions))
+        if self._member.node is not None:
+            self._levels.told(self._member.node, completions, effects.events, self.leader.now)
+        for completion in completions:
             self._proposal_ends.ended(completion.ticket)
             match completion:
                 case ReadReady(ticket=ticket, mode=mode):
@@ -343,6 +350,7 @@ class MemberChecker:
         """Check an entry after it was applied."""
         self._applied_index = entry.index
         self._member.applied_max = max(self._member.applied_max, entry.index)
+        self._levels.applied(entry, self.leader.now)
         is_first = self._world.safety.applied(self._node_id, entry, results)
         self._world.on_applied(self._member, entry, results, is_first=is_first)
         if entry.index % HASH_EVERY_ENTRIES == 0:

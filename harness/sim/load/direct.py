@@ -21,7 +21,10 @@ from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import MachineView
 from kvstore import CommandKind, Put, encode_command
 from raft import (
+    Accepted,
+    Acknowledge,
     Applied,
+    AppliedInSync,
     Busy,
     Effects,
     Entry,
@@ -37,6 +40,8 @@ from raft import (
 )
 
 PROBE_PAUSE_NS = 20_000_000
+
+LEVELS = tuple(Acknowledge)
 
 AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
 """The staleness bounds of bounded reads, in ns."""
@@ -70,6 +75,7 @@ class DirectLoad:
         self.world, self._plan = world, world.plan.load
         self._random = [stream(world.plan.seed, f"client/{number}") for number in range(self._plan.clients)]
         self._read_modes = stream(world.plan.seed, "ways")
+        self._levels = stream(world.plan.seed, "levels")
         self._hint = world.plan.members[0]
         self._open: dict[int, Open] = {}
         self._last_ticket = 0
@@ -79,7 +85,7 @@ class DirectLoad:
         self._stopped = False
         self._probe: LivenessProbe | None = None
         self.connections: ClientConnections | None = None  # Such programs have no connections.
-        self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
+        self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "accepted": 0, "reads": 0}
 
     def start(self) -> None:
         """Put the first step of every client into the queue."""
@@ -155,8 +161,20 @@ class DirectLoad:
             return
         value = b"v%d" % (self._last_ticket + 1) + padding
         ticket = self._ticket(member, value)
-        command = encode_command(Put(key, value))
-        self._take(member, ticket, lambda node: node.propose(command, ticket))
+        command, level = encode_command(Put(key, value)), self._level()
+
+        def propose(node: Node) -> None:
+            node.propose(command, ticket, level)
+            if level is Acknowledge.NONE:  # The node never tells its end.
+                del self._open[ticket]
+
+        self._take(member, ticket, propose)
+
+    def _level(self) -> Acknowledge:
+        plan = self.world.plan.acknowledgements
+        if plan.is_on and self._levels.random() < plan.level_share:
+            return self._levels.choice(LEVELS)
+        return Acknowledge.MAJORITY
 
     def _read(self, member: MachineView) -> None:
         if member.is_up and not member.is_paused:
@@ -194,7 +212,7 @@ class DirectLoad:
             )
             assert call is not None
             match completion:
-                case Applied(ticket, index, result):
+                case Applied(ticket, index, result) | AppliedInSync(ticket, index, result):
                     require(
                         self._applied.get(call.value) == index,
                         "an acknowledged command is applied",
@@ -215,6 +233,9 @@ class DirectLoad:
                     del self._open[ticket]
                 case Refused(ticket, error):
                     self._refused(ticket, error)
+                case Accepted(ticket):
+                    self._counts["accepted"] += 1
+                    del self._open[ticket]
                 case _:
                     self._counts["unknown"] += 1
                     del self._open[completion.ticket]

@@ -18,6 +18,7 @@ from harness.sim.checks.history import HistoryChecker, read_commands
 from harness.sim.checks.sessions import SessionChecker
 from harness.sim.engine.errors import Violation, require
 from harness.sim.engine.rng import stream
+from harness.sim.load.acknowledged_writes import AcknowledgedWrites
 from harness.sim.load.bursts import EACH_EVERY_NS, Burst
 from harness.sim.load.bursts import KEYS as BURST_KEYS
 from harness.sim.load.client import SimClient
@@ -51,7 +52,7 @@ from kvstore import (
     command_request,
     read_request,
 )
-from raft import Effects, Entry, EntryKind
+from raft import Acknowledge, Effects, Entry, EntryKind
 
 PROBE_VALUE = b"probe"
 SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
@@ -105,11 +106,13 @@ class ServiceLoad:
         self._workers: list[SimWorker] = []
         self._bursts: list[Burst[SimWorker]] = []
         self._history = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
+        self.writes = AcknowledgedWrites(world, self.connections, self._history)
         self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
         self._probe: LivenessProbe | None = None
         self._was_refused = False  # True if a command was refused since the last flush.
         self._stopped = False
         self._final_reads_open = 0
+        self._is_settled = True  # False while the end of the run asks what became of accepted writes.
         self.coordination: CoordinationLoad | None = None
         if world.plan.coordination.is_on:
             self.coordination = CoordinationLoad(world, self.connections)
@@ -144,6 +147,7 @@ class ServiceLoad:
             self.world.queue.after(self._random.randrange(self._plan.think_ns), self._act, worker)
         for burst in self._bursts:
             self._gather(burst)
+        self.writes.start()
         if self._plan.stay_ns:
             for client in self._clients():
                 self._stay(client)
@@ -167,6 +171,7 @@ class ServiceLoad:
     def stop(self) -> None:
         """Let no client begin another operation, and no connection break any more."""
         self._stopped = True
+        self.writes.stop()
         self.connections.is_calm = True
         if self.coordination is not None:
             self.coordination.stop()
@@ -229,12 +234,13 @@ class ServiceLoad:
         request: Request | None = None,
     ) -> None:
         row = self._history.called(worker.name, worker.client.session_id, planned.command, self.world.queue.now)
+        asked = request or self._request(planned)
 
         def ended(end: CallEnded) -> None:
-            self._ended(worker, row, planned, end)
+            self._ended(worker, row, planned, end, asked.acknowledge)
             then(worker)
 
-        worker.client.take(request or self._request(planned), deadline, ended)
+        worker.client.take(asked, deadline, ended)
 
     def _gather(self, burst: Burst[SimWorker]) -> None:
         if self._stopped:
@@ -262,7 +268,7 @@ class ServiceLoad:
                 return read_request(command, Consistency.LINEARIZABLE)
             address = self._endpoints[planned.local_of % len(self._endpoints)]
             return read_request(command, Consistency.LOCAL, address)
-        return command_request(command)
+        return command_request(command, self.writes.level_of(command))
 
     def _any_way(self, command: Get | Range, member: int | None) -> Request:
         """Return a read of any consistency. If `member` is given and the consistency allows it, that member is read."""
@@ -272,7 +278,7 @@ class ServiceLoad:
         address = self._endpoints[(member or 0) % len(self._endpoints)] if member is not None and is_anywhere else None
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
-    def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded) -> None:
+    def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded, level: Acknowledge) -> None:
         # Check the text of the error, because its type is not enough: if an earlier attempt was lost, a refusal is
         # reported as OutcomeUnknown, and only the text tells of the refusal.
         words = str(end.error)
@@ -287,7 +293,13 @@ class ServiceLoad:
             self._history.failed(row, planned.command, end.error, now)
         else:
             assert end.response is not None
-            self._learn(planned, self._history.answered(row, end.response, now))
+            response = self.writes.result_in(end.response, level)
+            if response is not None:
+                self._learn(planned, self._history.answered(row, response, now))
+                return
+            worker.life += 1  # The outcome is unknown to the caller.
+            if level is Acknowledge.LEADER:
+                self.writes.accepted(worker.client, planned.command, end.response)
 
     def _learn(self, planned: Planned, result: Result) -> None:
         command = planned.command
@@ -352,6 +364,7 @@ class ServiceLoad:
         self._probe = LivenessProbe(PROBE_VALUE)
         client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0)
         self._final_reads_open = len(self._all_keys)
+        self._is_settled = False
         place = len(self._workers) + len(self._bursts) * self._plan.burst
         self._try_probe(self._worker(client, place), deadline)
         return self._probe
@@ -379,18 +392,24 @@ class ServiceLoad:
 
             read = Get(keys[0])
             self._perform(worker, Planned(read), deadline, then, read_request(read, Consistency.LINEARIZABLE))
+        else:
+            self.writes.settle(worker.client, deadline, self._settled)
+
+    def _settled(self) -> None:
+        self._is_settled = True
 
     @property
     def is_finished(self) -> bool:
         """True when the last reads have ended and the coordination load, if the run has one, is finished."""
-        if self._final_reads_open:
+        if self._final_reads_open or not self._is_settled:
             return False
         return self.coordination is None or self.coordination.is_finished
 
     def unfinished_words(self) -> str:
         """A text that tells what the end of the run still waits for."""
         watches = "" if self.coordination is None else f"; watches {self.coordination.words()}"
-        return f"{self._final_reads_open} reads{watches}"
+        settled = "" if self._is_settled else "; it is not settled what became of accepted writes"
+        return f"{self._final_reads_open} reads{settled}{watches}"
 
     def check_history(self) -> None:
         """Check the whole history at once."""

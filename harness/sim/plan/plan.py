@@ -245,6 +245,29 @@ NO_COORDINATION = CoordinationPlan()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgementPlan:
+    """The acknowledgement levels of a load. `level_share`: the share of the writes that draw one of all levels; the
+    others have the usual level.
+
+    `outcome_share`: among the accepted writes, the share whose outcome a client asks for. The question waits for at
+    most `wait_ms_max`. `min_in_sync_max`: an operator sets `min_in_sync` to numbers from 1 to this one; 0: never.
+    """
+
+    level_share: float = 0.0
+    outcome_share: float = 0.0
+    wait_ms_max: int = 0
+    min_in_sync_max: int = 0
+
+    @property
+    def is_on(self) -> bool:
+        """True if writes draw their levels."""
+        return self.level_share > 0
+
+
+USUAL_LEVELS = AcknowledgementPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """The behaviour of clients. Each worker of a client waits `think_ns` on average between two operations.
 
@@ -383,6 +406,7 @@ class Plan:
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     coordination: CoordinationPlan = NO_COORDINATION  # Used only with service.
+    acknowledgements: AcknowledgementPlan = USUAL_LEVELS
     first_build: int = 1  # The highest feature level that the first builds know.
 
     @property
@@ -423,4 +447,5 @@ class Plan:
         words = f"seed {self.seed}, {self.profile}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
         words += f", {len(self.changes)} changes of the members" if self.changes else ""
         words += f", coordination by {self.coordination.clients} clients" if self.coordination.is_on else ""
+        words += ", mixed acknowledgement levels" if self.acknowledgements.is_on else ""
         return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words

@@ -41,6 +41,16 @@ class ClientEnd(Protocol):
         """Note that a connection is gone."""
 
 
+class BytesWatcher(Protocol):
+    """Follows the bytes of all connections at the members. A connection is named by the id that its member uses."""
+
+    def received(self, connection_id: int, data: bytes) -> None:
+        """Note bytes that a member receives."""
+
+    def sent(self, member: MachineView, connection_id: int, data: bytes) -> None:
+        """Check bytes that a member sends."""
+
+
 Held = tuple[Action, tuple[Any, ...]]
 
 
@@ -84,6 +94,7 @@ class ClientConnections:
         self._holding: dict[int, ClientConnection] = {}  # Connections with data or events that wait behind a cut.
         self._last_server_id = 0
         self.is_calm = False
+        self.watcher: BytesWatcher | None = None  # Sees the bytes that members receive and send.
 
     # -- the client's side
 
@@ -121,6 +132,8 @@ class ClientConnections:
     def flushed(self, member: MachineView, service: Service) -> None:
         """After a flush: send the output of the service, and read the input that the service has room for."""
         for server_id, data in service.take_output():
+            if self.watcher is not None:
+                self.watcher.sent(member, server_id, data)
             connection = self._at_member.get(server_id)
             if connection is not None and not self._breaks(connection):
                 for piece in self._pieces(connection, data):
@@ -181,6 +194,8 @@ class ClientConnections:
         data = connection.inbox.popleft()
         if not connection.inbox:
             self._full.pop(connection.server_id, None)
+        if self.watcher is not None:
+            self.watcher.received(connection.server_id, data)
         member.serve(
             connection.life,
             f"from {connection.client.name}",

@@ -138,6 +138,7 @@ class NodeProbe(Node):
     used: Callable[[str], None]
     read_asked: Callable[[int], None]
     proposed: Callable[[Sequence[int]], None]
+    proposed_at_level: Callable[[int, bytes, Acknowledge], None]
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
         """See raft.Node."""
@@ -148,7 +149,15 @@ class NodeProbe(Node):
     def propose(self, command: bytes, ticket: int, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> None:
         """See raft.Node."""
         super().propose(command, ticket, acknowledge)
-        self.proposed((ticket,))
+        if acknowledge is not Acknowledge.NONE:
+            self.proposed((ticket,))
+        if acknowledge is not Acknowledge.MAJORITY:
+            self.proposed_at_level(ticket, command, acknowledge)
+
+    @property
+    def has_open_acknowledgements(self) -> bool:
+        """True if the node knows a proposal that has another level than the usual one and has not ended."""
+        return self._acknowledgements.is_open
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
         """See raft.Node."""

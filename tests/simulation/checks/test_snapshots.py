@@ -27,7 +27,7 @@ from kvstore import (
     RequestClosed,
     ResultCode,
 )
-from raft import StateSnapshot
+from raft import Acknowledge, StateSnapshot
 from tests.simulation.support.plans import a_calm_plan
 from tests.simulation.support.stage import Stage
 
@@ -120,7 +120,7 @@ def test_a_client_that_closes_what_is_open_is_seen(rule: str, is_retry: bool) ->
     worker = load._workers[0]
     row = load._history.called(worker.name, 1, Get(b"k"), 0)
     with pytest.raises(Violation) as caught:
-        load._ended(worker, row, worker.source.next(), CallEnded(1, None, error))
+        load._ended(worker, row, worker.source.next(), CallEnded(1, None, error), Acknowledge.MAJORITY)
     assert caught.value.rule == rule
 
 

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.plan import ALL_HEALED, CALM, GOOD_CLOCKS, MILLISECOND_NS, SECOND_NS, HealPlan, Plan
+from harness.sim.plan.plan import (
+    ALL_HEALED,
+    CALM,
+    GOOD_CLOCKS,
+    MILLISECOND_NS,
+    SECOND_NS,
+    USUAL_LEVELS,
+    HealPlan,
+    Plan,
+)
 from harness.sim.plan.profiles import draw_profile
 from harness.sim.simulation import Simulation
 from raft import RaftConfig
@@ -33,6 +42,7 @@ def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
         clocks=GOOD_CLOCKS,
         faults=(),
         heal=heal,
+        acknowledgements=USUAL_LEVELS,
     )
 
 

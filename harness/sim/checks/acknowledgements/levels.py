@@ -1,0 +1,249 @@
+"""Checks how one process ends the proposals whose acknowledgement level is not the usual one.
+
+See docs/reference/specification.md#910-acknowledgement-levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.sim.checks.context import CheckedWorld
+from harness.sim.checks.membership import Halves, halves_of, has_majorities
+from harness.sim.engine.errors import broken, require
+from harness.sim.world.context import MachineView
+from raft import Accepted, Acknowledge, Applied, AppliedInSync, Completion, Copies, Entry, Node, RaftConfig, TraceEvent
+
+WAIT_HEARTBEATS = 4
+"""A write waits for members in sync for at most the lag and this many heartbeat intervals: the lag is measured at
+heartbeats, and a lag that just keeps to its bound is noticed at a later one."""
+
+OWN_END = "a write ends as its level says"
+
+LEFT = "a write was answered because a slow member had left the set"
+WAITED = "a write waited for a member in sync"
+JOINT = "a write was answered in sync while the members changed"
+DEPOSED = "a leader stepped down while a write waited for members in sync"
+LATE = "a former leader said that an accepted write was committed"
+
+
+@dataclass(slots=True)
+class _Write:
+    """One open proposal. `applied_at`: the time (ns) of the step in which it was applied; None before that. `slack_ns`:
+    the pauses of the process up to then. `halves`: the voters when it was applied."""
+
+    level: Acknowledge
+    command: bytes
+    term: int | None  # The term in which the node led when it took the proposal.
+    applied_at: int | None = None
+    slack_ns: int = 0
+    halves: Halves = ()
+    has_waited: bool = False
+
+
+class LevelChecker:
+    """Checks one process. All times are times of ticks of the node, in ns."""
+
+    def __init__(self, world: CheckedWorld, member: MachineView, config: RaftConfig) -> None:
+        self._world, self._member, self._config = world, member, config
+        self._node_id = member.node_id
+        self._open: dict[int, _Write] = {}  # By ticket; those of level NONE stay for ever.
+        self._in_sync: dict[int, _Write] = {}  # Those of level IN_SYNC.
+        self._term: int | None = None  # The term in which the node leads.
+        self._led_since = 0
+        self._voters: frozenset[str] = frozenset()  # The voters when the node began to lead,
+        self._known: frozenset[str] = frozenset()  # and all voters since then.
+        self._ticked_at: int | None = None
+        self._slack_ns = 0  # For how long altogether the process has not run when it should have.
+
+    # -- what the node takes
+
+    def proposed(self, node: Node, ticket: int, command: bytes, level: Acknowledge) -> None:
+        """Note a proposal that the node has accepted. The service refuses it while too few members are in sync."""
+        write = self._open[ticket] = _Write(level, command, node.core.leading_term)
+        if level is not Acknowledge.IN_SYNC:
+            return
+        self._in_sync[ticket] = write
+        copies, machine = node.copies(), self._member.machine
+        if self._member.service is not None and copies is not None and machine is not None:
+            require(
+                len(copies.in_sync_ids) >= machine.limits.min_in_sync,
+                "a write is not appended while too few members are in sync",
+                f"{self._node_id} takes it with {copies.in_sync_ids} in sync, and wants {machine.limits.min_in_sync}",
+            )
+
+    def ticked(self, now: int) -> None:
+        """Note that the clock of the node has advanced to `now`."""
+        if self._ticked_at is not None and now - self._ticked_at > self._config.heartbeat_interval_ns:
+            self._slack_ns += now - self._ticked_at
+        self._ticked_at = now
+
+    def applied(self, entry: Entry, now: int) -> None:
+        """Note an entry that the node has applied. A request that is repeated may be in several entries, so an entry
+        ends only the first proposal with the same command."""
+        ended: set[bytes] = set()
+        for write in self._in_sync.values():
+            is_new = write.applied_at is None and write.term == entry.term and write.command not in ended
+            if is_new and write.command in entry.payload:
+                ended.add(write.command)
+                write.applied_at, write.slack_ns, write.halves = now, self._slack_ns, self._halves(entry.index)
+
+    def _halves(self, last_index: int | None = None) -> Halves:
+        return halves_of(self._world.safety.members.in_force(self._member.logs.memory, last_index))
+
+    # -- what the node tells
+
+    def told(self, node: Node, completions: Iterable[Completion], events: Iterable[TraceEvent], now: int) -> None:
+        """Check the proposals that end in a step of the node, and those that should have ended in it."""
+        term = node.core.leading_term
+        if term != self._term or self._in_sync:
+            self._follow_leadership(term, now)
+        if not self._open:
+            return
+        # A node that has stopped or failed answers with what it knows, like a former leader.
+        copies = node.copies() if self._in_sync and not node.is_stopped else None
+        if copies is not None:
+            self._check_copies(copies, now)
+        for completion in completions:
+            write = self._open.get(completion.ticket)
+            if write is None:
+                continue
+            if write.level is Acknowledge.NONE:
+                broken("a write of level NONE has no answer", f"{self._node_id}: {completion}")
+            del self._open[completion.ticket]
+            self._in_sync.pop(completion.ticket, None)
+            # A proposal of an earlier leadership ends with what the node knows.
+            self._check_end(node, write, completion, copies if write.term == term else None)
+            has_left = any(event.name == "in_sync_left" for event in events)
+            if isinstance(completion, AppliedInSync) and write.has_waited and has_left:
+                self._world.cover(LEFT)
+        if self._in_sync:
+            self._check_waiting(None if node.is_stopped else term, now)
+
+    def _follow_leadership(self, term: int | None, now: int) -> None:
+        halves = frozenset(voter for half in self._halves() for voter in half)
+        if term != self._term:
+            if term is None and any(write.has_waited for write in self._in_sync.values()):
+                self._world.cover(DEPOSED)
+            self._term, self._led_since, self._voters = term, now, halves
+            self._known |= halves
+        elif term is not None:
+            self._known |= halves
+
+    def _check_end(self, node: Node, write: _Write, completion: Completion, copies: Copies | None) -> None:
+        match completion:
+            case Accepted():
+                require(write.level is Acknowledge.LEADER, OWN_END, self._node_id, write.level.name, completion)
+                self._check_accepted(node, write, completion)
+            case AppliedInSync():
+                require(write.level is Acknowledge.IN_SYNC, OWN_END, self._node_id, write.level.name, completion)
+                self._check_names(write, completion, copies)
+            case Applied():
+                broken(OWN_END, self._node_id, write.level.name, completion)
+            case _:
+                pass
+
+    def _check_accepted(self, node: Node, write: _Write, told: Accepted) -> None:
+        """Check a position: the write is there, on the disk of the leader of its term, which leads still. A former
+        leader may give the position only if the entry is committed."""
+        safety, member, index, term = self._world.safety, self._member, told.index, told.term
+        is_committed = safety.is_committed(index, term)
+        require(
+            safety.leader_of(term) == self._node_id and (node.core.leading_term == term or is_committed),
+            "only the leader of its term accepts a write",
+            f"{self._node_id} leads {node.core.leading_term} and accepts ({index}, {term})",
+        )
+        require(
+            write.command in safety.payload_of(index, term),
+            "an accepted write is at its position",
+            f"{self._node_id} accepts {write.command!r} at ({index}, {term})",
+        )
+        require(
+            member.is_damaged or self._holds(member, index, term, is_committed=is_committed),
+            "an accepted write is durable on its leader",
+            f"{self._node_id} accepts ({index}, {term}), durable to {member.logs.durable.last_index}",
+        )
+        if node.core.leading_term != term:
+            self._world.cover(LATE)
+
+    @staticmethod
+    def _holds(member: MachineView, index: int, term: int, *, is_committed: bool) -> bool:
+        logs = member.logs
+        return logs.durable.term_at(index) == term or (is_committed and logs.holds_durably(index, term))
+
+    def _check_names(self, write: _Write, told: AppliedInSync, copies: Copies | None) -> None:
+        """Check the members that an answer of level IN_SYNC names."""
+        safety, index, names = self._world.safety, told.index, told.acknowledged_by
+        require(
+            index <= safety.commit_index and write.applied_at is not None,
+            "a write is acknowledged once it is applied",
+            f"{self._node_id} acknowledges {index}, committed up to {safety.commit_index}",
+        )
+        term = safety.committed_term(index)
+        others = [self._world.members[name] for name in names if name in self._world.members]
+        lacking = [o.node_id for o in others if not (o.is_damaged or self._holds(o, index, term, is_committed=True))]
+        require(
+            not lacking and len(others) == len(names),
+            "a member that an answer names holds the write durably",
+            f"{self._node_id} names {names} for ({index}, {term}), and {lacking} do not hold it",
+        )
+        halves = self._halves()
+        # A former leader names the voters that it knew while it led.
+        voters = self._known.union(*halves) if copies is None else frozenset().union(*halves)
+        require(
+            voters.issuperset(names),
+            "a member that an answer names is a voter",
+            f"{self._node_id} names {names}, and the voters are {sorted(voters)}",
+        )
+        if copies is None:
+            return
+        missing = set(copies.in_sync_ids) - set(names)
+        require(
+            not missing,
+            "an answer of level IN_SYNC names every member in sync",
+            f"{self._node_id} names {names} for {index}, and {sorted(missing)} are in sync, too",
+        )
+        require(
+            has_majorities(write.halves, names) or has_majorities(halves, names),
+            "an answer of level IN_SYNC names a majority",
+            f"{self._node_id} names {names} for {index}, of {halves}",
+        )
+        if len(halves) > 1:
+            self._world.cover(JOINT)
+
+    def _check_copies(self, copies: Copies, now: int) -> None:
+        """Check the set of members in sync of a leader, and what it counts as durable on itself."""
+        durable = self._member.logs.durable.last_index
+        own = dict(copies.positions).get(self._node_id, 0)
+        if own > durable:
+            broken(
+                "a leader counts only what its own disk has",
+                f"{self._node_id} counts itself up to {own}, and has {durable} on its disk",
+            )
+        if now - self._led_since > self._config.in_sync_lag_ns_max:
+            return
+        lacking = self._voters.intersection(node_id for node_id, _ in copies.positions).difference(copies.in_sync_ids)
+        if lacking:
+            broken(
+                "a new leader counts every voter as in sync",
+                f"{self._node_id} leads since {self._led_since}, and at {now} lacks {sorted(lacking)}",
+            )
+
+    def _check_waiting(self, term: int | None, now: int) -> None:
+        """Check the writes that are applied and not answered. `term`: None if this node leads no more."""
+        patience_ns = self._config.in_sync_lag_ns_max + WAIT_HEARTBEATS * self._config.heartbeat_interval_ns
+        for ticket, write in self._in_sync.items():
+            if write.applied_at is None:
+                continue
+            write.has_waited = True
+            self._world.cover(WAITED)
+            if term is None or term != write.term:
+                broken(
+                    "a write that waits is answered when its leader steps down",
+                    f"{self._node_id} leads no more, and ticket {ticket} is open",
+                )
+            if now > write.applied_at + patience_ns + self._slack_ns - write.slack_ns:
+                broken(
+                    "a write waits for members in sync no longer than for their lag",
+                    f"{self._node_id} applied ticket {ticket} at {write.applied_at}, and it is {now}",
+                )
