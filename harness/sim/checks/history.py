@@ -208,15 +208,16 @@ class HistoryChecker:
 
     # Whether what clients write down agrees with what really happened.
 
-    def check(self, *, has_gaps: bool = False) -> None:
+    def check(self, *, is_unclear: bool = False) -> None:
         """Judge the whole history, first with the outcomes that the clients saw. If these do not decide it, unknown
         outcomes are replaced by the outcomes in the log.
 
-        `has_gaps`: True if the store is also changed by clients that are not in the history. An unknown write may then
-        have happened at many points, and the search would take long, so the outcomes in the log are used at once.
+        `is_unclear`: True if the store is also changed by clients that are not in the history, or if many writes end
+        without a known outcome. An unknown write may then have happened at many points, and the search would take long,
+        so the outcomes in the log are used at once.
         """
         rows = [NO_FIELDS | row for row in self.rows]
-        if has_gaps or not self._is_decided(rows):
+        if is_unclear or not self._is_decided(rows):
             self._cover("a history was decided with hindsight")
             if not self._is_decided([self._with_hindsight(row) for row in rows]):
                 self._cover("a history stayed undecided")

@@ -415,7 +415,8 @@ class ServiceLoad:
         """Check the whole history at once."""
         for row in self._history.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
-        self._history.check(has_gaps=self.coordination is not None)
+        is_unclear = self.coordination is not None or self.world.plan.acknowledgements.is_on
+        self._history.check(is_unclear=is_unclear)
         if self.coordination is not None:
             for client in self._clients():  # Without clients, the leader is idle and has to end leases by itself.
                 client.vanish()
