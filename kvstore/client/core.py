@@ -413,6 +413,9 @@ class ClientStateMachine:
 
     def _conclude(self, call: Call, outcome: ResponseClass, response: Response) -> None:
         match outcome:
+            case Succeeded() if call.uncertain and response.code == Code.ACCEPTED:
+                # The fate of this attempt's entry would say nothing about the entry of the lost attempt.
+                self._finish(call, error=OutcomeUnknown("an attempt was lost, a later one was accepted by the leader"))
             case Succeeded():
                 self._finish(call, response=response)
             case Redirected() if call.request.address is not None and call.request.kind is RequestKind.READ:

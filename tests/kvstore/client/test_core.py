@@ -310,6 +310,18 @@ def test_a_refusal_after_a_lost_attempt_is_still_unknown() -> None:
     assert isinstance(world.ended[ticket].error, OutcomeUnknown)
 
 
+def test_an_accepted_answer_after_a_lost_attempt_is_still_unknown() -> None:
+    """The first attempt may be another entry, whose fate is not that of the accepted entry."""
+    world = a_world()
+    ticket = world.put()
+    world.all_follow("s2")
+    world.crash("s1")
+
+    world["s2"].answer(Code.ACCEPTED, 7, 2)
+
+    assert isinstance(world.ended[ticket].error, OutcomeUnknown)
+
+
 def test_a_refusal_of_the_only_attempt_is_certain() -> None:
     """A typed refusal at apply is a failure."""
     world = a_world()
