@@ -31,6 +31,7 @@ from harness.runs.rolling_restart import measure_rolling, show_rolling
 from harness.runs.settings import FORMATS, RunSettings
 from harness.runs.signals import Interrupted, run_until_signal
 from harness.runs.soak import Soak, run_soak, show_soak
+from harness.workload.levels import NO_LEVELS, LevelShares
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.service_shares import NO_SERVICES, ServiceShares
 from kvstore import end_with_true_exit_code
@@ -73,6 +74,13 @@ _services = click.option(
     default=str(NO_SERVICES),
     show_default=True,
     help="Numbers of further workers, as in watches=100,leases=4,locks=4,ranges=2. Their operations are recorded too.",
+)
+_levels = click.option(
+    "--levels",
+    default=str(NO_LEVELS),
+    show_default=True,
+    help="Shares of the writes, by acknowledgement level, as in none=0.05,leader=0.2,in_sync=0.2. All other writes "
+    "wait for a majority; with `none`, all writes do.",
 )
 _rate = click.option("--rate", type=float, default=0.0, help="Operations per second over all clients; 0: no cap.")
 
@@ -126,6 +134,7 @@ def harness() -> None:
 @_rate
 @_read_ways
 @_services
+@_levels
 @click.option(
     "--storage",
     type=click.Choice(["small", "usual"]),
@@ -157,6 +166,7 @@ def run(
     rate: float,
     read_ways: str,
     services: str,
+    levels: str,
     storage: str,
     ready_seconds: float,
     and_audit: bool,
@@ -180,6 +190,7 @@ def run(
         operations_per_second=rate,
         read_modes=modes,
         services=ServiceShares.parse(services),
+        levels=LevelShares.parse(levels),
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
         machine=machine,

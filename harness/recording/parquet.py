@@ -60,6 +60,15 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("age_ms", pa.int64()),
 ]
 SCHEMA = pa.schema(_ROW)
+# A file has these columns only if some row in it has one of these fields, so other files stay as they were.
+_LEVEL_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("acknowledge", pa.string()),
+    ("acknowledged_by", pa.list_(pa.string())),
+    ("under_replicated", pa.bool_()),
+    ("accepted_index", pa.int64()),
+    ("accepted_term", pa.int64()),
+]
+_LEVEL_SCHEMA = pa.schema([*_ROW, *_LEVEL_COLUMNS])
 _SLICE_ROWS = 100  # Encoding this many rows takes a few milliseconds.
 
 
@@ -112,9 +121,10 @@ class ParquetFiles:
 def _encode(path: Path, rows: list[dict[str, object]]) -> None:
     """Write one file. The rows are converted in slices, because each conversion holds Python's global lock."""
     aside = path.with_suffix(".tmp")
-    with pq.ParquetWriter(aside, SCHEMA) as file:
+    schema = _LEVEL_SCHEMA if any("acknowledge" in row for row in rows) else SCHEMA
+    with pq.ParquetWriter(aside, schema) as file:
         slices = [rows[at : at + _SLICE_ROWS] for at in range(0, len(rows), _SLICE_ROWS)]
-        file.write_table(pa.concat_tables(pa.Table.from_pylist(each, schema=SCHEMA) for each in slices))
+        file.write_table(pa.concat_tables(pa.Table.from_pylist(each, schema=schema) for each in slices))
     aside.replace(path)
 
 
@@ -122,7 +132,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, object]]:
     """Yield the rows of one file as they were added. Parquet has a null for each absent field; these nulls are removed
     at every level, except `return_ns`.
     """
-    for row in pq.read_table(path, schema=SCHEMA).to_pylist():
+    for row in pq.read_table(path, schema=_LEVEL_SCHEMA).to_pylist():
         yield {"return_ns": None, **_without_nulls(row)}
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,11 @@ class Report:
     # By node id: the exit codes of the members, which are asked to stop at the end of the run. None: not recorded.
     exit_codes: dict[str, int] | None
     finished: bool
+    # By acknowledgement level: the writes of the load by status. Empty if the run had no levels.
+    writes_by_level: dict[str, dict[str, int]] = field(default_factory=dict)
+    accepted: int = 0  # The writes that the leader alone had when they were answered.
+    outcomes: dict[str, int] = field(default_factory=dict)  # What became of them: the answers, by outcome.
+    under_replicated: int = 0
 
     @property
     def sound(self) -> bool:
@@ -252,7 +258,26 @@ def summarize(
         state_hash_index=hashes.get("index"),
         exit_codes=by_kind.get("members_stopped", [{}])[-1].get("exit_codes"),
         finished=bool(about.get("finished")),
+        writes_by_level=_by_level(loaded) if about.get("levels") else {},
+        accepted=sum(1 for row in rows if row.get("accepted_index")),
+        outcomes=_outcomes(rows),
+        under_replicated=sum(1 for row in rows if row.get("under_replicated")),
     )
+
+
+def _by_level(loaded: Iterable[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return the number of writes of the load by level and status."""
+    writes = [(row.get("acknowledge", "majority"), row["status"]) for row in loaded if row["op"] in WRITES]
+    return {level: _count(status for mine, status in writes if mine == level) for level in sorted(dict(writes))}
+
+
+def _outcomes(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """Return how many entries had each outcome when it was asked last, by outcome."""
+    last: dict[str, str] = {}
+    for row in rows:
+        if row["op"] == "outcome" and row["status"] == "ok":
+            last[row["request"]] = json.loads(row["output"]["answer"])["outcome"]
+    return dict(Counter(last.values()).most_common())
 
 
 def _effects(

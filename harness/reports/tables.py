@@ -142,6 +142,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     if any(fault.outcome.get("removed") for fault in report.faults):
         left = ", ".join(report.founders_left) or "none: every one was replaced or removed"
         facts.append(("members that were there from the beginning", left))
+    facts += _level_facts(report)
     if report.errors:
         facts.append(
             ("errors told to clients", ", ".join(f"{count:,} {name}" for name, count in report.errors.items()))
@@ -152,6 +153,20 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         facts.append(("state", f"{', '.join(h[:16] + '…' for h in hashes)} at index {report.state_hash_index:,}"))
     facts.append(("seed", str(report.seed)))
     facts.append(("files", report.folder))
+    return facts
+
+
+def _level_facts(report: Report) -> list[tuple[str, str]]:
+    if not report.writes_by_level:
+        return []
+    facts = [
+        (f"writes at level {level}", ", ".join(f"{counts[status]:,} {status}" for status in STATUSES))
+        for level, counts in report.writes_by_level.items()
+    ]
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in report.outcomes.items()) or "none was asked for"
+    facts.append(("accepted by the leader alone", f"{report.accepted:,} writes; entries by outcome: {told}"))
+    if report.under_replicated:
+        facts.append(("under-replicated writes", f"{report.under_replicated:,}"))
     return facts
 
 

@@ -23,6 +23,7 @@ from harness.strangers.folder_intruder import FolderIntruder
 from harness.strangers.process import strangers_about
 from harness.strangers.wire import TargetMember
 from harness.workload.workers import Workload
+from kvstore import Client
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
@@ -94,7 +95,11 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         hasty_share=settings.hasty_share,
         read_modes=settings.read_modes,
         services=settings.services,
+        levels=settings.levels,
     )
+    if settings.min_in_sync is not None:
+        async with Client(cluster.endpoints) as store:
+            await store.set_limits(min_in_sync=settings.min_in_sync, deadline_seconds=settings.ready_seconds)
     writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.monitor.run, writer)
@@ -119,6 +124,9 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         progress.phase = "healing"
         if await _heal(cluster, writer, settings.ready_seconds):
             progress.phase = "reading everything"
+            if settings.levels:
+                asked, answered = await workload.settle_accepted()
+                writer.event("accepted_settled", asked=asked, answered=answered)
             answered = await workload.read_everything()
             writer.event("everything_read", keys=settings.keys, answered=answered)
             await _compare_states(cluster, writer)

@@ -12,6 +12,7 @@ from harness.cluster.member_options import MemberOptions
 from harness.errors import BadInput
 from harness.nemesis.capabilities import ANY_MACHINE, NO_JUMPS, Capabilities
 from harness.nemesis.schedule import DISK_KINDS, REPLACING_KINDS, TAMPERED_KINDS, PlannedFault
+from harness.workload.levels import NO_LEVELS, LevelShares, min_in_sync_of
 from harness.workload.operation_generator import KEYS_MAX
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.service_shares import NO_SERVICES, ServiceShares
@@ -43,6 +44,7 @@ class RunSettings:
     hasty_share: float = HASTY_SHARE
     read_modes: ReadModes = USUAL_READ_MODES  # Reads in bulks ignore the read modes and are linearizable.
     services: ServiceShares = NO_SERVICES  # The workers for watches, leases, locks and ranges besides the other load.
+    levels: LevelShares = NO_LEVELS  # The acknowledgement levels of the writes.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
     machine: Capabilities = ANY_MACHINE  # What this machine offers for the faults of the plan.
@@ -68,6 +70,8 @@ class RunSettings:
             raise BadInput("--rate is negative", "0 means as fast as the answers come")
         if self.bulk and (self.in_flight > 1 or self.operations_per_second):
             raise BadInput("--bulk goes as fast as it can, one bulk at a time", "leave out --in-flight and --rate")
+        if self.bulk and self.levels:
+            raise BadInput("--levels does not apply to bulks", "leave out --bulk or --levels")
         assert self.ops_format in FORMATS, self.ops_format
         borders = [border for window in self.stranger_windows for border in window]
         assert borders == sorted(borders), self.stranger_windows
@@ -111,6 +115,11 @@ class RunSettings:
             descriptors_max=self.descriptors_max,
         )
 
+    @property
+    def min_in_sync(self) -> int | None:
+        """The replicated limit `min_in_sync` that the run sets before its load; None: the limit stays as it is."""
+        return min_in_sync_of(self.nodes) if self.levels.in_sync else None
+
     def about(self) -> dict[str, object]:
         """The settings as fields of run.json."""
         return {
@@ -125,6 +134,7 @@ class RunSettings:
             "hasty_share": self.hasty_share,
             "read_ways": str(self.read_modes),
             "services": str(self.services),
+            **self._about_levels(),
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "strangers": self.strangers,
@@ -138,3 +148,9 @@ class RunSettings:
                 "system": f"{platform.system()} {platform.release()}",
             },
         }
+
+    def _about_levels(self) -> dict[str, object]:
+        if not self.levels:
+            return {}  # The run.json of a run without levels is the same as before there were levels.
+        about: dict[str, object] = {"levels": str(self.levels)}
+        return about if self.min_in_sync is None else {**about, "min_in_sync": self.min_in_sync}

@@ -17,6 +17,8 @@ import trio
 
 from harness.recording.history import Row, RunWriter
 from harness.workload.bulk import Bulks
+from harness.workload.level_writes import AcceptedWrites, ask_outcome, drawn_question, has_level, record_write
+from harness.workload.levels import NO_LEVELS, LevelShares
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.row_fields import answered, asked
@@ -24,6 +26,8 @@ from harness.workload.service_load import SERVICE_KEYS, ServiceWorkers
 from harness.workload.service_shares import NO_SERVICES, ServiceShares
 from harness.workload.tally import Tally, Worker
 from kvstore import (
+    Accepted,
+    Acknowledge,
     Answer,
     Client,
     CompareAndSet,
@@ -37,6 +41,7 @@ from kvstore import (
     Result,
 )
 
+SETTLING_CLIENT = "settler"  # The client name of the questions after the end of all faults.
 FINAL_CLIENT = "final"  # The client name of the final reads, after the end of all faults.
 PATIENCE_SECONDS = 5.0  # Longer than an election: most operations succeed by retries in spite of a fault.
 HASTE_SECONDS = 0.3  # Shorter than an election: some operations time out, so the history has unknown outcomes.
@@ -53,12 +58,13 @@ _ONE_MEMBER_SECONDS = 0.5  # The time limit of a read that asks a single member:
 class _Lane:
     """A sequence of operations, which continues when a new client replaces the old one.
 
-    `due`: the trio time of the next operation, if the load has a rate.
+    `due`: the trio time of the next operation, if the load has a rate. `levels`: draws the levels of writes.
     """
 
     name: str
     source: OperationSource
     patience: Random
+    levels: Random
     due: float
     lives: Iterator[int] = field(default_factory=count)
 
@@ -70,7 +76,7 @@ class Workload:
     `bulk`: if it is not 0, clients use bulks of this size instead of lanes. `operations_per_second`: 0 means as fast as
     the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end `unknown`.
     `read_modes`: how reads are requested, except in bulks. `services`: the workers for watches, leases, locks and
-    ranges, in addition to this load.
+    ranges, in addition to this load. `levels`: the levels of the writes, except in bulks and of `services`.
     """
 
     writer: RunWriter
@@ -84,8 +90,10 @@ class Workload:
     hasty_share: float = HASTY_SHARE
     read_modes: ReadModes = USUAL_READ_MODES
     services: ServiceShares = NO_SERVICES
+    levels: LevelShares = NO_LEVELS
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
+    _accepted: AcceptedWrites = field(default_factory=AcceptedWrites)
     _names: list[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +129,18 @@ class Workload:
                 answered_count += row["status"] == "ok"
         return answered_count
 
+    async def settle_accepted(self) -> tuple[int, int]:
+        """Ask what became of the newest accepted writes that are still open, as the client `settler`. Returns how many
+        questions were asked, and how many were answered.
+        """
+        entries, answered_count = list(dict.fromkeys(self._accepted.open)), 0
+        async with Client(self.endpoints) as store:
+            worker = Worker(store, SETTLING_CLIENT, count())
+            for entry in entries:
+                row = await ask_outcome(self.writer, worker, entry, self._accepted, PATIENCE_SECONDS)
+                answered_count += row["status"] == "ok"
+        return len(entries), answered_count
+
     async def _work(self, number: int, until: float) -> None:
         """Run client `number`. For every third number, a new client often takes over the lanes of the old one."""
         random = Random(f"stay {self.seed} {number}")
@@ -151,6 +171,7 @@ class Workload:
                 end=SERVICE_KEYS if self.services else None,
             ),
             patience=Random(f"patience {self.seed} {turn}"),
+            levels=Random(f"levels {self.seed} {turn}"),
             due=trio.current_time() + pace * turn,
         )
 
@@ -166,12 +187,41 @@ class Workload:
             if pace:
                 await trio.sleep_until(lane.due)
                 lane.due = max(lane.due + pace, trio.current_time())
-            row = await self._perform(worker, lane.source.next(), self._patience_seconds(lane.patience))
+            planned, patience_seconds = lane.source.next(), self._patience_seconds(lane.patience)
+            level = Acknowledge.MAJORITY
+            if self.levels and has_level(planned.command):
+                level = self.levels.next(lane.levels)
+            if level is Acknowledge.MAJORITY:
+                row = await self._perform(worker, planned, patience_seconds)
+            else:
+                row = await self._write_at(worker, planned, level, patience_seconds)
             if row["status"] == "unknown":
                 # In the history, the unknown operation stays open for ever, so the next one needs another client name.
                 worker.begin_another_life()
+                await self._ask_at_once(worker, row, lane.levels)
             elif row["status"] == "fail":
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
+
+    async def _write_at(self, worker: Worker, planned: Planned, level: Acknowledge, patience_seconds: float) -> Row:
+        """Carry out one write at a level other than MAJORITY, and record it with its outcome."""
+        command = planned.command
+        known = {"client": worker.client, **asked(command)}
+        row = await record_write(self.writer, worker, command, level, known, patience_seconds, self._accepted)
+        revision = row.get("revision")
+        if isinstance(command, Put) and isinstance(revision, int):
+            self._view.saw(command.key, command.value, revision)
+        self.tally.by_status[str(row["status"])] += 1
+        return row
+
+    async def _ask_at_once(self, worker: Worker, row: Row, random: Random) -> None:
+        """Ask what became of a share of the accepted writes. `row`: the row of a write that ended unknown."""
+        index, term = row.get("accepted_index"), row.get("accepted_term")
+        if not isinstance(index, int) or not isinstance(term, int):
+            return
+        wait_seconds = drawn_question(random)
+        if wait_seconds is not None:
+            asked_row = await ask_outcome(self.writer, worker, Accepted(index, term), self._accepted, wait_seconds)
+            self.tally.by_status[str(asked_row["status"])] += 1
 
     async def _perform(self, worker: Worker, planned: Planned, patience_seconds: float) -> Row:
         """Carry out one operation and record it with its outcome."""

@@ -60,6 +60,11 @@ FIELDS: tuple[tuple[str, Type], ...] = (
     ("revision", "long"),
     ("consistency", "string"),
     ("node", "string"),
+    ("acknowledge", "string"),
+    ("acknowledged_by", ["string"]),
+    ("under_replicated", "boolean"),
+    ("accepted_index", "long"),
+    ("accepted_term", "long"),
 )
 
 UNREADABLE = "cannot be read as a row"
@@ -68,6 +73,7 @@ MULTI_KEY_OPS = ("range", "txn")
 REQUEST_OPS = (*MULTI_KEY_OPS, *SERVICE_OPS)
 SINGLE_KEY_OPS = ("get", "put", "delete", "cas", "append")
 STATUSES = ("ok", "fail", "unknown")
+LEVELS = ("none", "leader", "in_sync")  # The acknowledgement levels other than MAJORITY.
 CONSISTENCIES = ("linearizable", "lease", "follower", "bounded", "local")
 _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 
@@ -124,9 +130,24 @@ RULES: tuple[Rule, ...] = (
     _one_of("op", OPS),
     _one_of("status", STATUSES),
     _one_of("consistency", CONSISTENCIES),
+    _one_of("acknowledge", LEVELS),
     _at_least("op_id", 0),
     _at_least("revision", 1),
     _at_least("expected_mod_revision", 0),
+    _at_least("accepted_index", 1),
+    _at_least("accepted_term", 1),
+    Rule(
+        "accepted_index and accepted_term are not given together",
+        "(accepted_index is null) != (accepted_term is null)",
+        lambda row: (row.get("accepted_index") is None) != (row.get("accepted_term") is None),
+    ),
+    Rule(
+        "acknowledged_by is missing, though the level is in_sync and the status is ok",
+        "acknowledge = 'in_sync' and status = 'ok' and acknowledged_by is null",
+        lambda row: (
+            row.get("acknowledge") == "in_sync" and row["status"] == "ok" and row.get("acknowledged_by") is None
+        ),
+    ),
     *map(_not_negative, NUMBERS),
     Rule(
         "return_ns is missing, though the status is not unknown",

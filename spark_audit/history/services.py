@@ -17,13 +17,26 @@ from spark_audit.history.requests import HALF_PAIR, NUMBERS, BadRequest, is_text
 Row: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
 
-SERVICE_OPS = ("watch", "delete_range", "lease_grant", "lease_renew", "lease_revoke", "compact", "lock", "unlock")
+SERVICE_OPS = (
+    "watch",
+    "delete_range",
+    "lease_grant",
+    "lease_renew",
+    "lease_revoke",
+    "compact",
+    "lock",
+    "unlock",
+    "outcome",
+)
 # The service operations whose acknowledged rows have `output.answer`.
-ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock")
+ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock", "outcome")
 # The operations of a single key that may have a `request`: a put for its lease or its prefix, a get for its revision.
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
 KINDS = ("put", "delete")
+# What an `outcome` row says of the entry that a leader accepted.
+OPEN, COMMITTED, LOST, FORGOTTEN = "open", "committed", "lost", "forgotten"
+OUTCOMES = (OPEN, COMMITTED, LOST, FORGOTTEN)
 DELETED_KEYS_MAX = 10_000  # The most keys that the request of a deletion of a range may name.
 
 _INT64_MAX = 2**63 - 1
@@ -249,6 +262,7 @@ _REQUESTS: dict[str, dict[str, _Field]] = {
     "unlock": {"name": _Field(_text), "key": _Field(_text)},
     "put": {"lease_id": _Field(_is_number, 0), "prefix": _Field(_nullable_text)},
     "get": {"revision": _Field(_is_number, 0)},
+    "outcome": {"index": _Field(_above_zero), "term": _Field(_above_zero)},
 }
 _ANSWERS: dict[str, dict[str, _Field]] = {
     "watch": {
@@ -259,6 +273,7 @@ _ANSWERS: dict[str, dict[str, _Field]] = {
     "lease_grant": {"lease_id": _Field(_above_zero), "ttl_ns": _Field(_above_zero)},
     "lease_renew": {"ttl_ns": _Field(_is_number)},
     "lease_revoke": {"found": _Field(lambda value: isinstance(value, bool))},
+    "outcome": {"outcome": _Field(lambda value: value in OUTCOMES)},
     "lock": {"key": _Field(_text), "fence": _Field(_above_zero), "lease_id": _Field(_above_zero)},
 }
 
@@ -282,8 +297,8 @@ def number_words(op_id: int) -> str:
 def plain_rows(row: Row) -> Iterator[Row]:
     """Yield the plain rows (operations on one key, ranges and transactions) that stand for the row.
 
-    A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, and the grants, renewals and
-    revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
+    A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, questions about outcomes, and the
+    grants, renewals and revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
 
     If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the operation's
     row yields a deletion of unknown outcome, too. A deletion of a range becomes a transaction that lists the range and

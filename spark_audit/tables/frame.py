@@ -19,7 +19,8 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Row: TypeAlias = dict[str, Any]
 
-NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Columns of repeated texts.
+# Columns of repeated texts.
+NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node", "acknowledge")
 ROWS_AT_ONCE = 20_000  # At most this many rows of a table are Python objects at a time.
 BLOCK_ROWS = 1 << 16
 FEW_NULLS_MAX = 1 << 18  # An array of this many nulls is kept for each type. It takes some MB at most.

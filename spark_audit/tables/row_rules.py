@@ -13,6 +13,7 @@ import numpy as np
 from spark_audit.history.requests import NUMBERS
 from spark_audit.history.rows import (
     CONSISTENCIES,
+    LEVELS,
     MULTI_KEY_OPS,
     OPS,
     REQUEST_OPS,
@@ -24,7 +25,13 @@ from spark_audit.history.services import ANSWERED_OPS
 from spark_audit.tables.frame import Bools, Frame, Int64s
 
 _NEVER_NULL = ("run_id", "op_id", "client", "call_ns", "clock_id")
-_LEAST = (("op_id", 0), ("revision", 1), ("expected_mod_revision", 0))
+_LEAST = (
+    ("op_id", 0),
+    ("revision", 1),
+    ("expected_mod_revision", 0),
+    ("accepted_index", 1),
+    ("accepted_term", 1),
+)
 
 
 def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
@@ -49,6 +56,8 @@ def suspect(frame: Frame) -> Bools:
         bad |= frame.numbers(name, least) < least
     for name in NUMBERS:
         bad |= frame.output_below(name, 0)
+    bad |= frame.null("accepted_index") != frame.null("accepted_term")
+    bad |= ~frame.null("acknowledge") & ~_level_fits(frame, ok)
     bad |= unknown != frame.null("return_ns")
     bad |= frame.numbers("return_ns", 2**63 - 1) < frame.numbers("call_ns", 0)
     key = frame.codes("key")
@@ -57,6 +66,12 @@ def suspect(frame: Frame) -> Bools:
     bad |= op.among(*REQUEST_OPS) & frame.null("request")
     bad |= ok & frame.null("output")
     return bad | (ok & _bad_answer(frame))
+
+
+def _level_fits(frame: Frame, ok: Bools) -> Bools:
+    """Return for each row whether its acknowledgement level is known, and its answer has the fields of the level."""
+    level = frame.codes("acknowledge")
+    return level.among(*LEVELS) & ~(level.among("in_sync") & ok & frame.null("acknowledged_by"))
 
 
 def _bad_answer(frame: Frame) -> Bools:

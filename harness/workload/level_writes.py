@@ -1,0 +1,151 @@
+"""Carries out and records the writes of a run that have an acknowledgement level, and asks what became of them.
+
+See docs/reference/specification.md#1011-acknowledgement-levels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import cast
+
+from harness.recording.history import Row, RunWriter, canonical_json
+from harness.workload.row_fields import answered
+from harness.workload.tally import Worker
+from kvstore import (
+    Accepted,
+    Acknowledge,
+    Client,
+    Command,
+    CompareAndSet,
+    CompareAndSetResult,
+    Delete,
+    DeleteResult,
+    EntryFate,
+    OperationFailed,
+    OutcomeUnknown,
+    Put,
+    PutResult,
+    Txn,
+    TxnResult,
+    UnderReplicated,
+)
+
+WriteResult = PutResult | DeleteResult | CompareAndSetResult | TxnResult
+
+ACCEPTED_KEPT_MAX = 256
+"""At most this many accepted writes wait for the question at the end of the run. A newer one replaces the oldest."""
+
+ASKED_AT_ONCE_SHARE = 0.5  # The share of the accepted writes whose outcome is asked directly after the answer.
+_WAIT_SECONDS = (0.0, 0.0, 0.3, 1.0)  # How long such a question lets the leader wait; one of these is drawn.
+SETTLE_SECONDS = 5.0  # The time limit of a question, besides the wait.
+
+
+@dataclass(slots=True)
+class AcceptedWrites:
+    """The entries of the newest accepted writes of a run whose outcome is still open. Several writes may be in one
+    entry."""
+
+    open: deque[Accepted] = field(default_factory=lambda: deque(maxlen=ACCEPTED_KEPT_MAX))
+
+    def decided(self, entry: Accepted) -> None:
+        """Note that the outcome of the writes in this entry is known."""
+        left = [one for one in self.open if one != entry]
+        self.open.clear()
+        self.open.extend(left)
+
+
+def has_level(command: Command) -> bool:
+    """Return whether a command of the load is a write, which can have a level."""
+    return isinstance(command, Put | Delete | CompareAndSet | Txn)
+
+
+async def write_at(
+    store: Client, command: Command, level: Acknowledge, deadline_seconds: float
+) -> WriteResult | Accepted | None:
+    """Carry out a write of the load at this level. Raises StoreError."""
+    match command:
+        case Put(key, value):
+            return await store.put(key, value, acknowledge=level, deadline_seconds=deadline_seconds)  # type: ignore[call-overload, no-any-return]
+        case Delete(key):
+            return await store.delete(key, acknowledge=level, deadline_seconds=deadline_seconds)  # type: ignore[call-overload, no-any-return]
+        case CompareAndSet(key, value, expected):
+            return await store.compare_and_set(  # type: ignore[call-overload, no-any-return]
+                key, value, expected=expected, acknowledge=level, deadline_seconds=deadline_seconds
+            )
+        case Txn(compares, success, failure):
+            return await store.txn(  # type: ignore[call-overload, no-any-return]
+                compares, success, failure, acknowledge=level, deadline_seconds=deadline_seconds
+            )
+    raise AssertionError(f"{command!r} has no level")
+
+
+async def record_write(
+    writer: RunWriter,
+    worker: Worker,
+    command: Command,
+    level: Acknowledge,
+    row: Row,
+    deadline_seconds: float,
+    accepted: AcceptedWrites,
+) -> Row:
+    """Carry out one write at a level, and record it with its outcome. `row`: all fields that are known before the call.
+
+    A write that was answered early, or not at all, is recorded as unknown.
+    """
+    op_id = writer.call({**row, "acknowledge": level.name.lower(), "call_ns": writer.clock.now_ns()})
+    try:
+        result = await write_at(worker.store, command, level, deadline_seconds)
+    except UnderReplicated as error:
+        return _end_in_sync(writer, op_id, cast(WriteResult, error.result), command, under_replicated=True)
+    except OutcomeUnknown as error:
+        return writer.end(op_id, status="unknown", error=error.word)
+    except OperationFailed as error:
+        return writer.end(op_id, status="fail", error=error.word, return_ns=writer.clock.now_ns())
+    if result is None:
+        return writer.end(op_id, status="unknown")
+    if isinstance(result, Accepted):
+        accepted.open.append(result)
+        return writer.end(op_id, status="unknown", accepted_index=result.index, accepted_term=result.term)
+    return _end_in_sync(writer, op_id, result, command)
+
+
+def _end_in_sync(
+    writer: RunWriter, op_id: int, result: WriteResult, command: Command, *, under_replicated: bool = False
+) -> Row:
+    return writer.end(
+        op_id,
+        status="ok",
+        return_ns=writer.clock.now_ns(),
+        output=answered(result, command),
+        revision=result.revision,
+        acknowledged_by=list(result.acknowledged_by),
+        under_replicated=under_replicated or None,
+    )
+
+
+async def ask_outcome(
+    writer: RunWriter, worker: Worker, entry: Accepted, accepted: AcceptedWrites, wait_seconds: float
+) -> Row:
+    """Ask what became of an accepted write, and record the answer as a row. A decided write is no longer open."""
+    request = canonical_json({"index": entry.index, "term": entry.term})
+    row: Row = {"client": worker.client, "op": "outcome", "request": request, "call_ns": writer.clock.now_ns()}
+    op_id = writer.call(row)
+    try:
+        fate = await worker.store.outcome_of(
+            entry.index, entry.term, wait_seconds=wait_seconds, deadline_seconds=SETTLE_SECONDS
+        )
+    except (OperationFailed, OutcomeUnknown) as error:  # A question has no effect, so without an answer it has failed.
+        return writer.end(op_id, status="fail", error=error.word, return_ns=writer.clock.now_ns())
+    if fate is not EntryFate.OPEN:
+        accepted.decided(entry)
+    answer = canonical_json({"outcome": fate.name.lower()})
+    return writer.end(op_id, status="ok", return_ns=writer.clock.now_ns(), output={"answer": answer})
+
+
+def drawn_question(random: Random) -> float | None:
+    """Draw whether the outcome of a write is asked directly after its early answer, and for how long the leader may
+    wait; None: it is not asked now."""
+    wait_seconds = random.choice(_WAIT_SECONDS)
+    return wait_seconds if random.random() < ASKED_AT_ONCE_SHARE else None
