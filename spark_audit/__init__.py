@@ -12,11 +12,13 @@ from spark_audit.testing.generate import Shape, generate
 from spark_audit.testing.generate_services import ServiceShape, generate_services
 from spark_audit.testing.inject_fault import ALL_FAULTS, FAULTS, inject
 from spark_audit.testing.inject_service_fault import SERVICE_FAULTS
+from spark_audit.testing.levels import LEVEL_FAULTS, inject_level, with_levels
 from spark_audit.verdict.verdict import Property, ShownOperation, Undecided, Verdict, Violation
 
 __all__ = [
     "ALL_FAULTS",
     "FAULTS",
+    "LEVEL_FAULTS",
     "SERVICE_FAULTS",
     "AuditError",
     "Fault",
@@ -34,4 +36,6 @@ __all__ = [
     "generate",
     "generate_services",
     "inject",
+    "inject_level",
+    "with_levels",
 ]

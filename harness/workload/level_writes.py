@@ -23,6 +23,7 @@ from kvstore import (
     Delete,
     DeleteResult,
     EntryFate,
+    Operation,
     OperationFailed,
     OutcomeUnknown,
     Put,
@@ -56,9 +57,20 @@ class AcceptedWrites:
         self.open.extend(left)
 
 
-def has_level(command: Command) -> bool:
-    """Return whether a command of the load is a write, which can have a level."""
-    return isinstance(command, Put | Delete | CompareAndSet | Txn)
+def level_of(command: Command, drawn: Acknowledge) -> Acknowledge:
+    """Return the level of a command of the load. `drawn`: the level that was drawn for the next write.
+
+    A command that may delete a key gets no early answer. A deletion writes no value by which it could be recognized, so
+    an audit could not tell the unknown deletions of a key apart.
+    """
+    if not isinstance(command, Put | Delete | CompareAndSet | Txn):
+        return Acknowledge.MAJORITY
+    deletes = isinstance(command, Delete) or (isinstance(command, Txn) and any(map(_is_delete, command.success)))
+    return Acknowledge.MAJORITY if deletes and drawn in (Acknowledge.NONE, Acknowledge.LEADER) else drawn
+
+
+def _is_delete(operation: Operation) -> bool:
+    return isinstance(operation, Delete)
 
 
 async def write_at(

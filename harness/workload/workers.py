@@ -17,7 +17,7 @@ import trio
 
 from harness.recording.history import Row, RunWriter
 from harness.workload.bulk import Bulks
-from harness.workload.level_writes import AcceptedWrites, ask_outcome, drawn_question, has_level, record_write
+from harness.workload.level_writes import AcceptedWrites, ask_outcome, drawn_question, level_of, record_write
 from harness.workload.levels import NO_LEVELS, LevelShares
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
@@ -188,9 +188,7 @@ class Workload:
                 await trio.sleep_until(lane.due)
                 lane.due = max(lane.due + pace, trio.current_time())
             planned, patience_seconds = lane.source.next(), self._patience_seconds(lane.patience)
-            level = Acknowledge.MAJORITY
-            if self.levels and has_level(planned.command):
-                level = self.levels.next(lane.levels)
+            level = level_of(planned.command, self.levels.next(lane.levels))
             if level is Acknowledge.MAJORITY:
                 row = await self._perform(worker, planned, patience_seconds)
             else:

@@ -121,7 +121,16 @@ def read_run_file(folder: Path) -> dict[str, Any]:
     if not isinstance(clocks, list) or not all(_is_clock(clock) for clock in clocks):
         reason = "is not an object whose clocks are a list of clock_id and error_bound_ns"
         raise MalformedHistory((Fault(str(path), 0, reason),), 1)
+    limit = content.get("min_in_sync")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise MalformedHistory((Fault(str(path), 0, "has a min_in_sync that is not a number from 1 on"),), 1)
     return dict(content)
+
+
+def min_in_sync_of(header: Mapping[str, Any]) -> int | None:
+    """Return the limit `min_in_sync` that a `run.json` states; None if it states none."""
+    limit: int | None = header.get("min_in_sync")
+    return limit
 
 
 def folders_of_runs(seen: Iterable[tuple[str, Path]], headers: Mapping[Path, Mapping[str, Any]]) -> dict[str, Path]:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import WEAK
-from spark_audit.history.paths import HistoryFile, folders_of_runs, history_files, read_run_file
+from spark_audit.history.paths import HistoryFile, folders_of_runs, history_files, min_in_sync_of, read_run_file
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.local.keys import decided_keys
 from spark_audit.report.faults import RunAbout
@@ -38,7 +38,7 @@ from spark_audit.tables.order import check_order, ranked
 from spark_audit.tables.read import Read, read
 from spark_audit.tables.revisions import RowsOfFrame
 from spark_audit.tables.row_rules import broken_rows
-from spark_audit.tables.services import bad_services, fact_rows, plain, service_rows, summary_rows
+from spark_audit.tables.services import bad_services, fact_rows, judged_rows, plain, summary_rows
 from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.findings import KeyFindings, note_key, store_finding
 from spark_audit.verdict.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
@@ -159,7 +159,8 @@ def _prepared(
     multi_key = inspect_multi_key(frame)
     _refuse(found, (*clashes(frame), *multi_key.bad, *bad_services(frame)))
     clocks = {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
-    recorded, services = frame, _services(frame, clocks) if len(service_rows(frame)) else []
+    limits = {run_id: min_in_sync_of(headers[folder]) for run_id, folder in folders.items()}
+    recorded, services = frame, _services(frame, clocks, limits) if len(judged_rows(frame)) else []
     if services:
         frame = plain(recorded, {result.run_id: result.settled for result in services})
         multi_key = inspect_multi_key(frame)
@@ -179,13 +180,14 @@ def _prepared(
     )
 
 
-def _services(frame: Frame, clocks: Mapping[str, Clocks]) -> list[ServiceResult]:
-    """Judge the services of all runs."""
+def _services(frame: Frame, clocks: Mapping[str, Clocks], limits: Mapping[str, int | None]) -> list[ServiceResult]:
+    """Judge the services of all runs. `limits`: run_id → `min_in_sync`."""
     found: list[ServiceResult] = []
     summarized = summary_rows(frame)
     for run_id, rows in _rows_by_run(frame).items():
         few = frame.dicts(rows[summarized[rows]])
-        found.append(check_services(run_id, few, partial(_with_facts, frame, rows), clocks[run_id]))
+        facts = partial(_with_facts, frame, rows)
+        found.append(check_services(run_id, few, facts, clocks[run_id], limits[run_id]))
     return found
 
 

@@ -33,12 +33,13 @@ def check_rows(
     rows: Iterable[Row],
     *,
     clocks: Sequence[Row] = (),
+    min_in_sync: int | None = None,
     configurations_max: int = CONFIGURATIONS_MAX,
     name: str = "rows",
 ) -> Verdict:
     """Audit rows (docs/reference/specification.md#103-row), of any number of runs, in any order.
 
-    `clocks`: the list `clocks` of run.json; it applies to all runs. Raises NothingToCheck and MalformedHistory. In the
+    `clocks`, `min_in_sync`: as in run.json; they apply to all runs. Raises NothingToCheck and MalformedHistory. In the
     faults of MalformedHistory, the line is the number of the row, counted from 1.
     """
     started = time.perf_counter()
@@ -54,8 +55,12 @@ def check_rows(
         raise NothingToCheck(name, verdict.operations)
     for run_id, mine in sorted(by_run.items()):
         known = Clocks.from_run(clocks)
-        services = check_services(run_id, mine, all_of(mine), known)
-        plain = [plain for row in mine for plain in settled_rows(row, services.settled)] if services.rows else mine
+        services = check_services(run_id, mine, all_of(mine), known, min_in_sync)
+        plain = (
+            [plain for row in mine for plain in settled_rows(row, services.settled)]
+            if services.rows or services.levels
+            else mine
+        )
         _check_run(verdict, run_id, plain, known, configurations_max)
         note_services(verdict, services)
     verdict.seconds = time.perf_counter() - started

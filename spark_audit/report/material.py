@@ -242,8 +242,17 @@ def _details(row: Row) -> Iterable[tuple[str, str]]:
         ("error", row.get("error")),
         ("consistency", row.get("consistency")),
         ("node", row.get("node")),
+        ("level", row.get("acknowledge")),
+        ("acknowledged by", ", ".join(row.get("acknowledged_by") or ()) or None),
+        ("under-replicated", "yes" if row.get("under_replicated") else None),
+        ("accepted", _entry_words(row)),
     )
     return ((name, _cut(str(text))) for name, text in fields if text is not None)
+
+
+def _entry_words(row: Row) -> str | None:
+    index, term = row.get("accepted_index"), row.get("accepted_term")
+    return None if index is None else f"at index {index} of term {term}"
 
 
 def _without_nulls(answer: Any) -> Any:

@@ -19,7 +19,7 @@ from spark_audit.report.material import PLOTS_MAX, Bar, Material, Plot
 from spark_audit.report.plot import draw_plot
 from spark_audit.report.scene import draw_scene, shares_no_axis
 from spark_audit.verdict.verdict import LINEARIZABLE, PROPERTIES, SHOWN_MAX, UNDECIDED, VIOLATION, Verdict, Violation
-from spark_audit.verdict.words import services_words, span
+from spark_audit.verdict.words import levels_words, services_words, span
 
 SUFFIXES = (".html", ".htm")
 
@@ -89,11 +89,11 @@ def _text(words: str) -> str:
 
 def _summary(verdict: Verdict) -> str:
     keys = ", ".join(f"{count:,} by {method}" for method, count in sorted(verdict.methods.items()))
-    services = services_words(verdict)
+    judged = [words for words in (services_words(verdict), levels_words(verdict)) if words is not None]
     return _text(
         f"{verdict.operations:,} operations ({verdict.unknown:,} of unknown outcome, {verdict.failed:,} failed) of "
         f"{verdict.runs:,} run{'s' if verdict.runs != 1 else ''}; keys: {keys or 'none'}; "
-        f"{verdict.revision_gaps:,} revisions not among the acknowledged{f'; {services}' if services else ''}"
+        f"{verdict.revision_gaps:,} revisions not among the acknowledged{''.join(f'; {words}' for words in judged)}"
     )
 
 

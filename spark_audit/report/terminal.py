@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_audit.verdict.verdict import LINEARIZABLE, PROPERTIES, SHOWN_MAX, UNDECIDED, VIOLATION, Verdict, Violation
-from spark_audit.verdict.words import services_words
+from spark_audit.verdict.words import levels_words, services_words
 
 _STYLES = {LINEARIZABLE: "bold green", VIOLATION: "bold red", UNDECIDED: "bold yellow"}
 _WORDS = {LINEARIZABLE: "holds", VIOLATION: "VIOLATED", UNDECIDED: "UNDECIDED"}
@@ -19,8 +19,9 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     The verdict comes last, because the end of the output stays visible.
     """
     console.print(_properties(verdict))
-    if (services := services_words(verdict)) is not None:
-        console.print(services, highlight=False)
+    for words in (services_words(verdict), levels_words(verdict)):
+        if words is not None:
+            console.print(words, highlight=False)
     for violation in verdict.violations:
         _print_violation(violation, console)
     for open_question in verdict.undecided:

@@ -13,7 +13,7 @@ from spark_audit.services.key_check import KeyResult
 from spark_audit.services.key_facts import Fact, Interest, Subject, facts_of
 from spark_audit.services.naming import Finding, first_findings
 from spark_audit.services.settle import settled_rows_of, with_run
-from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
+from spark_audit.verdict.verdict import LEVEL_PROPERTIES, SERVICE_PROPERTIES, Verdict
 
 Row = Mapping[str, Any]
 
@@ -22,10 +22,13 @@ Row = Mapping[str, Any]
 class ServiceResult:
     """What was found about the services of one run.
 
-    `rows`: the number of rows of services. `findings`: the first findings of each property. `counts`: property → the
+    `rows`: the number of rows of services. `levels`: the number of writes with an acknowledgement level, and of
+    questions about outcomes. `findings`: the first findings of each property. `counts`: property → the
     number of all its findings. `checked`: property → the number of things that were judged. `lags`: lag (ns, rounded) →
     the number of events with this lag. The lag of an event is the time from the return of the write to the arrival of
-    the event. `settled`: op_id → the rows that replace the plain row with this op_id.
+    the event. `settled`: op_id → the rows that replace the plain row with this op_id. `lost`: the number of accepted
+    writes that were lost. `in_sync_unjudged`: the number of writes of level IN_SYNC of a run that does not state
+    `min_in_sync`.
     """
 
     run_id: str
@@ -37,6 +40,9 @@ class ServiceResult:
     checked: Counter[str] = field(default_factory=Counter)
     lags: Counter[int] = field(default_factory=Counter)
     settled: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
+    levels: int = 0
+    lost: int = 0
+    in_sync_unjudged: int = 0
 
 
 def all_of(rows: Iterable[Row]) -> Callable[[Interest], Iterable[Row]]:
@@ -45,19 +51,23 @@ def all_of(rows: Iterable[Row]) -> Callable[[Interest], Iterable[Row]]:
 
 
 def check_services(
-    run_id: str, summarized: Iterable[Row], rows: Callable[[Interest], Iterable[Row]], clocks: Clocks
+    run_id: str,
+    summarized: Iterable[Row],
+    rows: Callable[[Interest], Iterable[Row]],
+    clocks: Clocks,
+    min_in_sync: int | None = None,
 ) -> ServiceResult:
     """Judge the services of one run. All rows must be well-formed.
 
-    `summarized`: at least the rows of services and the unknown transactions. `rows`: returns at least the rows that
-    have facts about the keys of interest.
+    `summarized`: at least the rows of services, the writes with a level, and the unknown transactions. `rows`: returns
+    at least the rows that have facts about the keys of interest. `min_in_sync`: see `Plan`.
     """
     summary = Summary()
     for row in summarized:
         summary.note(row)
-    if not summary.rows:
+    if not (summary.rows or summary.levels):
         return ServiceResult(run_id)
-    plan = Plan.of(summary, clocks)
+    plan = Plan.of(summary, clocks, min_in_sync)
     facts: dict[Subject, list[Fact]] = {}
     for row in rows(plan.interest):
         for subject, fact in facts_of(row, plan.interest):
@@ -70,6 +80,7 @@ def result_of(run_id: str, plan: Plan, keys: KeyResult) -> ServiceResult:
     found, checked, settled = plan.judge_whole(keys)
     replaced = settled_rows_of([*keys.settled, *settled.settlements])
     replaced |= {op_id: [row] for op_id, row in settled.rows.items()}
+    replaced |= plan.fates.rows
     return ServiceResult(
         run_id,
         plan.summary.rows,
@@ -80,18 +91,22 @@ def result_of(run_id: str, plan: Plan, keys: KeyResult) -> ServiceResult:
         checked + keys.checked,
         keys.lags,
         with_run(replaced, run_id),
+        plan.summary.levels,
+        len(plan.fates.lost_ids),
+        len(plan.summary.held) if plan.min_in_sync is None else 0,
     )
 
 
 def note_services(verdict: Verdict, result: ServiceResult) -> None:
-    """Add the result of a run to the verdict. A run without rows of services adds nothing."""
-    if not result.rows:
-        return
+    """Add the result of a run to the verdict. A run without rows of services and without levels adds nothing."""
+    properties = [*(SERVICE_PROPERTIES if result.rows else ()), *(LEVEL_PROPERTIES if result.levels else ())]
     verdict.watches += result.watches
     verdict.events += result.events
     verdict.settled += sum(any(row["status"] == "ok" for row in rows) for rows in result.settled.values())
     verdict.lags.update(result.lags)
-    for name in SERVICE_PROPERTIES:
+    verdict.lost += result.lost
+    verdict.in_sync_unjudged += result.in_sync_unjudged
+    for name in properties:
         verdict.of(name).checked += result.checked[name]
         verdict.of(name).violated += result.counts[name]
     for one in result.findings:

@@ -20,6 +20,19 @@ from spark_audit.services.key_facts import Fact, Interest, Subject, prefix_and_r
 from spark_audit.services.leases import LEASES, LeaseCall, calls_of, lease_findings, leases_of
 from spark_audit.services.locks import LOCKS, LockCall, lock_findings, lock_of
 from spark_audit.services.naming import Finding
+from spark_audit.services.outcomes import (
+    IN_SYNC,
+    OUTCOMES,
+    AcceptedWrite,
+    Fates,
+    HeldWrite,
+    Told,
+    accepted_of,
+    copies_findings,
+    fates_of,
+    held_of,
+    told_of,
+)
 from spark_audit.services.revision_order import Listed, Steps, acknowledged, judge_order
 from spark_audit.services.unknown_batches import Settled, UnknownBatch, settle, unknown_batch
 from spark_audit.services.watches import (
@@ -42,10 +55,12 @@ class Summary:
     """The watches, leases, locks and appends in some rows of a run.
 
     `read_at`: the keys that were read at a revision. `unknown`: op_id → unknown transaction or deletion of a range.
-    `findings`: violations that a single row shows.
+    `findings`: violations that a single row shows. `accepted`, `told`, `held`: see outcomes.py. `rows`: the number of
+    rows of services. `levels`: the number of writes with an acknowledgement level, and of questions about outcomes.
     """
 
     rows: int = 0
+    levels: int = 0
     parts: list[WatchPart] = field(default_factory=list)
     leases: list[LeaseCall] = field(default_factory=list)
     locks: list[LockCall] = field(default_factory=list)
@@ -53,12 +68,23 @@ class Summary:
     read_at: set[str] = field(default_factory=set)
     unknown: dict[int, UnknownBatch] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    accepted: list[AcceptedWrite] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    held: list[HeldWrite] = field(default_factory=list)
 
     def note(self, row: Row) -> None:
-        """Add a well-formed row. Only rows of services and unknown transactions add anything."""
+        """Add a well-formed row. Only rows of services, writes with a level and unknown transactions add anything."""
+        if row.get("acknowledge") is not None:
+            self.levels += 1
+            self._note_level(row)
         if (batch := unknown_batch(row)) is not None:
             self.unknown[row["op_id"]] = batch
         if not is_service(row):
+            return
+        if row["op"] == "outcome":
+            self.levels += 1
+            if (told := told_of(row)) is not None:
+                self.told.append(told)
             return
         self.rows += 1
         if row["op"] == "watch" and row["status"] == "ok":
@@ -73,9 +99,22 @@ class Summary:
             self.appends.append(append)
         self.leases += calls_of(row)
 
+    def _note_level(self, row: Row) -> None:
+        if (accepted := accepted_of(row)) is not None:
+            self.accepted.append(accepted)
+        if (held := held_of(row)) is not None:
+            self.held.append(held)
+
+    def forget(self, lost: Collection[int]) -> None:
+        """Remove what lost writes would have done. `lost`: their op_ids."""
+        self.appends = [one for one in self.appends if one.name.op_id not in lost]
+        self.leases = [one for one in self.leases if one.name.op_id not in lost]
+        self.unknown = {op_id: one for op_id, one in self.unknown.items() if op_id not in lost}
+
     def add(self, other: Summary) -> None:
         """Add the summary of other rows."""
         self.rows += other.rows
+        self.levels += other.levels
         self.parts += other.parts
         self.leases += other.leases
         self.locks += other.locks
@@ -83,6 +122,9 @@ class Summary:
         self.read_at |= other.read_at
         self.unknown |= other.unknown
         self.findings += other.findings
+        self.accepted += other.accepted
+        self.told += other.told
+        self.held += other.held
 
 
 @dataclass(slots=True)
@@ -91,6 +133,7 @@ class Plan:
 
     `interest`: the keys to judge. `parts`: op_id → part of a watch. `attached`: key → the operations that attached it
     to a lease. `appended`: prefix → the values of appends of unknown outcome. `findings`: the violations found so far.
+    `fates`: what became of accepted writes. `min_in_sync`: the limit of the run; None if it is not known.
     """
 
     summary: Summary
@@ -101,10 +144,14 @@ class Plan:
     attached: dict[str, list[LeaseCall]]
     appended: dict[bytes, set[str]]
     findings: list[Finding]
+    fates: Fates
+    min_in_sync: int | None
 
     @classmethod
-    def of(cls, summary: Summary, clocks: Clocks) -> Plan:
+    def of(cls, summary: Summary, clocks: Clocks, min_in_sync: int | None = None) -> Plan:
         """Return the plan for a run. The summary must include all its rows."""
+        fates = fates_of(summary.accepted, summary.told)
+        summary.forget(fates.lost_ids)
         segments, found = segments_of(summary.parts)
         attached: dict[str, list[LeaseCall]] = {}
         for call in sorted(summary.leases, key=lambda call: call.name.op_id):
@@ -116,9 +163,10 @@ class Plan:
         for append in summary.appends:
             if append.key is None:
                 appended.setdefault(append.prefix, set()).add(append.value)
-        interest = Interest.of(ranges, summary.read_at, attached, appended)
-        found = [*summary.findings, *found, *key_findings(summary.appends)]
-        return cls(summary, clocks, segments, interest, parts, attached, appended, found)
+        interest = Interest.of(ranges, summary.read_at, attached, appended, told=fates.keys, lost=fates.lost_ids)
+        found = [*summary.findings, *found, *key_findings(summary.appends), *fates.findings]
+        found += copies_findings(summary.held, min_in_sync)
+        return cls(summary, clocks, segments, interest, parts, attached, appended, found, fates, min_in_sync)
 
     def judge(self, facts: Mapping[Subject, Iterable[Fact]]) -> KeyResult:
         """Judge some keys and revisions, and return their joined result.
@@ -131,7 +179,10 @@ class Plan:
             have = as_bytes(key)
             covering = [segment for segment in self.segments if covers_key(segment.parts[0].range, have)]
             appended = self.appended.get(prefix_and_revision(key)[0], ()) if self.appended else ()
-            about = About(self.parts, covering, self.attached.get(key, ()), leases, self.clocks, appended)
+            lost, committed = self.fates.lost.get(key, ()), self.fates.committed.get(key, ())
+            about = About(
+                self.parts, covering, self.attached.get(key, ()), leases, self.clocks, appended, lost, committed
+            )
             mine = (fact for fact in facts[key] if not isinstance(fact, Steps | Listed))
             together.add(check_key(key, mine, about))
         for revision in sorted(subject for subject in facts if isinstance(subject, int)):
@@ -163,6 +214,8 @@ class Plan:
         checked[RESUME] = sum(part.resumes is not None for part in self.summary.parts)
         checked[LEASES] = sum(call.kind != "attach" for call in self.summary.leases)
         checked[LOCKS] = len(self.summary.locks)
+        checked[OUTCOMES] = len(self.summary.told)
+        checked[IN_SYNC] = len(self.summary.held) if self.min_in_sync is not None else 0
         told = (append for append in self.summary.appends if append.key is not None)
         checked[APPENDS] = sum(append.name.revision is not None for append in told)
         return found, checked, settled

@@ -8,13 +8,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.report.material import rounded_latency
+from spark_audit.services.committed import KeyEvidence
 from spark_audit.services.key_facts import Candidate, Change, Delivered, KeyFact, KeyRead, Sighting, prefix_and_revision
 from spark_audit.services.leases import LEASES, Lease, LeaseCall, LeaseEnd, early_end
 from spark_audit.services.naming import Finding, change_words, finding
+from spark_audit.services.outcomes import WriteFate
 from spark_audit.services.revision_order import Listed
 from spark_audit.services.settlements import CANDIDATES_MAX, OpenEvent, Settlement, all_visible
 from spark_audit.services.watches import WatchPart, WatchSegment
@@ -82,7 +84,8 @@ class About:
 
     `parts`: op_id → part, for all parts of watches. `segments`: the segments of watches whose range contains the key.
     `attached`: the operations that attached the key to a lease. `leases`: all leases, by id. `appended`: the values of
-    the appends of unknown outcome that may have made the key.
+    the appends of unknown outcome that may have made the key. `lost`, `committed`: the accepted writes of the key whose
+    outcome was told.
     """
 
     parts: Mapping[int, WatchPart]
@@ -91,6 +94,8 @@ class About:
     leases: Mapping[int, Lease]
     clocks: Clocks
     appended: Collection[str] = ()
+    lost: Collection[WriteFate] = ()
+    committed: Collection[WriteFate] = ()
 
 
 def check_key(key: str, facts: Iterable[KeyFact], about: About) -> KeyResult:
@@ -102,6 +107,7 @@ class _Key:
     def __init__(self, key: str, facts: Iterable[KeyFact], about: About) -> None:
         self.key, self.segments, self.leases, self.clocks = key, about.segments, about.leases, about.clocks
         self.parts, self.appended = about.parts, about.appended
+        self.lost, self.committed = about.lost, about.committed
         self.attached = {call.name.revision: call for call in about.attached if call.name.revision is not None}
         self.result = KeyResult()
         covering = {part.name.op_id for segment in about.segments for part in segment.parts}
@@ -163,6 +169,8 @@ class _Key:
         for revision in self.events:
             self._compare(revision)
         self._match()
+        if self.lost or self.committed:
+            self._judge_told()
         self.exact = self._replayed()
         self._compare_replay()
         for segment in self.segments:
@@ -252,6 +260,38 @@ class _Key:
             if kind == "delete":
                 for revision in revisions:
                     self._judge_end(self.events[revision][0], mine)
+
+    def _judge_told(self) -> None:
+        """Judge the accepted writes whose outcome was told, and settle the committed ones whose revision is known.
+
+        A committed write had taken effect when the answer returned.
+        """
+        history = KeyEvidence(self.key, self.changes, self.events, self.reads, self.candidates, self.parts, self.clocks)
+        self.result.findings += history.lost_but_seen(self.lost)
+        settled = {one.candidate.plain_id: place for place, one in enumerate(self.result.settled)}
+        opened = {one.plain_id for event in self.result.opened for one in event.candidates or self.candidates}
+        for one in self.committed:
+            candidate = next((each for each in self.candidates if each.plain_id == one.plain_id), None)
+            told_ns = one.told.return_ns
+            if candidate is None or told_ns is None:
+                continue
+            place = settled.get(one.plain_id)
+            if place is not None:
+                event = self.result.settled[place]
+                self.result.settled[place] = replace(event, seen_ns=min(event.seen_ns, told_ns))
+            elif (revision := history.revision_shown(one)) is not None:
+                self.result.settled.append(Settlement(candidate, self.key, revision, told_ns))
+                made = Change(revision, "put", one.value, one.name._replace(revision=revision))
+                self.known[revision] = _Known(revision, "put", one.value, made, None)
+                self.known = dict(sorted(self.known.items()))
+                self.revisions = list(self.known)
+            elif one.plain_id not in opened and self._is_unseen(one) and (wrong := history.never_happened(one)):
+                self.result.findings.append(wrong)
+
+    def _is_unseen(self, one: WriteFate) -> bool:
+        """Return whether no event and no read shows the value of a committed put."""
+        values = [event.value for events in self.events.values() for event in events]
+        return one.value not in values and all(read.value != one.value for read in self.reads)
 
     def _open(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
         """Leave an event to the check of the whole run.

@@ -107,7 +107,8 @@ class Interest:
     that an append of unknown outcome may have made.
 
     `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
-    that were attached to a lease. `prefixes`: those of appends of unknown outcome.
+    that were attached to a lease. `prefixes`: those of appends of unknown outcome. `told`: keys of accepted writes
+    whose outcome was told. `lost`: the op_ids of lost writes, which have no facts.
     """
 
     starts: list[bytes]
@@ -115,13 +116,23 @@ class Interest:
     keys: frozenset[str]
     leased: frozenset[str]
     prefixes: frozenset[bytes]
+    told: frozenset[str] = frozenset()
+    lost: frozenset[int] = frozenset()
     _known: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, ranges: Iterable[Range], keys: Collection[str], leased: Collection[str], prefixes: Collection[bytes]
+        cls,
+        ranges: Iterable[Range],
+        keys: Collection[str],
+        leased: Collection[str],
+        prefixes: Collection[bytes],
+        *,
+        told: Collection[str] = (),
+        lost: frozenset[int] = frozenset(),
     ) -> Interest:
-        """Return the interest in all keys of these ranges, in `keys`, in `leased`, and in appends to `prefixes`."""
+        """Return the interest in all keys of these ranges, in `keys`, in `leased`, in appends to `prefixes`, and in
+        `told`."""
         starts: list[bytes] = []
         ends: list[bytes | None] = []
         for start, end in sorted(set(ranges), key=lambda one: one[0]):
@@ -131,13 +142,14 @@ class Interest:
             else:
                 starts.append(start)
                 ends.append(end)
-        return cls(starts, ends, frozenset(keys), frozenset(leased), frozenset(prefixes))
+        return cls(starts, ends, frozenset(keys), frozenset(leased), frozenset(prefixes), frozenset(told), lost)
 
     def holds(self, key: str) -> bool:
         """Return whether facts about this key are collected."""
         found = self._known.get(key)
         if found is None:
-            found = key in self.keys or key in self.leased or self._in_range(as_bytes(key)) or self.appended(key)
+            named = key in self.keys or key in self.leased or key in self.told
+            found = named or self._in_range(as_bytes(key)) or self.appended(key)
             self._known[key] = found
         return found
 
@@ -178,12 +190,12 @@ def facts_of(row: Row, interest: Interest) -> Iterator[tuple[Subject, Fact]]:
     if row["op"] == "get" and is_service(row) and row["status"] == "ok" and (at := parse_service(row)["revision"]):
         yield row["key"], _read(row, at)
         return
-    for plain in plain_rows(row):
+    for plain in plain_rows(row) if row["op_id"] not in interest.lost else ():
         if plain["status"] == "fail":
             continue
         if plain["op"] == "get":
             strict = plain["status"] == "ok" and plain.get("consistency") not in WEAK
-            if strict and plain["key"] in interest.leased:
+            if strict and (plain["key"] in interest.leased or plain["key"] in interest.told):
                 yield plain["key"], _read(plain, 0)
         elif plain["op"] != "range":
             wanted = [(key, fact) for key, fact in _writes(plain, row) if interest.holds(key)]

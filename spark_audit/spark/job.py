@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, JobFailed, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
-from spark_audit.history.paths import HistoryFile, folders_of_runs, history_files, read_run_file
+from spark_audit.history.paths import HistoryFile, folders_of_runs, history_files, min_in_sync_of, read_run_file
 from spark_audit.history.rows import after_unknown, overlapping, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.faults import RunAbout
@@ -63,7 +63,7 @@ class _RunTotals:
     multi_key_requests: int = 0  # Listings and transactions that did not fail.
     multi_key: int = 0  # Listings and transactions that the history of one key cannot decide.
     without_revision: int = 0  # Completed operations without a revision.
-    services: int = 0  # Rows of services.
+    services: int = 0  # Rows of services, and writes with an acknowledgement level.
 
 
 class _LazyRows:
@@ -125,7 +125,8 @@ def audit(
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
         _refuse(rows, notes, any(run.multi_key_requests or run.services for run in runs.values()))
-        services = _services(scan, runs, clocks, say)
+        limits = {run_id: min_in_sync_of(headers[run.folder]) for run_id, run in runs.items()}
+        services = _services(scan, runs, clocks, limits, say)
         if services:
             rows.settled = {one.run_id: one.settled for one in services if one.settled}
         if rows.settled:  # Keys are decided again, with the revisions that events show for unknown writes.
@@ -166,14 +167,18 @@ def _gathered(scan: Scan, results: DataFrame) -> list[SparkRow]:
 
 
 def _services(
-    scan: Scan, runs: Mapping[str, _RunTotals], clocks: Mapping[str, Clocks], say: Say
+    scan: Scan,
+    runs: Mapping[str, _RunTotals],
+    clocks: Mapping[str, Clocks],
+    limits: Mapping[str, int | None],
+    say: Say,
 ) -> list[ServiceResult]:
-    """Judge the services of the runs that have rows of services."""
+    """Judge the services of the runs that have rows of services, or writes with an acknowledgement level."""
     wanted = [run_id for run_id, run in runs.items() if run.services]
     if not wanted:
         return []
     say("judging watches, leases and locks")
-    return check_services(scan, wanted, clocks)
+    return check_services(scan, wanted, clocks, limits)
 
 
 def _totals(

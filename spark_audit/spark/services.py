@@ -34,15 +34,19 @@ _FACTS = "target int, payload binary"
 _RunFact = tuple[str, Subject, Fact]  # (run_id, key or revision, fact)
 
 
-def check_services(scan: Scan, runs: Collection[str], clocks: Mapping[str, Clocks]) -> list[ServiceResult]:
-    """Judge the services of these runs. Their rows must be well-formed."""
+def check_services(
+    scan: Scan, runs: Collection[str], clocks: Mapping[str, Clocks], limits: Mapping[str, int | None]
+) -> list[ServiceResult]:
+    """Judge the services of these runs. Their rows must be well-formed. `limits`: run_id → `min_in_sync`."""
     wanted = frozenset(runs)
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
     summaries: dict[str, Summary] = {}
     with scan.handing_over_few():
         for row in tasks.mapInArrow(_summarizer(scan.sources, wanted), _SUMMARY).collect():
             summaries.setdefault(row["run_id"], Summary()).add(_unpacked(row["payload"]))
-        plans = {run_id: Plan.of(summary, clocks[run_id]) for run_id, summary in sorted(summaries.items())}
+        plans = {
+            run_id: Plan.of(summary, clocks[run_id], limits[run_id]) for run_id, summary in sorted(summaries.items())
+        }
         facts = tasks.mapInArrow(_collector(scan.sources, plans, scan.partitions), _FACTS)
         judged = facts.repartition(scan.partitions, "target").mapInArrow(_judge(plans), _SUMMARY)
         keys: dict[str, KeyResult] = {run_id: KeyResult() for run_id in plans}

@@ -24,16 +24,23 @@ def service_rows(frame: Frame) -> Int64s:
     return np.flatnonzero(_of_services(frame))
 
 
+def judged_rows(frame: Frame) -> Int64s:
+    """Return the numbers of the rows of services, and of the writes with an acknowledgement level."""
+    return np.flatnonzero(_judged(frame))
+
+
 def summary_rows(frame: Frame) -> Bools:
-    """Return for each row whether it is a row of a service or an unknown transaction, which a summary needs."""
-    return _of_services(frame) | (frame.codes("op").among("txn") & frame.codes("status").among("unknown"))
+    """Return for each row whether a summary needs it: a row of a service, a write with a level, or an unknown
+    transaction."""
+    return _judged(frame) | (frame.codes("op").among("txn") & frame.codes("status").among("unknown"))
 
 
 def fact_rows(frame: Frame, interests: Collection[Interest]) -> Bools:
     """Return for each row whether it may have facts about the keys of interest in one of the runs."""
     appended = any(interest.prefixes for interest in interests)
     leased = any(interest.leased for interest in interests)
-    without = [*(() if leased or appended else ["get"]), *(() if appended else ["range"])]
+    told = any(interest.told for interest in interests)
+    without = [*(() if leased or appended or told else ["get"]), *(() if appended else ["range"])]
     return _of_services(frame) | ~frame.codes("op").among(*without)
 
 
@@ -59,6 +66,10 @@ def plain(frame: Frame, settled: Settled) -> Frame:
         made += settled_rows(row, settled.get(row["run_id"], {}))
     rest = frame.table.take(np.flatnonzero(~replaced))
     return Frame(joined([rest, conform(pa.Table.from_pylist(made, schema=schema(names_coded=False)))]))
+
+
+def _judged(frame: Frame) -> Bools:
+    return _of_services(frame) | ~frame.null("acknowledge")
 
 
 def _of_services(frame: Frame) -> Bools:

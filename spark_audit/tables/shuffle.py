@@ -26,7 +26,7 @@ from spark_audit.tables.effects import changes_of_one_key, taking_part
 from spark_audit.tables.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
 from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
-from spark_audit.tables.services import NOTHING_SETTLED, Settled, bad_services, plain, service_rows
+from spark_audit.tables.services import NOTHING_SETTLED, Settled, bad_services, judged_rows, plain
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
 HOT = "hot"  # The kind of the rows of a hot key. The task that decides the key reads them in the order of `place`.
@@ -86,7 +86,7 @@ def shuffle_pieces(
     There is a piece of kind TOTALS for each run. It has the numbers of `rows`, `unknown`, `failed`,
     `multi_key_requests` (listings and transactions that did not fail), `multi_key` (those that no single key can
     decide), `without_revision` (completed rows without a revision), `taking` (rows that take part in the order over all
-    keys), and `services` (rows of services).
+    keys), and `services` (rows of services, and writes with an acknowledgement level).
     """
     recorded = Frame(conform(table))
     bad = sum(1 for _ in broken_rows(recorded))
@@ -157,7 +157,7 @@ def _totals(recorded: Frame, frame: Frame, multi_key: MultiKeyRows, taking: Bool
     multi_key_requests = np.zeros(frame.rows, np.bool_)
     multi_key_requests[multi_key.rows] = True
     of_services = np.zeros(recorded.rows, np.bool_)
-    of_services[service_rows(recorded)] = True
+    of_services[judged_rows(recorded)] = True
     status, outcome = recorded.codes("status"), frame.codes("status")
     read = {
         "rows": np.ones(recorded.rows, np.bool_),

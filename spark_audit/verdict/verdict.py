@@ -36,7 +36,12 @@ SERVICE_PROPERTIES = {
     "historic": "reads at a revision",
     "appends": "keys of appends",
 }
-PROPERTIES = _ORDER_PROPERTIES | SERVICE_PROPERTIES
+# Properties of histories with writes that have an acknowledgement level.
+LEVEL_PROPERTIES = {
+    "outcomes": "accepted writes",
+    "in_sync": "copies of in-sync writes",
+}
+PROPERTIES = _ORDER_PROPERTIES | SERVICE_PROPERTIES | LEVEL_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,8 @@ class Verdict:
 
     `properties`: includes those of SERVICE_PROPERTIES only if a history has rows of services. `watches`, `events`: the
     number of watches, and of the events that they delivered. `settled`: the number of unknown writes that were settled,
-    because an event shows their revision. `lags`: lag (ns, rounded) → the number of events with this lag. The lag of an
+    because an event, or a read after an answer, shows their revision. `lost`: the number of accepted writes that were
+    lost. `in_sync_unjudged`: the number of writes of level IN_SYNC in runs that state no `min_in_sync`. `lags`: lag (ns, rounded) → the number of events with this lag. The lag of an
     event is the time from the return of the write to the arrival of the event.
     """
 
@@ -124,6 +130,8 @@ class Verdict:
     watches: int = 0
     events: int = 0
     settled: int = 0
+    lost: int = 0
+    in_sync_unjudged: int = 0
     lags: Counter[int] = field(default_factory=Counter)
     engine: str = "local"
     seconds: float = 0.0
@@ -185,6 +193,7 @@ class Verdict:
                 for name, prop in self.properties.items()
             },
             **({"watches": self._watches()} if any(name in SERVICE_PROPERTIES for name in self.properties) else {}),
+            **({"levels": self._levels()} if any(name in LEVEL_PROPERTIES for name in self.properties) else {}),
             "violations": [asdict(v) for v in self.violations],
             "undecided": [asdict(u) for u in self.undecided],
         }
@@ -192,6 +201,9 @@ class Verdict:
     def _watches(self) -> dict[str, int | None]:
         lags = {f"lag_p{percent}_ns": self.lag_ns(percent) for percent in (50, 99)}
         return {"watches": self.watches, "events": self.events, "settled": self.settled, **lags}
+
+    def _levels(self) -> dict[str, int]:
+        return {"settled": self.settled, "lost": self.lost, "in_sync_unjudged": self.in_sync_unjudged}
 
     def to_json(self) -> str:
         """Return the verdict as JSON."""

@@ -10,7 +10,7 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import FOREVER, Operation, Seen, Step
 from spark_audit.history.services import SERVICE_OPS, number_words
 from spark_audit.key.counterexample import ANYTHING, NOTHING, tokens_observed, tokens_written
-from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
+from spark_audit.verdict.verdict import LEVEL_PROPERTIES, SERVICE_PROPERTIES, Verdict
 
 VALUE_CHARACTERS_MAX = 40  # A sentence shows at most this many characters of a value.
 
@@ -228,3 +228,14 @@ def services_words(verdict: Verdict) -> str | None:
     settled = f"; {verdict.settled:,} unknown writes were settled by events" if verdict.settled else ""
     watches = f"{verdict.watches:,} watch{'es' if verdict.watches != 1 else ''}"
     return f"judged: {verdict.events:,} event{'s' if verdict.events != 1 else ''} of {watches}{late}{settled}"
+
+
+def levels_words(verdict: Verdict) -> str | None:
+    """Return a sentence about the writes with acknowledgement levels; None if the history has none."""
+    if not any(name in LEVEL_PROPERTIES for name in verdict.properties):
+        return None
+    text = f"accepted writes: {verdict.settled:,} unknown writes were settled, {verdict.lost:,} were lost"
+    if verdict.in_sync_unjudged:
+        copies = f"the copies of {verdict.in_sync_unjudged:,} in-sync writes were not judged"
+        text += f"; {copies}, because run.json has no min_in_sync"
+    return text

@@ -1,0 +1,224 @@
+"""Acknowledgement levels: early answers are settled soundly, and each contradiction is shown in a few rows.
+
+See docs/reference/specification.md#1011-acknowledgement-levels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_audit import MalformedHistory, check_rows
+from spark_audit.testing.generate import Shape, generate
+from spark_audit.testing.generate_services import ServiceShape, generate_services
+from spark_audit.testing.levels import (
+    LEVEL_FAULT_PROPERTIES,
+    LEVEL_FAULTS,
+    MIN_IN_SYNC,
+    inject_level,
+    with_levels,
+)
+from spark_audit.verdict.verdict import LEVEL_PROPERTIES, SERVICE_PROPERTIES, Verdict
+
+Row = dict[str, Any]
+
+
+def levels_history(seed: int) -> list[Row]:
+    return with_levels(generate(Shape(operations=300, keys=6, clients=6), seed), seed)
+
+
+def levels_and_services(seed: int) -> list[Row]:
+    return with_levels(generate_services(ServiceShape(operations=200), seed), seed)
+
+
+def row(op_id: int, op: str, call: int, ends: int | None, **fields: Any) -> Row:
+    known = {"run_id": "r", "op_id": op_id, "client": f"c{op_id}", "op": op, "call_ns": call, "return_ns": ends}
+    return {**known, "clock_id": "k", "status": "unknown" if ends is None else "ok", **fields}
+
+
+def put(op_id: int, value: str, call: int, ends: int, revision: int, **fields: Any) -> Row:
+    return row(op_id, "put", call, ends, key="k", value=value, revision=revision, output={"succeeded": True}, **fields)
+
+
+def accepted(op_id: int, value: str, call: int, index: int = 7, **fields: Any) -> Row:
+    entry = {"acknowledge": "leader", "accepted_index": index, "accepted_term": 1}
+    return row(op_id, "put", call, None, key="k", value=value, **entry, **fields)
+
+
+def told(op_id: int, outcome: str, call: int, ends: int, index: int = 7) -> Row:
+    answer = {"answer": json.dumps({"outcome": outcome})}
+    return row(op_id, "outcome", call, ends, request=json.dumps({"index": index, "term": 1}), output=answer)
+
+
+def get(op_id: int, value: str, mod: int, call: int, ends: int, revision: int, **numbers: int) -> Row:
+    seen = {"found": True, "value": value, "mod_revision": mod, **numbers}
+    return row(op_id, "get", call, ends, key="k", revision=revision, output=seen)
+
+
+def judged(*rows: Row, min_in_sync: int | None = None) -> Verdict:
+    return check_rows(rows, min_in_sync=min_in_sync)
+
+
+def shown(verdict: Verdict, prop: str) -> list[list[int]]:
+    return [[op.op_id for op in one.operations] for one in verdict.violations if one.property == prop]
+
+
+@pytest.mark.parametrize("made", [levels_history, levels_and_services])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sound_history_with_levels_holds(seed: int, made: Callable[[int], list[Row]]) -> None:
+    verdict = check_rows(made(seed), min_in_sync=MIN_IN_SYNC)
+
+    assert verdict.status == "linearizable", verdict.to_json()
+    assert all(verdict.properties[name].checked for name in LEVEL_PROPERTIES)
+    assert verdict.settled > 0
+    assert verdict.lost > 0
+
+
+@pytest.mark.parametrize("fault", LEVEL_FAULTS)
+def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
+    found = 0
+    for seed in range(8):
+        try:
+            rows, wrong = inject_level(levels_history(seed), fault, seed)
+        except ValueError:
+            continue  # The history has no place for this fault.
+        verdict = check_rows(rows, min_in_sync=MIN_IN_SYNC)
+
+        mine = shown(verdict, LEVEL_FAULT_PROPERTIES[fault])
+        assert any(wrong["op_id"] in ids for ids in mine), verdict.to_json()
+        assert all(0 < len(ids) <= 6 for ids in mine)
+        found += 1
+    assert found >= 3
+
+
+def test_a_lost_write_has_no_effect_so_a_read_of_its_value_is_a_violation() -> None:
+    """Without the answer, the write is one of unknown outcome that explains the read."""
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(3, "b", 3, 50, 60, 3)]
+    assert judged(*rows).status == "linearizable"
+
+    verdict = judged(*rows, told(4, "lost", 30, 40))
+    assert shown(verdict, "outcomes") == [[2, 4, 3]]
+    assert shown(verdict, "keys") == [[3]]
+    assert "#2, which would have, was reported as certainly failed" in verdict.violations[0].text
+    assert verdict.lost == 1
+
+
+def test_a_lost_write_that_nobody_sees_is_left_out() -> None:
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), told(3, "lost", 30, 40), get(4, "a", 2, 50, 60, 2)]
+    verdict = judged(*rows)
+    assert verdict.status == "linearizable"
+    assert (verdict.lost, verdict.settled) == (1, 0)
+
+
+def test_a_committed_write_that_reads_exclude_is_a_violation() -> None:
+    """The record before it is still there at the same revision after the answer."""
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(4, "a", 2, 50, 60, 2)]
+    assert judged(*rows).status == "linearizable"
+
+    verdict = judged(*rows, told(3, "committed", 30, 40))
+    assert shown(verdict, "outcomes") == [[1, 2, 3, 4]]
+
+
+def test_a_version_excludes_a_committed_write_that_was_overwritten() -> None:
+    """The record has version 2, and both of its changes are known."""
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), told(3, "committed", 30, 40), put(4, "c", 50, 60, 4)]
+    assert judged(*rows, get(5, "c", 4, 70, 80, 4, create_revision=2, version=3)).status == "linearizable"
+
+    verdict = judged(*rows, get(5, "c", 4, 70, 80, 4, create_revision=2, version=2))
+    assert shown(verdict, "outcomes") == [[1, 2, 3, 4, 5]]
+
+
+def test_a_committed_write_may_have_been_overwritten_unseen() -> None:
+    """Revision 3 is left for it."""
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), told(3, "committed", 30, 40), put(4, "c", 50, 60, 4)]
+    assert judged(*rows, get(5, "c", 4, 70, 80, 4)).status == "linearizable"
+
+
+def test_a_committed_write_took_effect_before_the_answer_returned() -> None:
+    """A read after the answer that does not show it, and one that shows it later, contradict each other."""
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(4, "a", 2, 50, 60, 2), get(5, "b", 3, 70, 80, 3)]
+    assert judged(*rows).status == "linearizable"
+
+    verdict = judged(*rows, told(3, "committed", 30, 40))
+    assert verdict.status == "violation"
+    assert verdict.settled == 1
+    assert shown(verdict, "keys") == [[1, 2, 4]]
+
+
+@pytest.mark.parametrize("outcome", ["open", "forgotten"])
+def test_an_open_or_forgotten_outcome_settles_nothing(outcome: str) -> None:
+    rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), told(3, outcome, 30, 40)]
+    assert judged(*rows, get(4, "a", 2, 50, 60, 2)).status == "linearizable"
+    assert judged(*rows, get(4, "b", 3, 50, 60, 3)).status == "linearizable"
+
+
+def test_a_committed_write_that_the_store_may_refuse_stays_unknown() -> None:
+    """A compare-and-set whose comparison is false is committed, and changes nothing."""
+    write = {**accepted(2, "b", 20), "op": "cas", "expected": "x"}
+    rows = [put(1, "a", 0, 10, 2), write, told(3, "committed", 30, 40), get(4, "a", 2, 50, 60, 2)]
+    assert judged(*rows).status == "linearizable"
+
+
+def test_all_writes_of_an_entry_share_its_fate() -> None:
+    rows = [accepted(1, "a", 0), accepted(2, "b", 0), accepted(3, "c", 0, index=8), told(4, "lost", 10, 20)]
+    verdict = judged(*rows, get(5, "c", 2, 30, 40, 2))
+    assert (verdict.status, verdict.lost) == ("linearizable", 2)
+
+
+def test_an_entry_is_not_committed_and_lost() -> None:
+    rows = [accepted(1, "a", 0), told(2, "committed", 10, 20), told(3, "lost", 30, 40), get(4, "a", 2, 50, 60, 2)]
+    assert shown(judged(*rows), "outcomes") == [[1, 2, 3]]
+
+
+def test_an_early_answer_that_is_recorded_as_ok_is_judged_like_any_other() -> None:
+    write = {**accepted(2, "b", 20), "status": "ok", "return_ns": 30, "output": {"succeeded": True}, "revision": 3}
+    rows = [put(1, "a", 0, 10, 2), write, get(3, "a", 2, 50, 60, 4)]
+    assert shown(judged(*rows), "keys") == [[1, 2, 3]]
+    assert shown(judged(*rows, told(4, "lost", 70, 80)), "outcomes") == [[2, 4]]
+
+
+def test_too_few_copies_are_a_violation_unless_the_answer_says_so() -> None:
+    held = {"acknowledge": "in_sync", "acknowledged_by": ["n1", "n2"]}
+    assert judged(put(1, "a", 0, 10, 2, **held), min_in_sync=2).status == "linearizable"
+    assert shown(judged(put(1, "a", 0, 10, 2, **held), min_in_sync=3), "in_sync") == [[1]]
+    assert judged(put(1, "a", 0, 10, 2, **held, under_replicated=True), min_in_sync=3).status == "linearizable"
+    twice = {**held, "acknowledged_by": ["n1", "n1"]}
+    assert shown(judged(put(1, "a", 0, 10, 2, **twice), min_in_sync=2), "in_sync") == [[1]]
+
+
+def test_without_the_limit_of_the_run_copies_are_not_judged_and_the_verdict_says_so() -> None:
+    verdict = judged(put(1, "a", 0, 10, 2, acknowledge="in_sync", acknowledged_by=["n1"]))
+    assert (verdict.status, verdict.in_sync_unjudged) == ("linearizable", 1)
+    assert verdict.properties["in_sync"].checked == 0
+    assert verdict.to_dict()["levels"] == {"settled": 0, "lost": 0, "in_sync_unjudged": 1}
+
+
+def test_a_history_with_levels_alone_has_no_properties_of_watches() -> None:
+    verdict = judged(accepted(1, "a", 0), get(2, "a", 2, 5, 6, 2))
+    assert set(LEVEL_PROPERTIES) <= set(verdict.properties)
+    assert not set(SERVICE_PROPERTIES) & set(verdict.properties)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"acknowledge": "majority"}, "unknown acknowledge"),
+        ({"acknowledge": "in_sync"}, "acknowledged_by is missing"),
+        ({"accepted_index": 3}, "not given together"),
+        ({"accepted_index": 0, "accepted_term": 1}, "accepted_index is below 1"),
+        ({"acknowledged_by": "n1"}, "acknowledged_by is not a list"),
+    ],
+)
+def test_malformed_levels_are_refused(fields: Row, reason: str) -> None:
+    with pytest.raises(MalformedHistory, match=reason):
+        judged(put(1, "a", 0, 10, 2, **fields))
+
+
+@pytest.mark.parametrize("outcome", ["maybe", None])
+def test_an_unknown_outcome_is_refused(outcome: str | None) -> None:
+    wrong = {**told(2, "open", 20, 30), "output": {"answer": json.dumps({"outcome": outcome})}}
+    with pytest.raises(MalformedHistory, match="outcome is missing or of the wrong type"):
+        judged(put(1, "a", 0, 10, 2), wrong)
