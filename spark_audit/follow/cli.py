@@ -15,7 +15,7 @@ from spark_audit.errors import Fault, MalformedHistory, NothingToCheck, Unreadab
 from spark_audit.follow.files import FilePosition, new_rows, rows_again
 from spark_audit.follow.follow import Run, RunCarry, follow
 from spark_audit.follow.state import FollowState, read_state, write_state
-from spark_audit.history.paths import HistoryFile, history_files, read_run_file
+from spark_audit.history.paths import HistoryFile, history_files, min_in_sync_of, read_run_file
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
@@ -108,7 +108,8 @@ def follow_files(
     for run_id, rows_of_run in sorted(new.items()):
         folder = Path(followed.folders[run_id])
         mine = [(file, followed.files[name]) for name, file in files.items() if file.folder == folder]
-        run = Run(run_id, headers[folder].get("clocks") or (), _Again(run_id, mine), configurations_max)
+        clocks, limit = headers[folder].get("clocks") or (), min_in_sync_of(headers[folder])
+        run = Run(run_id, clocks, _Again(run_id, mine), configurations_max, limit)
         carry = followed.runs.setdefault(run_id, RunCarry())
         follow(run, carry, rows_of_run, settled_ns=settled_ns, final=final, verdict=verdict)
     if final and verdict.operations == verdict.unknown + verdict.failed:

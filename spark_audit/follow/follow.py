@@ -38,7 +38,7 @@ Again: TypeAlias = Callable[[], Iterable[Row]]
 NO_REVISION = "operations without a revision have no place in its order"
 BROKEN_ORDER = "the order of its revisions is not proven in parts"
 SEVERAL_CLOCKS = "a cut in time needs one clock"
-SERVICES = "watches, leases, locks and reads at a revision are judged in the whole history"
+SERVICES = "watches, leases, locks, levels and reads at a revision are judged in the whole history"
 
 
 @dataclass(slots=True)
@@ -83,12 +83,14 @@ class RunCarry:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run to be followed: its name, the clocks of its run.json, and a function that reads its rows again."""
+    """A run to be followed: its name, the clocks and the limit `min_in_sync` of its run.json, and a function that reads
+    its rows again."""
 
     run_id: str
     clocks: Sequence[Mapping[str, Any]]
     again: Again
     configurations_max: int = CONFIGURATIONS_MAX
+    min_in_sync: int | None = None
 
 
 def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, final: bool, verdict: Verdict) -> None:
@@ -139,7 +141,7 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.clock = row["clock_id"]
         elif row["clock_id"] != carry.clock:
             carry.uncut = SEVERAL_CLOCKS
-        if is_service(row):
+        if is_service(row) or row["acknowledge"] is not None:
             carry.uncut = SERVICES
         if is_multi_key(row):
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
@@ -288,7 +290,14 @@ def _report(run: Run, carry: RunCarry, final: bool, verdict: Verdict) -> None:
             return
     rows = (row for row in run.again() if carry.uncut or row["status"] != "ok" or _is_closed(row, carry.cut))
     try:
-        add(verdict, check_rows(rows, clocks=run.clocks, configurations_max=run.configurations_max, name=run.run_id))
+        whole = check_rows(
+            rows,
+            clocks=run.clocks,
+            min_in_sync=run.min_in_sync,
+            configurations_max=run.configurations_max,
+            name=run.run_id,
+        )
+        add(verdict, whole)
     except NothingToCheck:
         _add(carry, verdict)
 
@@ -341,7 +350,8 @@ def _add(carry: RunCarry, verdict: Verdict) -> None:
 
 def add(verdict: Verdict, other: Verdict) -> None:
     """Add the verdict on other runs to this verdict."""
-    for name in ("operations", "unknown", "failed", "runs", "revision_gaps", "watches", "events", "settled"):
+    counts = ("operations", "unknown", "failed", "runs", "revision_gaps", "watches", "events", "settled", "lost")
+    for name in (*counts, "in_sync_unjudged"):
         setattr(verdict, name, getattr(verdict, name) + getattr(other, name))
     verdict.lags.update(other.lags)
     for method, keys in other.methods.items():

@@ -114,8 +114,9 @@ class Verdict:
     `properties`: includes those of SERVICE_PROPERTIES only if a history has rows of services. `watches`, `events`: the
     number of watches, and of the events that they delivered. `settled`: the number of unknown writes that were settled,
     because an event, or a read after an answer, shows their revision. `lost`: the number of accepted writes that were
-    lost. `in_sync_unjudged`: the number of writes of level IN_SYNC in runs that state no `min_in_sync`. `lags`: lag (ns, rounded) → the number of events with this lag. The lag of an
-    event is the time from the return of the write to the arrival of the event.
+    lost. `in_sync_unjudged`: the number of writes of level IN_SYNC in runs that state no `min_in_sync`. `lags`: lag
+    (ns, rounded) → the number of events with this lag. The lag of an event is the time from the return of the write to
+    the arrival of the event.
     """
 
     operations: int = 0

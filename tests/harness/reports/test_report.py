@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -206,3 +208,40 @@ def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
     old = the_report([told, stale, *EVERY_KEY_READ], *well)
     assert (old.sound, old.older_than_they_say) == (False, (2,))
     assert "OLDER THAN THEY SAY (operations 2)" in verdict_words(old)
+
+
+def test_writes_are_counted_by_level_and_entries_by_their_last_outcome() -> None:
+    def a_question(call_ms: int, index: int, outcome: str) -> dict[str, Any]:
+        answer = {"answer": json.dumps({"outcome": outcome})}
+        return a_row("outcome", call_ms, call_ms + 1, request=f'{{"index":{index},"term":1}}', output=answer)
+
+    rows = [
+        a_row("put", 1, 2),
+        a_row("put", 3, None, "unknown", acknowledge="leader", accepted_index=4, accepted_term=1),
+        a_row("put", 3, None, "unknown", acknowledge="none"),
+        a_row("put", 3, 4, acknowledge="in_sync", under_replicated=True),
+        a_question(5, 4, "open"),
+        a_question(7, 4, "lost"),
+        a_question(7, 5, "committed"),
+    ]
+    report = summarize(ABOUT | {"levels": "leader=1"}, rows, [], Path("there"))
+
+    assert {level: sum(counts.values()) for level, counts in report.writes_by_level.items()} == {
+        "in_sync": 1, "leader": 1, "majority": 1, "none": 1,
+    }  # fmt: skip
+    assert report.writes_by_level["leader"] == {"ok": 0, "fail": 0, "unknown": 1}
+    assert (report.accepted, report.under_replicated) == (1, 1)
+    assert report.outcomes == {"lost": 1, "committed": 1}
+    printed = io.StringIO()
+    show_report(report, Console(file=printed, width=200))
+    assert "writes at level leader" in printed.getvalue()
+    assert "1 writes; entries by outcome: 1 lost, 1 committed" in printed.getvalue()
+    assert "under-replicated writes" in printed.getvalue()
+
+
+def test_a_run_without_levels_has_no_facts_about_them() -> None:
+    report = the_report([a_row("put", 1, 2)])
+    assert (report.writes_by_level, report.outcomes) == ({}, {})
+    printed = io.StringIO()
+    show_report(report, Console(file=printed, width=200))
+    assert "level" not in printed.getvalue()

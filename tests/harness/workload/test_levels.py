@@ -18,7 +18,8 @@ import trio
 from harness.errors import BadInput
 from harness.recording.clock import RunClock
 from harness.recording.history import Row, RunWriter, read_rows
-from harness.workload.level_writes import ACCEPTED_KEPT_MAX, AcceptedWrites, ask_outcome, record_write
+from harness.runs.settings import RunSettings
+from harness.workload.level_writes import ACCEPTED_KEPT_MAX, AcceptedWrites, ask_outcome, level_of, record_write
 from harness.workload.levels import NO_LEVELS, LevelShares, min_in_sync_of
 from harness.workload.row_fields import asked
 from harness.workload.tally import Worker
@@ -31,6 +32,7 @@ from kvstore import (
     CompareAndSet,
     Comparison,
     Delete,
+    Get,
     Put,
     PutResult,
     Target,
@@ -59,6 +61,27 @@ def test_the_levels_of_writes_have_their_shares() -> None:
     drawn = Counter(shares.next(random) for _ in range(10_000))
     assert [round(drawn[level] / 10_000, 1) for level in Acknowledge] == [0.1, 0.3, 0.4, 0.2]
     assert {NO_LEVELS.next(random) for _ in range(100)} == {Acknowledge.MAJORITY}
+
+
+def test_a_command_that_may_delete_a_key_is_not_answered_early() -> None:
+    deletes = Txn((), (Put(b"a", b"1"), Delete(b"b")), ())
+    for early in (Acknowledge.NONE, Acknowledge.LEADER):
+        assert [level_of(command, early) for command in (Put(b"a", b"1"), Delete(b"a"), deletes)] == [
+            early, Acknowledge.MAJORITY, Acknowledge.MAJORITY,
+        ]  # fmt: skip
+    assert level_of(deletes, Acknowledge.IN_SYNC) is Acknowledge.IN_SYNC
+    assert level_of(Get(b"a"), Acknowledge.IN_SYNC) is Acknowledge.MAJORITY
+
+
+def test_the_settings_of_a_run_without_levels_say_nothing_of_them(tmp_path: Path) -> None:
+    settings = RunSettings(out=tmp_path)
+    assert settings.min_in_sync is None
+    assert not {"levels", "min_in_sync"} & settings.about().keys()
+    leveled = RunSettings(out=tmp_path, nodes=3, levels=LevelShares(in_sync=0.5)).about()
+    assert (leveled["levels"], leveled["min_in_sync"]) == ("in_sync=0.5", 3)
+    assert "min_in_sync" not in RunSettings(out=tmp_path, levels=LevelShares(leader=0.5)).about()
+    with pytest.raises(BadInput, match="--levels does not apply to bulks"):
+        RunSettings(out=tmp_path, bulk=8, levels=LevelShares(leader=0.5))
 
 
 def test_min_in_sync_is_one_more_than_a_majority() -> None:

@@ -5,13 +5,19 @@ See docs/reference/specification.md#1011-acknowledgement-levels.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from spark_audit import MalformedHistory, check_rows
+from spark_audit.follow.cli import follow_files
+from spark_audit.follow.state import FollowState
+from spark_audit.report.terminal import print_verdict
 from spark_audit.testing.generate import Shape, generate
 from spark_audit.testing.generate_services import ServiceShape, generate_services
 from spark_audit.testing.levels import (
@@ -22,6 +28,7 @@ from spark_audit.testing.levels import (
     with_levels,
 )
 from spark_audit.verdict.verdict import LEVEL_PROPERTIES, SERVICE_PROPERTIES, Verdict
+from tests.spark_audit.support.histories import write_lines
 
 Row = dict[str, Any]
 
@@ -200,6 +207,29 @@ def test_a_history_with_levels_alone_has_no_properties_of_watches() -> None:
     verdict = judged(accepted(1, "a", 0), get(2, "a", 2, 5, 6, 2))
     assert set(LEVEL_PROPERTIES) <= set(verdict.properties)
     assert not set(SERVICE_PROPERTIES) & set(verdict.properties)
+
+
+def test_a_history_that_grows_is_judged_when_it_is_complete(tmp_path: Path) -> None:
+    """Also one that has no row of the operation `outcome`."""
+    path = write_lines(tmp_path / "a.jsonl", [put(1, "a", 0, 10, 2, acknowledge="in_sync", acknowledged_by=["n1"])])
+    (tmp_path / "run.json").write_text(json.dumps({"min_in_sync": 2}), encoding="utf-8")
+    followed = FollowState()
+
+    (question,) = follow_files(followed, (str(path),), settled_ns=0, final=False).undecided
+    assert "levels" in question.reason
+    verdict = follow_files(followed, (str(path),), settled_ns=0, final=True)
+    assert shown(verdict, "in_sync") == [[1]]
+
+
+def test_the_terminal_says_what_became_of_accepted_writes() -> None:
+    printed = io.StringIO()
+    held = {"acknowledge": "in_sync", "acknowledged_by": ["n1"]}
+    rows = [put(1, "a", 0, 10, 2, **held), accepted(2, "b", 20), told(3, "lost", 30, 40)]
+    print_verdict(judged(*rows), Console(file=printed, width=200))
+
+    assert "accepted writes: 0 unknown writes were settled, 1 were lost" in printed.getvalue()
+    assert "the copies of 1 in-sync writes were not judged, because run.json has no min_in_sync" in printed.getvalue()
+    assert "judged: " not in printed.getvalue()
 
 
 @pytest.mark.parametrize(
