@@ -12,6 +12,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from spark_audit.history.operation import WEAK
+
 Row = dict[str, Any]
 
 MIN_IN_SYNC = 2  # The limit of the histories that `with_levels` makes.
@@ -109,9 +111,10 @@ def _told(rows: Iterable[Row], outcome: str) -> Iterator[tuple[Row, Row]]:
 
 def _lost_but_seen(rows: list[Row]) -> Row | None:
     """A write whose value was read is told to be lost."""
-    read = {row["output"]["value"] for row in rows if row["op"] == "get" and row["output"] and row["output"]["found"]}
+    strict = [row for row in rows if row["op"] == "get" and row["output"] and row.get("consistency") not in WEAK]
+    read = {row["output"]["value"] for row in strict if row["output"]["found"]}
     for write, answer in _told(rows, "committed"):
-        if write["value"] in read:
+        if write["op"] == "put" and write["value"] in read:
             answer["output"] = {"answer": _canonical({"outcome": "lost"})}
             return answer
     return None

@@ -32,8 +32,11 @@ from harness.runs.rolling_restart import measure_rolling
 from harness.runs.run import Progress, record_run
 from harness.runs.settings import RunSettings
 from harness.runs.signals import first_harness_error
+from harness.workload.levels import LevelShares
+from harness.workload.service_shares import ServiceShares
 from kvstore import Client
 from spark_audit import check_rows
+from spark_audit.testing.levels import LEVEL_FAULT_PROPERTIES, inject_level
 from tests.harness.support.volumes import trouble_with_ext4
 
 pytestmark = pytest.mark.process
@@ -88,6 +91,41 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
     assert find_stale(the_rows(settings.out)) is not None
     assert check_rows(the_rows(tmp_path / "lie")).exit_code == 3
     assert not processes_of(settings.out)
+
+
+@pytest.mark.timeout(90)
+async def test_a_run_with_levels_and_a_killed_leader_is_linearizable_and_its_answers_are_true(tmp_path: Path) -> None:
+    """A watch of all keys settles the unknown writes. A history that contradicts the answers is refused."""
+    settings = RunSettings(
+        out=tmp_path / "run",
+        nodes=3,
+        seconds=5,
+        seed=7,
+        plan=(against_the_leader(1, 1.5, "kill"),),
+        clients=10,
+        keys=48,
+        operations_per_second=200,
+        levels=LevelShares(none=0.05, leader=0.2, in_sync=0.2),
+        services=ServiceShares(watches=1),
+        small_storage=False,
+    )
+    with trio.fail_after(80):
+        report = await record_run(Progress(settings))
+
+    assert report.sound, report
+    assert report.writes_by_level["leader"]["ok"] == report.writes_by_level["none"]["ok"] == 0
+    assert report.writes_by_level["leader"]["unknown"] > 20
+    assert report.writes_by_level["in_sync"]["ok"] > 20
+    assert report.outcomes["committed"] > 20
+    rows, limit = the_rows(settings.out), settings.min_in_sync
+    assert {len(row["acknowledged_by"]) for row in rows if row.get("acknowledged_by")} <= {2, 3}
+    verdict = check_rows(rows, min_in_sync=limit)
+    assert verdict.exit_code == 0, verdict.to_json()
+    assert verdict.settled > 0
+    for fault in ("lost_but_seen", "two_outcomes", "too_few_copies"):
+        wrong, _ = inject_level(rows, fault, 7)
+        found = {one.property for one in check_rows(wrong, min_in_sync=limit).violations}
+        assert LEVEL_FAULT_PROPERTIES[fault] in found, fault
 
 
 @pytest.mark.slow
