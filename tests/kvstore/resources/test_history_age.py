@@ -14,7 +14,7 @@ from kvstore.member.config import MemberConfig
 from kvstore.protocol.commands import CommandKind, Get, Put, RaiseFeatureLevel, decode_payload
 from kvstore.protocol.results import GetResult, PutResult
 from kvstore.resources.history_age import MARKS_PER_AGE
-from raft import Busy, EntryKind
+from raft import Acknowledge, Busy, EntryKind
 from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 AGE_SECONDS = 10
@@ -146,7 +146,7 @@ def test_a_refused_compaction_is_proposed_again(quick_folder: Path, monkeypatch:
     aging.write(AGE_SECONDS // 2)
     (host,) = aging.cluster.hosts.values()
 
-    def refuse(command: bytes, ticket: int) -> None:
+    def refuse(command: bytes, ticket: int, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> None:
         raise Busy("pending_bytes_max", 1)
 
     with monkeypatch.context() as patched:
