@@ -19,7 +19,7 @@ from spark_audit.tables.frame import NAMES
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_history_made_in_columns_is_true_and_well_formed(shape: Shape) -> None:
-    """`check_rows` looks at row after row. After an unknown operation, a client goes on under a new name."""
+    """`check_rows` checks the history row by row. After an unknown operation, a client continues under a new name."""
     rows = table(generate(replace(shape, unknown_share=0.02), 2_000, seed=3)).to_pylist()
 
     verdict = check_rows(rows)

@@ -130,7 +130,7 @@ def test_one_long_wait_of_the_light_client_is_found() -> None:
 
 
 def test_an_overload_may_be_slow_but_not_endless() -> None:
-    """The bound is 2 s plus twice the time that 10,000 open requests take at 10,000 a second."""
+    """An answer may take 2 s plus twice the time that 10,000 open requests take at 10,000 a second."""
 
     def wait(number: int, sample: Sample) -> None:
         sample.load_max_ms = 3_900.0 if number == 65 else 80.0
@@ -145,7 +145,7 @@ def test_an_overload_may_be_slow_but_not_endless() -> None:
 def test_an_overload_may_cost_memory_for_what_is_open_and_no_more() -> None:
     def grow(number: int, sample: Sample) -> None:
         if number >= 60:
-            sample.rss["n1"] = 261 * MIB  # More than 200 MiB, a fifth of it, and 2 KiB for each of 10,000 requests.
+            sample.rss["n1"] = 261 * MIB  # 200 MiB, a fifth more, and 2 KiB for each of 10,000 requests are 259.5 MiB.
 
     assert failing(a_run(grow)) == ["overload: memory of n1 is bounded"]
     assert failing(a_run(grow), replace(BOUNDS, window_requests=20_000)) == []
@@ -174,7 +174,7 @@ def test_a_client_that_is_not_seen_calm_for_long_enough_is_not_back() -> None:
 
 
 def test_a_recovery_in_which_nothing_is_answered_is_none() -> None:
-    """This happens after an election, if the load goes on asking a member that no longer leads."""
+    """After an election, the load may go on asking a member that no longer leads."""
 
     def refuse(_: int, sample: Sample) -> None:
         if sample.phase == "recovery":
@@ -214,7 +214,8 @@ def test_ticks_add_up_to_all_that_was_answered(server: AnsweringServer) -> None:
 
     assert [tick.get("ended", False) for tick in ticks] == [False, False, True]
     assert ticks[-1]["puts"] == server.puts
-    assert 0 < server.puts - sum(tick["answers"] for tick in ticks) <= 8  # The requests that were open at the end.
+    # The difference is the requests that were open at the end.
+    assert 0 < server.puts - sum(tick["answers"] for tick in ticks) <= 8
     assert ticks[-1]["unanswered"] == 0
     assert not any(tick["errors"] or tick["refused"] for tick in ticks)
 
@@ -243,7 +244,7 @@ def test_a_spec_survives_the_wire() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(110)
 def test_a_smoke_run_goes_through_all_phases_on_real_members_and_says_what_it_found(tmp_path: Path) -> None:
-    """Whether every bound holds depends on the machine; that the run checks each of them does not."""
+    """Whether a bound holds depends on the machine, so the test only demands that the run checks every bound."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.endurance", "--smoke", "--folder", tmp_path / "data", "--out", tmp_path],
         capture_output=True,

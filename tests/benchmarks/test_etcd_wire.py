@@ -57,7 +57,7 @@ def an_answer(stream: int, message: bytes) -> bytes:
 
 
 def test_numbers_are_protobuf_varints() -> None:
-    """The example of protobuf's own guide to its encoding: 150 is 96 01."""
+    """The guide to protobuf's encoding has this example: 150 is 96 01."""
     assert varint(150) == b"\x96\x01"
     assert varint(0) == b"\0"
     assert fields_of(b"\x08\x96\x01" + bytes_field(2, b"testing")) == {1: 150, 2: b"testing"}
@@ -143,7 +143,7 @@ def test_answers_are_read_whatever_the_cuts_between_them() -> None:
 
 
 def test_an_end_without_a_message_is_an_error() -> None:
-    """gRPC over HTTP/2: an error is trailers only."""
+    """In gRPC over HTTP/2, an error consists of trailers only."""
     dialect = a_dialect()
 
     assert dialect.read(http2_frame(HEADERS, END_HEADERS | END_STREAM, FIRST_STREAM, b"\x88")) == [0]

@@ -1,4 +1,4 @@
-"""The lean generator writes what the product reads, byte for byte, and understands what it answers."""
+"""The lean generator writes the bytes that the product reads, and understands the product's answers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_a_refusal_is_an_answer_and_an_error() -> None:
 
 
 def test_a_read_that_found_nothing_is_an_error() -> None:
-    """Every key exists before the clock runs: a quick answer without a value must not count as a fast one."""
+    """Every key exists before the measurement begins, and a quick answer without a value must not count as a fast
+    one."""
     dialect = a_dialect(1, "get")
     found = (2, (VALUES[0], 1, 2, 3, 0))
 

@@ -16,7 +16,7 @@ from raft import FrameSplitter, Hello, HelloRole, decode_item, frame
 
 
 class AnsweringServer:
-    """Speaks our protocol and answers everything; remembers the largest number of requests that it got at once."""
+    """Speaks our protocol and answers everything; remembers the largest number of requests that came in one read."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -85,8 +85,10 @@ def run(spec: LoadSpec) -> LoadResult:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringServer]:
-    monkeypatch.setattr("benchmarks.load.generator.cpu_seconds", lambda _: {})  # It needs an optional package.
-    monkeypatch.setattr("gc.freeze", lambda: None)  # The test process goes on after the load.
+    # `cpu_seconds` needs an optional package.
+    monkeypatch.setattr("benchmarks.load.generator.cpu_seconds", lambda _: {})
+    # The test process goes on after the load, so its objects are not frozen.
+    monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setattr("gc.disable", lambda: None)
     answering = AnsweringServer()
     yield answering

@@ -69,14 +69,14 @@ def test_a_number_in_flight_that_does_not_divide_is_kept_exactly() -> None:
 
 
 def test_pysyncobj_is_never_asked_for_reads_that_it_cannot_give() -> None:
-    """Its reads are of local memory: a linearizable one does not exist."""
+    """PySyncObj reads from local memory and has no linearizable reads."""
     assert BY_NAME["pysyncobj"].takes_part(Cell(Group(), "put", 1, 1))
     assert not BY_NAME["pysyncobj"].takes_part(Cell(Group(), "get", 1, 1))
     assert not BY_NAME["pysyncobj-tuned"].takes_part(Cell(Group(), "mixed", 1, 1))
 
 
 def test_work_at_a_rate_or_over_many_keys_has_a_name_of_its_own() -> None:
-    """A reader may group rows by work and number in flight: a group must not mix different measurements."""
+    """A reader may group rows by work and number in flight, and such a group must not mix different measurements."""
     assert Cell(Group(), "put", 64, 8).label == "put"
     assert Cell(Group(), "put", 0, 16, rate=500).label == "put_at_rate"
     assert Cell(Group(existing_keys=1_000_000), "get", 64, 8).label == "get_1000000_keys"

@@ -35,7 +35,7 @@ def test_our_own_store_is_never_missing() -> None:
 
 
 def test_an_etcd_beside_this_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the one that the `bench` extra pins, whatever else is on PATH."""
+    """The `bench` extra pins this etcd, so another etcd on PATH is not used."""
     (tmp_path / "etcd").touch()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 

@@ -16,7 +16,7 @@ CAMPAIGNS_MAX = 3
 
 
 class Cluster:
-    """Members s1, s2, … by name. Nothing moves until the test says so; `settle` moves everything that may."""
+    """Members s1, s2, … by name. No message is delivered and no disk syncs until the test asks for it."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Cluster:
         return held
 
     def beat(self) -> None:
-        """One heartbeat of the leader, answered by every member that can."""
+        """Send one heartbeat of the leader, and settle."""
         self.members[self.leader_id].heartbeat()
         self.settle()
 
@@ -99,9 +99,9 @@ class Cluster:
         assert self.members[node_id].core.role is Role.LEADER, self.members[node_id].core
 
     def campaign(self, node_id: str) -> None:
-        """This member asks for votes; all others hear no leader any more and only answer.
+        """Let this member ask for votes. All other members have lost their leader and only answer.
 
-        It may ask more than once: a first refusal may only have told it the current term.
+        The member may ask several times, because the first refusal may only tell it the current term.
         """
         for _ in range(CAMPAIGNS_MAX):
             for other_id, bench in self.members.items():
@@ -120,7 +120,7 @@ class Cluster:
         self.loses_appends = False
 
     def cut_off(self, *node_ids: str) -> None:
-        """A partition: these on one side, the rest on the other."""
+        """Cut the links between these members and all others."""
         inside = set(node_ids)
         self.cut_links = {(a, b) for a in self._ids for b in self._ids if (a in inside) != (b in inside)}
 
@@ -129,7 +129,8 @@ class Cluster:
         self.cut_links = set()
 
     def crash(self, *node_ids: str) -> None:
-        """These members die: what they had not synced is lost, and so are their messages that nobody has received."""
+        """Kill these members. All that they had not synced is lost, and so are their messages that nobody has
+        received."""
         for node_id in node_ids:
             self.members[node_id].take_sent()
             self.down.add(node_id)
@@ -146,14 +147,14 @@ class Cluster:
         self.down.discard(node_id)
 
     def propose(self, word: str) -> LogPosition:
-        """The leader takes a command; nothing is delivered yet."""
+        """Propose a command at the leader; nothing is delivered yet."""
         return self.members[self.leader_id].propose(word)
 
     # The outcome
 
     @property
     def leader_id(self) -> str:
-        """Of the members that lead, the one with the highest term."""
+        """The leader with the highest term."""
         leading = [bench for node_id, bench in self.members.items() if node_id not in self.down]
         leading = [bench for bench in leading if bench.core.role is Role.LEADER]
         assert leading, "nobody leads"
@@ -171,7 +172,7 @@ class Cluster:
         return any(entry.payload[-len(word) :] == word.encode() for entry in self.log_of(node_id))
 
     def has_applied(self, node_id: str, word: str) -> bool:
-        """True if the state machine was given this command: only then can a client see it."""
+        """True if the member's state machine has applied this command. No client can see the command before."""
         return any(entry.payload[-len(word) :] == word.encode() for entry in self.members[node_id].applied)
 
     def _is_lost(self, item: tuple[str, str, Message]) -> bool:

@@ -139,7 +139,8 @@ class RandomRun:
             assert term is not None
             self._snapshots[core.node_id] = LogPosition(index, term)
             core.snapshot_saved(self._snapshots[core.node_id])
-        past_the_mark = self.random.random() < 0.5  # As a member does when its log reaches the retention bound.
+        # A member cuts above the mark when its log reaches the retention bound.
+        past_the_mark = self.random.random() < 0.5
         cut = core.snapshot_index if past_the_mark else min(core.snapshot_index, core.low_watermark)
         core.compact(cut)
         bench.log.drop_before(cut + 1)
@@ -194,7 +195,8 @@ class RandomRun:
     def _start(self, node_id: str, log: MemoryLog, now: int) -> Bench:
         snapshot = self._snapshots[node_id]
         if log.last_index < snapshot.index or not self._continues(log, snapshot):
-            # Such a log is dropped at install, and again at start (docs/reference/specification.md#55-choice-at-start).
+            # Drop a log that does not contain the snapshot's last entry
+            # (docs/reference/specification.md#55-choice-at-start).
             log = MemoryLog(snapshot, (), log.hard_state)
         peers = [other for other in self._ids if other != node_id]
         bench = Bench(
@@ -268,7 +270,8 @@ class RandomRun:
                 assert leader_time >= self._leader_times.get(entry.index - 1, 0), (node_id, entry)
                 self._leader_times[entry.index] = leader_time
             bench.applied.clear()
-            # NOT_APPLIED needs an entry of another term there (docs/reference/specification.md#96-end-of-a-proposal).
+            # A proposal ends as NOT_APPLIED only after an entry of another term was committed at its index
+            # (docs/reference/specification.md#96-end-of-a-proposal).
             for end in bench.ended:
                 self._count(end.certainty.name)
                 if end.certainty is Certainty.NOT_APPLIED:
@@ -286,7 +289,8 @@ class RandomRun:
             bench.reads_ready.clear()
 
     def _check_commit(self, bench: Bench, commit_index: int) -> None:
-        """Committed means: durable on a majority before anyone is told, and never another entry there."""
+        """A committed entry is durable on a majority before anyone is told, and no other entry is ever committed at its
+        index."""
         for index in range(max(bench.core.first_index, 1), commit_index + 1):
             term = bench.core.term_at(index)
             assert term is not None

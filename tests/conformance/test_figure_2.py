@@ -139,7 +139,7 @@ def test_vote_1_a_request_of_an_older_term_is_refused_with_the_current_one() -> 
 
 
 def test_vote_2_one_vote_per_term_first_come_first_served() -> None:
-    """If votedFor is null or candidateId … grant vote. The same candidate may ask again."""
+    """If votedFor is null or candidateId … grant vote. A repeated request of the same candidate is granted, too."""
     follower = a_follower(term=1)
 
     follower.step("s2", vote_request(2))
@@ -158,7 +158,8 @@ def test_vote_2_one_vote_per_term_first_come_first_served() -> None:
     ids=["equal", "longer", "later term", "shorter", "older term"],
 )
 def test_vote_2_only_for_a_log_that_is_at_least_as_up_to_date(last: tuple[int, int], granted: bool) -> None:
-    """§5.4.1: the later last term wins; with equal last terms the longer log does. The voter's ends at (3, term 2)."""
+    """§5.4.1: the later last term wins; with equal last terms the longer log does. The voter's log ends at (3, term
+    2)."""
     follower = a_follower(term=3, log_terms=[1, 2, 2])
 
     follower.step("s2", vote_request(4, last))
@@ -276,7 +277,7 @@ def test_candidates_follow_a_leader_of_their_term() -> None:
 
 
 def test_candidates_whose_time_is_over_start_anew() -> None:
-    """If election timeout elapses: start new election, with a pre-vote first. The timeout runs from the asking on."""
+    """If election timeout elapses: start new election. A pre-vote comes first."""
     candidate = a_candidate(term=2)
     candidate.persist()
 
@@ -350,7 +351,7 @@ def test_leaders_back_up_and_try_again_where_a_follower_lacks_the_position() -> 
     """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (§5.3)."""
     leader = a_leader(term=5, log_terms=[1, 1, 4, 4])
 
-    leader.step("s2", rejected(5, 4, (4, 2)))  # Its entry 4 is of term 2, so none of our term 4 can match.
+    leader.step("s2", rejected(5, 4, (4, 2)))  # Entry 4 of s2 is of term 2, so s2 has no entry of term 4.
 
     request = leader.sent_to("s2", AppendEntries)[-1]
     assert (request.prev_index, request.prev_term) == (2, 1)
@@ -359,13 +360,14 @@ def test_leaders_back_up_and_try_again_where_a_follower_lacks_the_position() -> 
 
 def test_leader_commits_an_old_term_entry_only_behind_one_of_its_own() -> None:
     """§5.3, §5.4.2, Figure 8: a majority of matchIndex[i] ≥ N, and log[N].term == currentTerm."""
-    leader = a_leader(term=4, log_terms=[1, 2], own_copy_durable=False)  # Entry 3 is its own no_op.
+    leader = a_leader(term=4, log_terms=[1, 2], own_copy_durable=False)  # Entry 3 is the leader's no_op.
 
     leader.step("s2", accepted(4, 2))
     assert leader.core.commit_index == 0  # A majority holds entry 2, but it is of the old term 2.
 
     leader.step("s2", accepted(4, 3))
-    assert leader.core.commit_index == 0  # Its own copy of entry 3 is not durable: one copy is no majority.
+    # The leader's own copy of entry 3 is not durable, and one copy is no majority.
+    assert leader.core.commit_index == 0
 
     leader.persist()
     assert leader.core.commit_index == 3

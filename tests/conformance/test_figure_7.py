@@ -18,7 +18,7 @@ FOLLOWERS = {
 
 
 def the_figure() -> Cluster:
-    """The leader has won term 8 by the votes of a, b, e and f; c and d have seen more than it and refused."""
+    """The leader has won term 8 by the votes of a, b, e and f; c and d have newer logs than the leader and refused."""
     cluster = Cluster({"leader": LEADER, **FOLLOWERS}, term=7)
     cluster.elect("leader")
     return cluster

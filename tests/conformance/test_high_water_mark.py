@@ -22,14 +22,14 @@ MARK_DELAY_NS = CONFIG.heartbeat_interval_ns // 10
 
 
 def test_last_indexes_8_9_10_10_10_of_five_members_commit_10() -> None:
-    """The majority median: 10 is held by three of five."""
+    """Three of five members hold entry 10."""
     leader = a_leader(term=2, log_terms=[1] * 9, peers=["s2", "s3", "s4", "s5"])
-    assert leader.core.last_index == leader.core.durable_index == 10  # Entry 10 is its own no_op.
+    assert leader.core.last_index == leader.core.durable_index == 10  # Entry 10 is the leader's no_op.
 
     leader.step("s2", accepted(2, 8))
     leader.step("s3", accepted(2, 9))
     leader.step("s4", accepted(2, 10))
-    assert leader.core.commit_index == 0  # Three members hold entry 9 by now, but it is of an older term.
+    assert leader.core.commit_index == 0  # Three members hold entry 9 by now, but entry 9 is of an older term.
 
     leader.step("s5", accepted(2, 10))
     assert leader.core.commit_index == 10
@@ -50,7 +50,8 @@ def test_last_indexes_9_9_0_0_of_four_members_commit_nothing() -> None:
 
 
 def the_old_leader(*, s2_synced: bool = True) -> Cluster:
-    """s1 leads with entries 1-7, s2 has 1-6, s3 has 1-5; s1 does not know that s2 has entry 6: its mark is 5."""
+    """s1 leads with entries 1-7, s2 has 1-6, s3 has 1-5. The mark of s1 is 5, because s1 does not know that s2 has
+    entry 6."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     for word in COMMANDS[:4]:
@@ -72,7 +73,7 @@ def the_old_leader(*, s2_synced: bool = True) -> Cluster:
 
 
 def test_above_the_mark_nothing_was_seen_before_the_leader_died() -> None:
-    """Entries 6 and 7 were given to no state machine, so no client was told of them."""
+    """No state machine has applied entries 6 and 7, so no client was told of them."""
     cluster = the_old_leader()
 
     for node_id, bench in cluster.members.items():
@@ -109,7 +110,8 @@ def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_si
 
 
 def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_and_both_are_gone() -> None:
-    """A copy that was not durable does not count. No client had been told of 6 or 7; 1-5 are everywhere.
+    """A copy that was not durable does not count. No client had been told of entry 6 or 7, and all members hold entries
+    1-5.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -130,10 +132,10 @@ def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_an
 
 
 def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5() -> None:
-    """The old leader's entry 4 was on that member only; the new leader has another entry 4, and an entry 5."""
+    """Only the old leader held its entry 4. The new leader has another entry 4, and an entry 5."""
     cluster = Cluster({"s1": [1, 1, 1, 1], "s2": [1, 1, 1], "s3": [1, 1, 1]}, term=1)
     cluster.crash("s1")
-    cluster.elect("s2")  # Its no_op is entry 4.
+    cluster.elect("s2")  # Entry 4 is the no_op of s2.
     cluster.propose("five")
     cluster.settle()
 
@@ -147,7 +149,8 @@ def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5
 
 
 def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_lower_last_term() -> None:
-    """An entry is cut because its term *differs*, even if it is higher. s1 led term 5 alone; s2's last term was 2.
+    """An entry is cut because its term *differs*, even if its term is higher. s1 led term 5 alone; s2's last term was
+    2.
 
     See docs/reference/specification.md#36-conflicts.
     """
@@ -167,7 +170,8 @@ def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_
 
 @pytest.mark.parametrize("cut_to_the_mark", [False, True])
 def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_the_mark: bool) -> None:
-    """A follower's mark lags: entry 2 is committed and acknowledged, but s2, which holds it, only knows the mark 1.
+    """A follower's mark is behind: entry 2 is committed and acknowledged, and s2 holds it, but s2 only knows the mark
+    1.
 
     The second run shows the counterexample: s2 cuts its log to its mark when it rejoins, as it must not.
     """
@@ -175,7 +179,7 @@ def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_
     leader.propose("acknowledged")
     leader.persist()
     leader.step("s2", accepted(1, 2))
-    assert leader.core.commit_index == 2  # A client is told. Then the leader dies; s2 does not know the new mark.
+    assert leader.core.commit_index == 2  # The leader tells the client, and dies. s2 does not know the new mark.
     kept_by_s2 = [1] if cut_to_the_mark else [1, 1]
 
     cluster = Cluster({"s1": [1, 1], "s2": kept_by_s2, "s3": [1]}, term=1, commit_index=1)
@@ -186,7 +190,7 @@ def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_
 
 
 def test_a_rejoining_member_keeps_what_is_above_the_mark_it_knew() -> None:
-    """The stored commit hint proves nothing about later entries; they stay until a leader decides.
+    """The stored commit hint proves nothing about later entries, so a member keeps them until a leader replaces them.
 
     See docs/reference/specification.md#45-hard-state.
     """
@@ -209,7 +213,8 @@ def test_a_delayed_duplicate_append_cuts_nothing() -> None:
     assert follower.log_terms == [1, 2, 2, 2, 2]
     assert follower.event_names().count("duplicate_append_ignored") == 1
     assert "truncated" not in follower.event_names()
-    assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3  # It acknowledges only what this message proved.
+    # The follower acknowledges only what this message proved.
+    assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3
 
 
 def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
@@ -230,7 +235,8 @@ def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
 
     See docs/reference/specification.md#63-mark-of-a-follower.
     """
-    follower = a_follower(term=2, log_terms=[1, 1, 1])  # Entries 2 and 3 may be of another leader, and lost.
+    # Entries 2 and 3 may come from another leader and may still be cut.
+    follower = a_follower(term=2, log_terms=[1, 1, 1])
 
     follower.step("s2", heartbeat(2, (1, 1), commit_index=3))
 
@@ -238,7 +244,7 @@ def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
 
 
 def test_an_idle_follower_learns_the_mark_within_one_heartbeat() -> None:
-    """The append that would tell it at once is lost, and no proposal follows; the next heartbeat tells it.
+    """The append with the new mark is lost, and no proposal follows. The next heartbeat brings the mark.
 
     See docs/reference/specification.md#63-mark-of-a-follower.
     """
@@ -262,7 +268,7 @@ def test_an_idle_follower_learns_the_mark_within_one_heartbeat() -> None:
 
 
 def test_a_follower_with_nothing_on_its_way_is_told_the_mark_at_once() -> None:
-    """It need not wait for the heartbeat: without another proposal the mark arrives with an empty append."""
+    """Without another proposal the mark arrives with an empty append, and before the heartbeat."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
 
@@ -287,7 +293,7 @@ def test_a_leader_that_lets_marks_wait_tells_them_when_the_wait_is_over() -> Non
 
 
 def test_a_mark_rides_on_the_next_append() -> None:
-    """If puts follow each other soon enough, the mark needs no message, and no turn, of its own."""
+    """If puts follow each other soon enough, the mark is sent with the next put and needs no message of its own."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.take_sent()
@@ -313,7 +319,7 @@ def test_a_mark_does_not_wait_for_an_append_that_is_on_its_way_to_another() -> N
     leader.persist()
     leader.take_sent()
 
-    leader.step("s2", accepted(1, 2))  # Committed; s3 is silent.
+    leader.step("s2", accepted(1, 2))  # Entry 2 is committed; s3 does not answer.
     leader.advance(MARK_DELAY_NS)
 
     assert [message.commit_index for message in leader.sent_to("s2", AppendEntries)] == [2]

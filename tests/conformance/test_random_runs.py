@@ -10,7 +10,8 @@ from tests.conformance.random_run import RandomRun
 @pytest.mark.parametrize("members", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", range(8))
 def test_safety_holds_at_every_step_and_a_healed_cluster_agrees(seed: int, members: int) -> None:
-    """Raft Figure 3; docs/reference/specification.md#3-order-of-durability. Replay one: RandomRun(seed, members=…)."""
+    """Each step checks Raft Figure 3 and docs/reference/specification.md#3-order-of-durability. `RandomRun(seed,
+    members=…)` replays one run."""
     run = RandomRun(seed, members=members)
 
     for _ in range(600):

@@ -62,7 +62,7 @@ def _assert_resolver_takes(text: str) -> None:
 def test_an_address_is_refused_as_one_or_can_be_given_to_a_resolver(
     record_property: RecordProperty, inputs: int
 ) -> None:
-    """A member list is kept for ever: every client would fail on a host in it that no resolver takes."""
+    """A member list is kept for ever, so it must not contain a host at which every client's resolver would fail."""
     accepted = 0
     with campaign(record_property, surface="addresses", seed=7101, inputs=inputs) as random:
         structures = Structures(random)
@@ -79,7 +79,7 @@ def test_an_address_is_refused_as_one_or_can_be_given_to_a_resolver(
 
 
 def _specify_member(text: str, random: Random) -> None:
-    """On a command line and in a request to change the members."""
+    """Give the text as an address on a command line and in a request to change the members."""
     spec = random.choice((f"s4={text}/127.0.0.1:7104", f"s4=127.0.0.1:7004/{text}", f"{text}=a:1/b:1", text))
     try:
         typed = MemberType().convert(spec, None, None)
@@ -102,5 +102,5 @@ def _assert_member(member: Member) -> None:
 
 @pytest.mark.parametrize("text", VALID)
 def test_valid_addresses_are_valid(text: str) -> None:
-    """Otherwise the campaign above would have no valid address to change."""
+    """The campaign above needs valid addresses that it can change."""
     parse_address(text)

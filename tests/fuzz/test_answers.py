@@ -39,7 +39,7 @@ def test_a_client_ends_every_call_whatever_members_answer(inputs: int, record_pr
 
 
 def _one_life(random: Random, outcomes: Counter[str]) -> int:
-    """A client with some calls, members that answer them nearly as they should, and time until all have ended."""
+    """Run a client with some calls against members whose answers are nearly right, until all calls have ended."""
     structures, now, answers = Structures(random), 1, 0
     session_ttl_ns = random.choice((0, 60_000 * MILLISECOND_NS))
     core = ClientStateMachine(["h1:1", "h2:1"], random=random, now=now, session_ttl_ns=session_ttl_ns)
@@ -142,7 +142,7 @@ ANSWERS: list[tuple[Callable[[Response], object], list[Any]]] = [
 
 @sizes
 def test_what_a_call_returns_has_the_types_that_it_promises(inputs: int, record_property: RecordProperty) -> None:
-    """An answer with unexpected fields gives an outcome, too; a value that is returned can be printed and compared."""
+    """Even an answer with unexpected fields gives an outcome, and every returned value can be printed and compared."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="fields of answers", seed=31, inputs=inputs) as random:
         structures = Structures(random)

@@ -119,7 +119,7 @@ REQUESTS: tuple[list[Item], ...] = (
 
 
 class FuzzedMember:
-    """A member that leads alone (`voters` is 1) or hears none of its peers (3), with an honest client."""
+    """A member with an honest client. With one voter the member leads; with three it hears none of its peers."""
 
     def __init__(self, voters: int = 1, level: int = 1) -> None:
         members = [Member(f"s{i}", f"127.0.0.1:{7000 + i}", f"127.0.0.1:{7100 + i}") for i in range(1, voters + 1)]
@@ -201,7 +201,7 @@ class FuzzedMember:
         del self._splitters[connection_id], self._bodies[connection_id]
 
     def is_limited(self) -> bool:
-        """True once a fuzzed command has changed the store's limits: then honest puts may rightly be refused."""
+        """True once a fuzzed command has changed the store's limits. From then on the store may refuse honest puts."""
         return self.machine.limits != StoreLimits()
 
     def serve_honest_client(self) -> None:
@@ -294,7 +294,7 @@ def _request(structures: Structures, random: Random) -> bytes:
 def _serve(
     member: FuzzedMember, connection_id: int, bodies: list[bytes], structures: Structures, random: Random
 ) -> Counter[int]:
-    """Send requests on a connection of their own; returns how they were answered, by code."""
+    """Send requests on a connection of their own; returns the number of answers by code."""
     member.connect(connection_id)
     member.exchange(connection_id, frame(encode_client_hello()))
     data = b"".join(map(frame, bodies))
@@ -314,7 +314,7 @@ WATCH_IDS = (1_013, 1_014)
 
 
 def _is_later_message(answer: list[Item]) -> bool:
-    """True for a later message about an open watch: it is no answer to a request."""
+    """True for a later message about an open watch, which is no answer to a request."""
     return answer[0] in WATCH_IDS and answer[1] == Code.OK and len(answer) > 5 and answer[5] != MessageKind.CREATED
 
 

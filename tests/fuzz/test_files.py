@@ -1,8 +1,8 @@
 """Rotted or forged files of a data folder and backups: a read gives what was written, or a refusal names the file.
 
-Each surface is fuzzed in two ways. Bytes are changed as disks change them: whatever opens must be what was written.
-Content is changed and its checksums are made right, as only a program can: then there is nothing to compare with, but
-the result is still a state or a documented refusal.
+Each surface is fuzzed in two ways. In the first, bytes are changed as a disk may change them; a file that opens must
+then give what was written. In the second, content is changed and its checksums are corrected, as only a program can do.
+Then there is nothing to compare with, but the result must be a state or a documented refusal.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class WrittenLog:
     def allows(self, path: str, data: bytes, said: Said) -> bool:
         """True if a log may open and report `said` when its segment `path` holds `data`.
 
-        Only the last segment may have lost its end: the part that no later frame or segment proves to have been synced.
+        Only the last segment may have lost frames, and only at its end, where nothing later proves that they were
+        synced.
         """
         if said == self.said[-1]:
             return True
@@ -235,7 +236,7 @@ def with_changed_frame(written: WrittenLog, random: Random) -> None:
 def test_a_log_that_changed_in_use_is_read_as_it_was_written_or_refused(
     inputs: int, record_property: RecordProperty
 ) -> None:
-    """While the member runs, bytes rot, and sound frames are written in the place of others."""
+    """While the member runs, bytes change, or a sound frame is written over another frame."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="frames read back", seed=42, inputs=inputs) as random:
         structures = Structures(random)
@@ -268,13 +269,14 @@ def test_a_log_that_changed_in_use_is_read_as_it_was_written_or_refused(
 
 
 def with_misplaced_frame(written: WrittenLog, path: str, random: Random) -> bytes:
-    """The content of segment `path` after a frame of any segment was written over one of its own frames."""
+    """The content of segment `path`, with one of its frames overwritten by a frame of any segment."""
     source = random.choice(written.paths)
     moved, target = random.choice(written.frames[source]), random.choice(written.frames[path])
     frame = written.content[source][moved.offset : moved.end_offset]
     if random.random() < 0.5:
-        frame = written.content[path][target.offset : target.offset + 8] + frame[8:]  # As of this segment …
-        frame = frame[:-4] + U32.pack(google_crc32c.value(frame[:-4]))  # … and sound.
+        # Begin as the overwritten frame does.
+        frame = written.content[path][target.offset : target.offset + 8] + frame[8:]
+        frame = frame[:-4] + U32.pack(google_crc32c.value(frame[:-4]))  # Correct the checksum.
     data = written.content[path]
     return (data[: target.offset] + frame + data[target.offset + len(frame) :])[: max(len(data), target.end_offset)]
 
@@ -342,15 +344,15 @@ def changed_map(fields: dict[object, object], structures: Structures, random: Ra
     item = structures.changed(fields, random.choice((1, 1, 1, 2, 4)))
     try:
         body = cbor2.dumps(item)
-    except Exception:  # A changed key cannot be a key of a map: no file holds it.
+    except Exception:  # The changed map cannot be encoded, so no file can contain it.
         body = cbor2.dumps(fields)
     return structures.changed_bytes(body) if random.random() < 0.3 else body
 
 
 def with_changed_machine(fields: dict[object, object], structures: Structures) -> bytes:
-    """The encoded map with a change in the state machine's part: storage takes any map there as it is.
+    """The encoded map with a change in the state machine's part, where storage accepts any map.
 
-    Hardly anything else in a header may be changed: the file's name or an identity repeats it.
+    Most other fields of a header are repeated in the file's name or in an identity, so a change is found.
     """
     return cbor2.dumps({**fields, "machine": structures.changed(fields["machine"])})
 
@@ -538,7 +540,8 @@ def chunks_of(data: bytes) -> list[bytes]:
 
 
 def read_backup(path: Path, digest: bytes | None, number: int) -> str:
-    """How `hwm snapshot restore` takes the file. `digest`: of the state that it may read; empty: any; None: none."""
+    """How `hwm snapshot restore` judges the file. `digest`: the hash of the only state that it may read; empty if it
+    may read any state; None if it must refuse the file."""
     try:
         begin = read_initial_state(path)
     except BackupFailed as error:

@@ -80,7 +80,7 @@ async def served(server: PageServer, pieces: list[bytes]) -> bytes:
             await theirs.send_eof()
             async for data in theirs:
                 heard += data
-        except trio.BrokenResourceError:  # The server closed before all of it was sent.
+        except trio.BrokenResourceError:  # The server closed the connection before all bytes were sent.
             pass
     await theirs.aclose()
     return heard
@@ -92,7 +92,7 @@ async def alive() -> HttpResponse:
 
 @sizes
 async def test_whatever_comes_is_answered_or_closed(inputs: int, record_property: RecordProperty) -> None:
-    """The outcome does not depend on how the bytes were cut, and a probe beside them is answered."""
+    """The outcome does not depend on how the bytes were split, and a probe after them is answered."""
     server = PageServer({"/metrics": alive, "/livez": alive, "/readyz": alive})
     kinds = {"served": 0, "garbage": 0, "incomplete": 0}
     with campaign(record_property, surface="requests to the metrics port", seed=SEED, inputs=inputs) as random:

@@ -194,7 +194,8 @@ class _Attack:
                 if not _is_own_entry_forged(error):
                     raise
                 target.crash()
-            if node.failure is not None:  # The documented end: it was sent what only newer builds know.
+            # A member that is sent something that only newer builds know must end like this.
+            if node.failure is not None:
                 assert isinstance(node.failure.__cause__, NewerBuildNeeded), node.failure
                 target.crash()
         return "taken"
@@ -223,8 +224,8 @@ class _Attack:
 
 
 def _is_own_entry_forged(error: AssertionError) -> bool:
-    """True if the member had proposed an entry while it led, and a forger has had another one committed with the same
-    index and term. Nobody can tell before it is applied, and then the member must stop."""
+    """True if a forger has had another entry committed with the index and term of an entry that the member proposed as
+    leader. The member can only detect this when it applies the entry, and then it must stop."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (Path(last.filename).name, last.name) == ("requests.py", "applied")
 
@@ -343,7 +344,8 @@ def _entries(random: Random, prev_index: int, prev_term: int, term: int) -> tupl
 
 
 def _chunk(random: Random, target: OneNode, term: int) -> InstallSnapshot:
-    """A chunk of a real file, the target's own, which may claim a later position or belong to a running transfer."""
+    """A chunk of the target's own snapshot file. The chunk may claim a later position or belong to a running
+    transfer."""
     info = target.snapshots.latest()
     offset = random.choice((0, 0, 40, 80))
     data = target.snapshots.read(info, offset, random.choice((40, 40, 10_000))) or b"x"
@@ -367,7 +369,7 @@ def _transfer_id(target: OneNode) -> int:
 
 
 class _LenientMachine(ListMachine):
-    """Skips commands that cannot be read: only a forged leader gets such commands committed, and they do not matter."""
+    """Skips commands that cannot be read, because only a forged leader gets such commands committed."""
 
     def apply(self, entry: Entry) -> Sequence[Any]:
         try:
@@ -456,7 +458,7 @@ def _reading(random: Random, world: World, leader: OneNode) -> None:
 
 
 def _changing(_random: Random, _world: World, leader: OneNode) -> None:
-    """A member is being added, and nobody has acknowledged that yet."""
+    """A member is being added, and nobody has acknowledged the change yet."""
     leader.node.propose_change(MembershipChange(add=(Member("s9"),)), 5_000)
     leader.flush()
 

@@ -70,7 +70,7 @@ def hwm_harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_bad_input_is_answered_with_the_way_out(
     hwm_harness: Harness, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    """A wrong command, flag or value names the nearest right one."""
+    """The error names the right command, flag or value that is nearest to the wrong one."""
     (tmp_path / "file").write_text("")
     done = hwm_harness(*(argument.format(tmp=tmp_path) for argument in arguments))
 
@@ -81,7 +81,7 @@ def test_bad_input_is_answered_with_the_way_out(
 
 
 def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp_path: Path) -> None:
-    """Data to standard output, words to standard error."""
+    """The command writes data to standard output, and messages to standard error."""
     (tmp_path / "ops").mkdir()
     (tmp_path / "run.json").write_text('{"run_id": "r", "seed": 7, "finished": true}')
     done = hwm_harness("report", str(tmp_path), "--json")
@@ -91,7 +91,7 @@ def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp
 
 
 def test_the_page_on_the_harness_names_every_option_of_a_run_and_every_command() -> None:
-    """docs/reference/harness.md is what a newcomer reads: an option that it does not name does not exist for them."""
+    """A newcomer reads docs/reference/harness.md, and cannot know of an option that the page does not name."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "harness.md").read_text(encoding="utf-8")
     options = [option for parameter in run.params for option in parameter.opts if option.startswith("--")]
     assert len(options) > 10

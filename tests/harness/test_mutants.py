@@ -41,7 +41,8 @@ def named(text: str) -> Mutant:
 
 @pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
 def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
-    """The text that it replaces is where it says, as often as it says, and the result can be parsed as Python."""
+    """The text that a mutant replaces occurs in its file as often as the mutant says, and the result can be parsed as
+    Python."""
     texts = mutant.mutated(ROOT)
 
     assert texts.keys() == {change.file for change in mutant.changes}
@@ -51,7 +52,7 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
 
 
 def test_a_mutant_names_nothing_that_is_not_there(tmp_path: Path) -> None:
-    """A NameError would count as a catch, but a worthless one."""
+    """A mutant that raises a NameError would count as caught, but would prove nothing."""
     for number, mutant in enumerate(CATALOGUE):
         for file, text in mutant.mutated(ROOT).items():
             path = tmp_path / f"{number}" / file
@@ -99,7 +100,7 @@ CLASSICS = {
 
 
 def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
-    """The catalogue marks them with `named = true`; `--only-named` chooses them."""
+    """The catalogue marks the classic mistakes with `named = true`, and `--only-named` chooses them."""
     listed = CliRunner().invoke(mutants, ["--list", "--json", "--only-named"])
 
     assert {row["name"] for row in json.loads(listed.stdout)} == CLASSICS
@@ -156,7 +157,7 @@ def test_a_copy_has_the_defect_and_the_checkout_does_not(tmp_path: Path) -> None
 
 @pytest.mark.timeout(100)
 def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
-    """End to end: a rule catches the first mutant, the replay in another process the second."""
+    """A replay in another process catches the first mutant, and a rule catches the second."""
     clock, vote = named("a wall clock decides"), named("a vote is not persisted")
     hunt = a_hunt(tmp_path, clock, vote)
 
@@ -195,7 +196,7 @@ def test_a_mutant_that_does_not_run_is_an_error_and_a_harmless_one_survives(tmp_
 
 @pytest.mark.timeout(60)
 def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
-    """An endless loop cannot report itself, so the hunt gives its process up."""
+    """An endless loop cannot report itself, so the hunt kills its process after a time limit."""
     copies = Copies(tmp_path)
     root = copies.with_mutant(
         a_mutant("raft/core/leader.py", "if not positions:", "while True:\n        pass\n    if False:")
@@ -209,7 +210,7 @@ def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
 def test_a_worker_is_sure_that_it_runs_in_the_copy(tmp_path: Path) -> None:
     """If a package were imported from elsewhere, a mutant would survive because it was never run."""
     copies = Copies(tmp_path)
-    shutil.rmtree(copies.clean / "raft")  # So that the installed one is found.
+    shutil.rmtree(copies.clean / "raft")  # Python then finds the installed `raft`.
 
     with pytest.raises(WorkerFailed, match="AssertionError"):
         Workers().run_seeds(copies.clean, 1, 1, hash_seed=1)

@@ -25,7 +25,8 @@ async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: Stranger
     reached = trio.Event()
 
     async def serve(stream: trio.SocketStream) -> None:
-        """Send a hello and the list of members, as a member does; a silent caller has reached it by connecting."""
+        """Send a hello and the list of members, as a member does. A silent caller has reached the server as soon as it
+        connects."""
         async with stream:
             if kind.name == "silent-callers" or await stream.receive_some(65_536):
                 reached.set()
@@ -71,7 +72,7 @@ def test_changed_bytes_differ_and_pieces_are_the_whole() -> None:
 
 
 def test_no_command_of_a_stranger_can_change_the_store() -> None:
-    """Otherwise the history of the honest clients would hold values that none of them wrote."""
+    """A changed store would make the honest clients' history contain values that none of them wrote."""
     structures = Structures(Random(4))
     usual = [wire.put(1, b"k", b"v"), [2, 3, 1, [2, b"k"]], [3, 2, [0, 0, 0, 3, b"k"]]]
     requests = [wire.without_effect(structures.changed(usual[i % 3], 1 + i % 3)) for i in range(20_000)]

@@ -15,14 +15,15 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def quick_folder() -> Iterator[Path]:
-    """A folder in memory where there is such a thing: syncing it costs nothing, so a thousand syncs may be made."""
+    """A folder in memory, if the machine has one. Syncing it costs nothing, so a test may sync it a thousand times."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
 def _close_files_of_in_memory_clusters() -> Iterator[None]:
-    """A cluster of three opens some thirty; tests that bound the descriptors of this process count them."""
+    """A cluster of three opens some thirty files, and tests that bound the descriptors of this process would count
+    them."""
     yield
     while HeldFiles.opened:
         HeldFiles.opened.pop().close()

@@ -17,7 +17,7 @@ from harness.recording.history import RunWriter
 
 
 def test_ports_are_free_distinct_and_none_that_the_system_gives_away() -> None:
-    """While a server is down, any connection could take its port if it were in the ephemeral range."""
+    """While a server is down, any connection could take its port if the port were in the ephemeral range."""
     ports = free_ports(18)
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(set(ports)) == 18
@@ -30,7 +30,8 @@ def test_ports_are_free_distinct_and_none_that_the_system_gives_away() -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("way", ["die_with(1)", "_watch(1)"])
 def test_a_member_whose_harness_is_gone_ends_at_once(way: str) -> None:
-    """By the kernel's signal on Linux, by polling elsewhere: here the parent is not the one that it was told."""
+    """The kernel's signal ends the member on Linux, and polling ends it elsewhere. Here the member is told a false
+    parent."""
     assert os.getpid() != 1
     script = f"from harness.cluster.child import die_with, _watch\n{way}\nprint('still here')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20, check=False)

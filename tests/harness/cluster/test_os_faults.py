@@ -25,7 +25,8 @@ tamper_with(controls)
 
 
 def said_by(script: str, controls_path: Path, folder: Path) -> str:
-    """What a process prints whose system calls are tampered with. Its second argument is `folder`."""
+    """The output of a process that runs `script` with tampered system calls. The script's second argument is
+    `folder`."""
     command = [sys.executable, "-P", "-c", BEGIN + script, str(controls_path), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
@@ -54,7 +55,7 @@ print(controls.failed)
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors cannot be looked up")
 def test_one_write_or_sync_of_a_log_fails_and_no_other(tmp_path: Path) -> None:
-    """The next one gets EIO; files that are no log are left alone."""
+    """The next write or sync of a log gets EIO; other files are not affected."""
     Controls.make(tmp_path / "controls")
     said = said_by(FAIL_ONCE, tmp_path / "controls", tmp_path)
     failing_once = "['ok', 'Input/output error', 'ok', 'ok']"

@@ -85,7 +85,7 @@ async def test_frames_pass_both_ways_in_order() -> None:
 
 
 async def test_a_frame_that_arrives_in_pieces_is_lost_whole_or_not_at_all() -> None:
-    """Half a frame would end the connection, and so a member would learn of the partition at once."""
+    """Half a frame would end the connection, and the member would learn of the partition immediately."""
     async with a_link() as link:
         whole = frame(b"lost")
         link.outward.block()
@@ -97,11 +97,11 @@ async def test_a_frame_that_arrives_in_pieces_is_lost_whole_or_not_at_all() -> N
         link.outward.unblock()
         await link.n1.stream.send_all(frame(b"begun while blocked")[7:])
 
-        assert await link.n2.receive() == b"begun while blocked"  # The connection is the same, and still in step.
+        assert await link.n2.receive() == b"begun while blocked"  # The same connection still carries whole frames.
 
 
 async def test_a_one_way_partition_leaves_the_other_way_open() -> None:
-    """One-way: n1 is heard by nobody, and hears everything."""
+    """n2 does not hear n1, but n1 hears n2."""
     async with a_link() as link:
         link.outward.block()
         await link.n1.send(b"lost")
@@ -133,7 +133,7 @@ async def test_a_delayed_flow_is_late_and_in_order() -> None:
         await link.n1.send(b"later")
         assert await link.n2.receive() == b"late"
         link.outward.delay_seconds = 0.0
-        await link.n1.send(b"last")  # It has no delay itself, but it follows a frame that has one.
+        await link.n1.send(b"last")  # This frame has no delay itself, but it follows a delayed frame.
         assert [await link.n2.receive(), await link.n2.receive()] == [b"later", b"last"]
         assert trio.current_time() - begun >= 0.1
 
@@ -176,7 +176,8 @@ async def test_who_says_no_hello_is_not_let_through() -> None:
 
 
 async def test_the_end_of_a_connection_that_is_kept_open_is_told_when_it_may_end() -> None:
-    """As if the machine of one end had lost its power: the other end learns nothing, and what it sends is lost."""
+    """The test simulates a machine that has lost its power. The other end of its connection learns nothing, and all
+    that the other end sends is lost."""
     async with a_link() as link:
         for flow in (link.outward, link.inward):
             flow.keep_open()

@@ -37,7 +37,7 @@ def write(path: Path, data: bytes, *, sync: bool) -> None:
 
 
 def test_without_power_what_was_not_synced_is_lost_and_what_was_is_kept(volume: Volume) -> None:
-    """This is what a volume is for: `kill -9` alone loses nothing that a process has written, synced or not."""
+    """The test needs a volume, because `kill -9` alone loses nothing that a process has written, synced or not."""
     kept = volume.data / "kept"
     write(kept, b"synced", sync=True)
     write(kept, b"not synced", sync=False)
@@ -107,7 +107,8 @@ def test_faults_that_need_nothing_are_available_everywhere() -> None:
 
 
 def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_not(tmp_path: Path) -> None:
-    """A promise lasts by its member's own clock, so a jump may break it. The run says what it leaves out, and why."""
+    """A member measures its promise by its own clock, so a clock jump may break the promise. The run says which faults
+    it leaves out, and why."""
     _, without = usable_faults("clock-jump", lease_reads=False)
     assert without.unavailable == {}
     with pytest.raises(BadInput, match="leaders read by lease"):

@@ -82,7 +82,7 @@ def counting_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """The leader's own copy counts before it is on its disk.
+    """The leader counts its own copy before the copy is on its disk.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -90,7 +90,7 @@ def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
-    """The vote is left out of what is written."""
+    """A voter does not write its vote to disk."""
     take = raft.core.write_stream.WriteStream.take
 
     def without_vote(self: raft.core.write_stream.WriteStream, hard_state: HardState | None) -> LogWrite | None:
@@ -120,7 +120,7 @@ def taking_half_for_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def reading_too_early(patch: pytest.MonkeyPatch) -> None:
-    """Thesis §6.4: reads before the leader has committed in its own term."""
+    """Thesis §6.4: the leader answers reads before it has committed an entry of its own term."""
     patch.setattr(raft.core.leader.Leader, "_has_committed_in_its_term", property(lambda _: True))
 
 
@@ -185,7 +185,8 @@ def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monke
 
 
 def test_a_renaming_changes_nothing_but_names() -> None:
-    """The states that symmetry leaves out as renamings of others are exactly those that are found without it."""
+    """Symmetry leaves out states that are renamings of others. With the renamings, the number of states is the same as
+    without symmetry."""
     with_symmetry, without = searched(TINY), searched(replace(TINY, symmetry=False))
 
     assert sum(with_symmetry.images_of(number) for number in range(with_symmetry.found.states)) == without.found.states
@@ -194,7 +195,7 @@ def test_a_renaming_changes_nothing_but_names() -> None:
 
 
 def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
-    """Every hundredth state is reached again by real members, without any table."""
+    """Real members replay the paths to some forty states, without any table."""
     search = searched(SETTLED)
 
     for number in range(0, search.found.states, search.found.states // 40):
@@ -205,13 +206,15 @@ def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
 
 
 def test_a_field_that_the_core_gets_is_in_the_picture_at_once() -> None:
-    """A state's key leaves out only fields that are named; any other field may influence what a member does."""
+    """A state's key leaves out only fields that are listed by name, because any other field may influence what a member
+    does."""
     search = Search(TINY)
     member = search.states.first_member("s1")
     before = state_key(member)
 
     vars(member.core)["_new_field"] = 1
-    harness.model_check.state_key._fields.clear()  # As if the class had had it from the start.
+    # Forget the known fields, so that the new field counts as a field of the class.
+    harness.model_check.state_key._fields.clear()
     try:
         assert state_key(member) != before
     finally:
@@ -272,7 +275,7 @@ def test_the_command_prints_the_path_to_a_violation(
 
 
 def test_the_loss_of_a_leaders_connection_that_moves_a_term_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thesis §9.6: a member that suspects its leader is gone, and may be wrong, asks for pre-votes first."""
+    """Thesis §9.6: a member that only suspects that its leader is gone asks for pre-votes first."""
     monkeypatch.setattr(raft.core.elections.Elections, "ask_for_pre_votes", lambda _: raft.membership.quorum.Tally.WON)
 
     violation = searched(LOSING).found.violation

@@ -1,4 +1,4 @@
-"""A member that ends by itself, or not in the way that a fault demands, is a finding that no fault hides."""
+"""A member that ends by itself, or in another way than a fault demands, is reported, and no fault hides this."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one_that_ends_by_itself(folder: Path, node_id: str = "n1") -> MemberProcess:
 
 @pytest.mark.parametrize("kind", ["kill", "restart", "write-error", "pause"])
 async def test_a_member_that_ended_by_itself_just_before_a_fault_ends_the_run(tmp_path: Path, kind: Kind) -> None:
-    """Nobody has looked since then. A kill, or a permission to end, that comes later does not explain its end."""
+    """Nobody has looked at the member since it ended. A later kill or permission to end does not explain its end."""
     nemesis = a_nemesis(tmp_path, replace(a_partition("random"), kind=kind))
     nemesis.cluster.members = {"n1": one_that_ends_by_itself(tmp_path)}
     (planned,) = nemesis.plan
@@ -51,7 +51,7 @@ async def test_a_member_that_ended_by_itself_in_the_moment_in_which_it_is_killed
     member = one_that_ends_by_itself(tmp_path)
     nemesis.cluster.members = {"n1": member}
     member.kill()
-    member.start()  # A fault does this when it ends.
+    member.start()  # A fault starts its victim again when the fault ends.
     try:
         with pytest.raises(NodeDied):
             nemesis.cluster.check_alive()
@@ -73,7 +73,7 @@ def test_a_member_that_may_end_or_is_killed_has_not_ended_wrongly(tmp_path: Path
 
 
 def test_a_member_serves_once_it_has_said_so_in_this_life(tmp_path: Path) -> None:
-    """Before that, SIGTERM or a failing disk may end it with another exit code."""
+    """Before a member has said that it serves, SIGTERM or a failing disk may end it with another exit code."""
     member = MemberProcess("n1", [], tmp_path / "n1.log")
     member.log_path.write_text("ready node=n1\n")
     assert not member.serves()
@@ -148,7 +148,7 @@ async def finding_of(kind: Kind, member: Ending) -> object:
 
 @pytest.fixture
 def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no cluster and no disk: a change is made at once, and nobody writes anything."""
+    """Replace the cluster and the disk: each change is made immediately, and nobody writes anything."""
 
     async def at_once(*_: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -171,7 +171,8 @@ def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_member_ends_under_a_fault_as_it_must_or_the_run_has_failed(
     kind: Kind, right: int, wrong: list[int | None], autojump_clock: MockClock
 ) -> None:
-    """The exit codes are those of `hwm serve --help`. A member that crashes or goes on has not passed the fault."""
+    """The exit codes are those of `hwm serve --help`. A member that crashes, or does not end, has not passed the
+    fault."""
     assert await finding_of(kind, Ending(right)) is None
     for exit_code in wrong:
         finding = str(await finding_of(kind, Ending(exit_code)))
@@ -180,7 +181,8 @@ async def test_a_member_ends_under_a_fault_as_it_must_or_the_run_has_failed(
 
 @pytest.mark.usefixtures("nobody_to_ask")
 async def test_a_member_that_does_not_serve_yet_may_end_as_such_a_one_does(autojump_clock: MockClock) -> None:
-    """It may refuse to start on a failing disk, die of SIGTERM before it handles it, or find nobody to let it join."""
+    """The member may refuse to start on a failing disk, die of SIGTERM before it handles signals, or find nobody that
+    lets it join."""
     assert await finding_of("disk-error", Ending(3, serves=False)) is None
     assert await finding_of("restart", Ending(-15, serves=False)) is None
     for exit_code in (3, 5, None):

@@ -65,7 +65,7 @@ async def test_a_fault_is_in_force_between_its_two_events_and_undone_after(tmp_p
 
 
 async def test_a_cancelled_fault_is_undone_too(tmp_path: Path) -> None:
-    """For example by Ctrl-C in the middle of a partition."""
+    """Ctrl-C may come in the middle of a partition."""
     nemesis = a_nemesis(tmp_path, a_partition("random", "slow", seconds=60))
     network = nemesis.cluster.network
     assert network is not None
@@ -90,7 +90,7 @@ async def test_a_member_that_comes_is_partitioned_like_the_others_and_one_that_g
 
 
 async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path: Path) -> None:
-    """Faults run in two lanes: a member that one lane replaces must not be resumed by the lane that paused it."""
+    """Faults run in two lanes. The lane that paused a member must not resume it while the other lane replaces it."""
     nemesis = a_nemesis(tmp_path, a_partition("random", seconds=60), a_partition("all", seconds=60))
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -125,7 +125,7 @@ async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_pa
 
 
 async def test_a_minority_counts_whoever_is_hit_by_something_else(tmp_path: Path) -> None:
-    """Two of five at a time: a member that is being replaced is one of them."""
+    """At most two of five members are hit at a time, and a member that is being replaced counts as hit."""
     nemesis = a_nemesis(tmp_path, a_partition("random", seconds=60), a_partition("minority", seconds=60))
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -138,7 +138,8 @@ async def test_a_minority_counts_whoever_is_hit_by_something_else(tmp_path: Path
 
 
 async def test_a_fault_that_would_begin_when_the_load_is_over_is_left_out(tmp_path: Path) -> None:
-    """If the faults before it took longer than planned, it would hit nothing that a client could notice."""
+    """Earlier faults may take longer than planned. A fault after the load would have no effect that a client could
+    notice."""
     nemesis = a_nemesis(tmp_path, a_partition("random"))
     with trio.fail_after(5):
         await nemesis.run(seconds=0)

@@ -50,7 +50,8 @@ def test_the_stale_value_was_replaced_by_a_write_acknowledged_before_the_read() 
     "rows",
     [
         [a_put(0, "old", 0, 10), a_put(1, "new", 20, 45), a_get(2, "new", 40, 50)],  # The new write overlaps the read.
-        [a_put(0, "old", 0, 25), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],  # Either write may be the later.
+        # Either write may be the later one.
+        [a_put(0, "old", 0, 25), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],
         [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50, "local")],  # May be stale.
         [a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],  # Nothing older.
         [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30, "unknown"), a_get(2, "old", 40, 50)],  # Perhaps never written.

@@ -43,16 +43,16 @@ AN_ANSWER: Row = {"status": "ok", "return_ns": 20, "revision": 2, "output": {"su
 
 @given(st.binary(max_size=40))
 def test_every_key_and_value_survives_its_spelling_as_text(data: bytes) -> None:
-    """Bytes that are not UTF-8, and text that begins with `base64:`, are spelled `base64:`…
+    """Bytes that are not UTF-8, and text that begins with `base64:`, are written as `base64:` and their encoding.
 
     See docs/reference/specification.md#104-text.
     """
-    assert as_bytes(to_text(data)) == data  # As the audit reads it.
+    assert as_bytes(to_text(data)) == data  # The audit reads text like this.
     assert as_text(data) == to_text(data)
 
 
 def test_text_that_looks_like_an_encoding_is_encoded() -> None:
-    """Otherwise the value `base64:AA==` and one zero byte would be the same text.
+    """Without the encoding, the value `base64:AA==` and one zero byte would be the same text.
 
     See docs/reference/specification.md#104-text.
     """
@@ -107,13 +107,13 @@ def test_an_operation_without_an_end_is_recorded_as_unknown(tmp_path: Path) -> N
 
 
 def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: Path) -> None:
-    """The reason for calls.jsonl: a read that saw the value of a write which had not ended."""
+    """A read may have seen the value of a write that had not ended; calls.jsonl has such a write."""
     writer = a_writer(tmp_path / "run")
     open_put = writer.call(a_put("c1", "v1"))
     read = writer.call({"client": "c2", "op": "get", "key": "k", "call_ns": 11})
     writer.end(read, status="ok", return_ns=12, revision=2, output={"found": True, "value": "v1", "mod_revision": 2})
     writer.flush()
-    left = tmp_path / "left"  # What a kill at this moment leaves, including half a line of a later row.
+    left = tmp_path / "left"  # A kill at this moment leaves these files, and half a line of a later row.
     shutil.copytree(tmp_path / "run", left)
     with (left / "ops" / "rows.jsonl").open("a") as torn:
         torn.write('{"op_id":9,"cli')
@@ -123,12 +123,12 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     rows = {row["op_id"]: row for row in read_rows(left)}
     assert rows.keys() == {open_put, read}
     assert (rows[open_put]["status"], rows[open_put]["return_ns"]) == ("unknown", None)
-    assert rows[open_put]["client"] != "c1"  # After an unknown operation its client has no other.
+    assert rows[open_put]["client"] != "c1"  # A client has no operation after an unknown one.
     assert close_unfinished_run(left) == 0
 
 
 def test_calls_reach_the_disk_before_the_rows_that_may_have_seen_them(tmp_path: Path) -> None:
-    """At the bound of unflushed rows the writer flushes by itself, calls first."""
+    """At UNFLUSHED_ROWS_MAX unflushed rows the writer flushes by itself, and it writes the calls first."""
     writer = a_writer(tmp_path / "run")
     for number in range(UNFLUSHED_ROWS_MAX):
         writer.end(writer.call(a_put("c1", f"v{number}")), **AN_ANSWER)

@@ -41,16 +41,16 @@ from tests.harness.support.reports import (
     ],
 )
 def test_a_percentile_is_the_nearest_rank(ordered: list[float], share: float, rank: float) -> None:
-    """The smallest value such that at least `share` of all values are not above it."""
+    """A percentile is the smallest value that at least `share` of all values do not exceed."""
     assert percentile(ordered, share) == rank
     assert sum(value <= rank for value in ordered) >= share * len(ordered)
 
 
 def test_unavailability_ends_with_a_write_that_was_called_after_the_fault() -> None:
-    """The dead leader's last message may acknowledge a write that was open at the kill: that is no recovery."""
+    """The dead leader's last message may acknowledge a write that was open at the kill, which is no recovery."""
     rows = [
         a_row("put", 990, 1001),  # Called before the kill, so it does not count, although it was acknowledged after.
-        a_row("get", 1002, 1003),  # A read is no write.
+        a_row("get", 1002, 1003),  # A read does not count.
         a_row("put", 1005, 1700, "unknown"),
         a_row("put", 1010, 1650),
         a_row("put", 1600, 1610),  # The first acknowledgement.
@@ -120,7 +120,7 @@ def test_a_run_in_which_nothing_was_acknowledged_is_not_sound() -> None:
 
 
 def test_a_run_is_sound_only_if_its_members_stopped_as_asked_at_its_end() -> None:
-    """A member that crashes while it stops, or must be killed, has not passed the run."""
+    """A run fails if a member crashes while it stops, or must be killed."""
     rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     crashed = STOPPED | {"exit_codes": {"n1": 0, "n2": -9}}
     report = the_report(rows, HEALED, SAME, crashed)
@@ -135,8 +135,9 @@ def test_the_longest_gap_is_between_acknowledgements() -> None:
 
 
 def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
-    """The reported silence is the longest within the fault's time; a concurrent membership change does not end it."""
-    rows = [a_row("put", at, at + 1) for at in (990, 1199, 1299, 1499, 1999)]  # Acknowledged a millisecond later.
+    """The report gives the longest silence during a fault. A concurrent membership change does not end the fault."""
+    # Each put is acknowledged after a millisecond.
+    rows = [a_row("put", at, at + 1) for at in (990, 1199, 1299, 1499, 1999)]
     change = an_event(1250, "fault_started", started_ns=1250 * MS, number=9, fault="replace", target="eldest",
                       direction=None, victims=["n2"], leader_id="n1")  # fmt: skip
     done = an_event(1400, "fault_stopped", number=9, fault="replace", victims=["n2"], removed="n2", added="n4")
@@ -152,7 +153,8 @@ def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
 
 
 def test_a_fault_that_was_not_carried_out_is_told_and_has_no_effect() -> None:
-    """One was skipped, and one found nobody to hit. A fault that asks the cluster for something needs no victim."""
+    """One fault was skipped, and one found no member to hit. A fault that only asks the cluster for a change needs no
+    victim."""
     rows = [a_row("put", at, at + 1) for at in (100, 700, 1200)]
     skipped = a_fault("add", 2, 600, skipped="there are 7 members already")
     nobody_hit = a_fault("pause", 3, 1200)
@@ -195,7 +197,7 @@ def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
 
 
 def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
-    """It went on after a failed write of its log, or it answered a read as newer than it was."""
+    """The member went on after a failed write of its log, or answered a read with an older state than it said."""
     well = [HEALED, SAME, STOPPED]
     told = a_row("put", 0, 10, revision=5, op_id=1)
     stale = a_row("get", 500, 501, revision=4, op_id=2, consistency="bounded", age_ms=100)

@@ -32,6 +32,6 @@ def test_a_demonstration_in_which_the_leader_died_twice_is_one() -> None:
     ids=["one kill", "one leader", "nobody hit"],
 )
 def test_a_demonstration_in_which_the_leader_died_less_often_fails(report: Report) -> None:
-    """Its headline says that the leader dies twice."""
+    """The headline of the demonstration says that the leader dies twice."""
     with pytest.raises(DemoFailed, match="was to die twice"):
         check_deaths(report, Path("there"))

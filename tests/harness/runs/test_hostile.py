@@ -1,4 +1,4 @@
-"""A run among hostile strangers fails if it shows what it must not."""
+"""These tests check which results make a run among hostile strangers fail."""
 
 from __future__ import annotations
 

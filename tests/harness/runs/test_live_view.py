@@ -59,11 +59,11 @@ async def test_a_terminal_shows_counts_faults_and_a_row_for_each_member(tmp_path
     assert "pause leader: n2" in shown
     assert "high-water mark" in shown
     for node_id in ("n1", "n2", "n3", "n4", "n5"):
-        assert f"{node_id}      killed" in shown  # None of them was ever started.
+        assert f"{node_id}      killed" in shown  # No member was ever started.
 
 
 async def test_a_pipe_gets_whole_lines_and_no_control_characters(tmp_path: Path) -> None:
-    """It works without a terminal too."""
+    """The display works without a terminal, too."""
     shown = await what_is_shown(a_progress(tmp_path), terminal=False)
     assert "1,234 ok" in shown
     assert "\x1b" not in shown

@@ -70,7 +70,7 @@ def test_a_wrong_expectation_fails_with_expected_and_actual_side_by_side() -> No
     "expectation", ["role s2 = leader", "commit s2 = 0", "wire *>* = 1", "noticed truncated all = 1"]
 )
 def test_an_expectation_that_is_not_so_fails(expectation: str) -> None:
-    """Each kind of expectation fails if the cluster does not meet it."""
+    """Each kind of expectation fails if it is not true of the cluster."""
     with pytest.raises(Mismatch):
         play_to_the_end(written("cluster s1 s2 s3", "elect s1", "settle", f"expect {expectation}"))
 

@@ -15,7 +15,8 @@ MIB = 1024 * 1024
 
 
 def trouble_with_ext4(folder: Path) -> str:
-    """Why this machine or user cannot mount an ext4, found out by the system's own tools; empty if it can."""
+    """The reason why this user cannot mount an ext4 on this machine, determined with the system's own tools; empty if
+    mounting works."""
     image, there = folder / "probe.img", folder / "probe"
     image.parent.mkdir(parents=True, exist_ok=True)
     there.mkdir()

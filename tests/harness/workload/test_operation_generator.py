@@ -59,7 +59,7 @@ def test_a_stream_follows_from_seed_and_worker() -> None:
 
 
 def test_every_written_value_occurs_once() -> None:
-    """Only then does a value that was read identify the write it came from."""
+    """A value that was read must identify the write that it came from."""
     values = [value for worker in range(4) for each in a_stream(7, worker, 500) for value in written_values(each)]
     assert len(values) == len(set(values)) > 1000
 
@@ -82,7 +82,8 @@ def test_the_mix_has_every_operation_and_every_way_to_compare() -> None:
 
 
 def test_no_transaction_writes_a_key_twice() -> None:
-    """The store would refuse it, which tests nothing (docs/reference/specification.md#84-transactions)."""
+    """The store would refuse such a transaction, which tests nothing
+    (docs/reference/specification.md#84-transactions)."""
     for each in a_stream(7, 1, 2000):
         if isinstance(each.command, Txn):
             for branch in (each.command.success, each.command.failure):
@@ -166,7 +167,7 @@ SEEN = {"value": "v", "create_revision": 2, "mod_revision": 3, "version": 2}
     ],
 )
 def test_an_answer_is_spelled_as_the_history_format_says(result: Result, output: Row) -> None:
-    """One fixed structure for all outputs (docs/reference/specification.md#106-output)."""
+    """All outputs have one fixed structure (docs/reference/specification.md#106-output)."""
     assert answered(result) == output
 
 

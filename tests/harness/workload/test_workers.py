@@ -33,7 +33,7 @@ ENDS: tuple[StoreError | None, ...] = (None, Unavailable("nobody leads"), Outcom
 
 
 class AStore:
-    """A stand-in for a client: each operation takes 10 ms, and they end in three ways in turn."""
+    """A stand-in for a client. Each operation takes 10 ms, and the operations end in three ways in turn."""
 
     open_max = 0
     bulk_sizes: ClassVar[Counter[int]] = Counter()
@@ -161,7 +161,7 @@ async def test_a_bulk_leaves_a_row_for_each_operation_with_its_own_end(
 async def test_a_bulk_names_no_key_twice_where_there_are_enough(
     writer: RunWriter, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A client's two writes of one key would wait for each other, so their times would not be those of the store."""
+    """Two writes of one key in a bulk would wait for each other, and the measured times would include this wait."""
     rows = await rows_of(writer, bulk=16)
 
     bulks = Counter((str(row["client"]).partition("-")[0], row["op"], row["key"], row["return_ns"]) for row in rows)

@@ -64,7 +64,7 @@ def saved(quick_folder: Path) -> Path:
 
 
 def restored_machine(folder: Path) -> KvMachine:
-    """The machine of a member that starts from this folder."""
+    """The state machine of a member that starts from this folder."""
     held = open_data_folder(folder)
     files = InlineFiles(folder)
     opened: list[object] = []
@@ -113,7 +113,8 @@ def test_a_file_of_another_kind_is_no_snapshot(data: bytes, tmp_path: Path) -> N
 
 
 def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: Path) -> None:
-    """Its checksums are right, so somebody made it. A new cluster's ids begin far above those of the old one."""
+    """The file's checksums are right, so a program wrote this id. A new cluster's ids begin far above the old cluster's
+    ids, and here no room is left above."""
     machine = {**KvMachine().snapshot().header, "next_session_id": INT64_MAX - 1}
     header = SnapshotHeader(index=0, term=0, configuration=Configuration.of([Member("s1")]), machine=machine)
     identity = Identity(cluster_id=bytes(16), group_id=0, node_id="s1", incarnation_id=bytes(16))
@@ -143,7 +144,7 @@ def test_members_restored_from_one_file_begin_alike_in_one_new_cluster(saved: Pa
 
 
 def test_a_retry_of_the_old_cluster_is_not_answered_with_what_was_kept_for_it(saved: Path, tmp_path: Path) -> None:
-    """Not even after the new cluster has opened as many sessions as the old one had."""
+    """This holds even after the new cluster has opened as many sessions as the old one had."""
     assert read_initial_state(saved).facts.sessions == 1
     restore_folder(config(tmp_path / "s1"), saved)
     machine = restored_machine(tmp_path / "s1")
@@ -191,7 +192,7 @@ def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: P
 
 
 def test_another_file_or_token_makes_another_cluster(saved: Path, tmp_path: Path) -> None:
-    """Otherwise members that begin with different states could vote for each other."""
+    """With equal ids, members that begin with different states could vote for each other."""
     first = restore_folder(config(tmp_path / "first"), saved)
     again = restore_folder(config(tmp_path / "again", token="newer"), saved)
     second = restore_folder(config(tmp_path / "second"), snapshot_of(tmp_path / "first"))
@@ -245,7 +246,7 @@ def test_what_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early: bool) -> None:
-    """Also if it appears while the new file is being written."""
+    """This also holds if the old file appears while the new one is being written."""
     path = tmp_path / "file"
     if is_early:
         path.write_bytes(b"old")
@@ -275,7 +276,8 @@ async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_mo
 
 
 async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) -> None:
-    """A snapshot that the member already has is not good enough, even where no read tells which revision is newest."""
+    """An older snapshot of the member does not suffice, even if the save makes no read that tells the newest
+    revision."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         for turn in range(3):
             revision = (await store.put("key", f"{turn}")).revision
@@ -303,7 +305,7 @@ class CannotBuild:
 async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only_where_it_is_all_there_is(
     tmp_path: Path,
 ) -> None:
-    """The older one must be asked for, and the command says that it is older."""
+    """The command saves an older snapshot only on request, and says that it is older."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         first = (await store.put("key", "in a snapshot")).revision
         await save(store, tmp_path / "first")
@@ -322,7 +324,7 @@ async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only
 
 
 class Replacing:
-    """Stands in for a client; in each of the first `times` readings a new snapshot appears before the second page."""
+    """Stands in for a client. In each of the first `times` readings a new snapshot appears before the second page."""
 
     def __init__(self, store: EmbeddedStore, times: int, aside: Path) -> None:
         self._store, self._left, self._aside = store, times, aside
@@ -340,7 +342,7 @@ class Replacing:
 async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """It begins anew a limited number of times, and nothing of an earlier snapshot is left in the file."""
+    """The save begins anew a limited number of times, and nothing of an earlier snapshot is left in the file."""
     monkeypatch.setattr(backup_module, "PAGE_BYTES", 500)
     path = tmp_path / "file"
     async with open_node(tmp_path / "data", bootstrap=True) as store:
@@ -359,7 +361,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
 
 
 def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Path) -> None:
-    """It says what it has, and builds a snapshot once it has the revision that is asked for."""
+    """The member says which revision it has, and builds a snapshot once it has the revision that was asked for."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     lagging = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -381,7 +383,7 @@ def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Pa
 
 
 def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(quick_folder: Path) -> None:
-    """A caller that waits for the snapshot could make room meanwhile."""
+    """A caller that waits for the snapshot can make room on the disk meanwhile."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"k", b"v"))

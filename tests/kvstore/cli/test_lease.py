@@ -14,7 +14,7 @@ from kvstore.cli.main import cli
 
 
 def run(folder: Path, *commands: str, level: int = 2) -> list[Result]:
-    """Run commands one after the other, each written as in a shell, against a store of one."""
+    """Run commands against a store of one, one after the other. Each command is written as in a shell."""
 
     def work(address: str) -> list[Result]:
         return [CliRunner().invoke(cli, [*command.split(), "--endpoints", address]) for command in commands]

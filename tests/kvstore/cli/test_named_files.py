@@ -1,4 +1,4 @@
-"""Writing to a named path, by what is there already: nothing but a regular file is ever replaced."""
+"""How a save writes to a named path depends on what is there already; only a regular file is ever replaced."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read)
     data = os.urandom(300_000)
-    writer = os.open(pipe, os.O_WRONLY)  # The reader sees no end of the data until it is closed.
+    writer = os.open(pipe, os.O_WRONLY)  # The reader sees no end of the data while this descriptor is open.
     reader.start()
     save(pipe, data)
     os.close(writer)
@@ -88,7 +88,7 @@ def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_descriptor_by_its_name_is_written_in_place(tmp_path: Path) -> None:
-    """`hwm snapshot save /dev/stdout > file`: a rename would leave the shell's file empty."""
+    """With `hwm snapshot save /dev/stdout > file`, a rename would leave the shell's file empty."""
     file = tmp_path / "file"
     with file.open("wb") as opened:
         save(Path(f"/dev/fd/{opened.fileno()}"), b"data", force=False)
@@ -128,7 +128,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_replaced_nor_written_is_refused(tmp_path: Path) -> None:
-    """The error says what it is."""
+    """The error says what the path is, for example a socket."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         with pytest.raises(BackupFailed, match="this is a socket"):
@@ -142,7 +142,7 @@ def test_what_is_neither_replaced_nor_written_is_refused(tmp_path: Path) -> None
 
 
 def test_a_pipe_in_the_place_of_a_saved_file_is_not_waited_for(tmp_path: Path) -> None:
-    """Perhaps nobody will ever write to it. Only a path is refused, not a descriptor that is open already."""
+    """Perhaps nobody will ever write to the pipe. A descriptor that is already open is not refused."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(BackupFailed, match="this is a pipe"), BackupReader(pipe):
@@ -158,7 +158,7 @@ def test_a_pipe_in_the_place_of_a_saved_file_is_not_waited_for(tmp_path: Path) -
 
 
 def test_a_saved_snapshot_is_its_owners_alone(tmp_path: Path) -> None:
-    """It holds every value of the store; the usual umask would let every local user read them."""
+    """The snapshot contains every value of the store, and the usual umask would let every local user read it."""
     umask = os.umask(0o022)
     try:
         save(tmp_path / "store.snap", b"data")

@@ -20,7 +20,7 @@ from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, 
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_mistake_in_what_is_written_is_not_told_as_a_failure_of_the_disk(is_running: bool, tmp_path: Path) -> None:
-    """An operator who is told to check the disk would find nothing; one who replaces the member would lose it."""
+    """An operator who is told to check the disk would find nothing, and might replace a sound member."""
     files = InlineFiles(tmp_path)
     said: list[BaseException | None] = []
     files.submit([CreateFile("x"), Write("x", 0, ("no bytes",))], said.append)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def test_a_mistake_in_what_is_written_is_not_told_as_a_failure_of_the_disk(is_ru
 
 
 def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Path) -> None:
-    """A failed disk, a broken invariant, an entry of a newer version; details go to a file, not to the terminal."""
+    """Details go to a file, not to the terminal."""
     disk = failure_of_member(NodeStopped("s1", "a sync failed: No space left on device"), tmp_path)
     broken = failure_of_member(AssertionError("2 <= 1"), tmp_path)
     newer = failure_of_member(UnreadablePayload(7, "its kind is 99"), tmp_path)
@@ -63,7 +63,7 @@ def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Pa
 @pytest.mark.parametrize("cause", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_an_end_for_want_of_memory_says_memory(cause: BaseException, is_behind: bool, tmp_path: Path) -> None:
-    """It is no bug to report, and the disk is well."""
+    """The message neither asks for a bug report nor blames the disk."""
     error = cause
     if is_behind:
         error = NodeStopped("s1", "syncing the log failed")
@@ -79,7 +79,7 @@ def test_an_end_for_want_of_memory_says_memory(cause: BaseException, is_behind: 
 
 
 def test_a_request_that_gets_no_memory_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
-    """It costs its connection, and it is no bug to report."""
+    """The request loses its connection, and the log does not ask for a bug report."""
     RequestErrors().record(MemoryError())
     (record,) = caplog.records
     assert "no more memory" in record.getMessage()
@@ -88,7 +88,7 @@ def test_a_request_that_gets_no_memory_is_told_as_that(caplog: pytest.LogCapture
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on the address space of a process that runs")
 def test_a_panic_of_the_decoder_for_want_of_memory_says_memory() -> None:
-    """A real one: decoding in a process that gets no more memory."""
+    """The panic is a real one, of a decoder in a process that gets no more memory."""
     program = """
 import resource, sys
 from pathlib import Path

@@ -37,7 +37,7 @@ class Commands:
 
 
 def with_store(folder: Path, clients: int, work: Work) -> None:
-    """Do `work` while so many clients, which have put something under sessions 1, 2, …, are still there."""
+    """Do `work` while `clients` clients are connected. The clients have put something under the sessions 1, 2, …."""
 
     async def main() -> None:
         async with (
@@ -141,7 +141,8 @@ def test_a_client_changes_limits_without_a_session_of_its_own(tmp_path: Path) ->
 
 
 def test_the_history_is_switched_off_by_a_0_and_shrinks_without_force(tmp_path: Path) -> None:
-    """Only its bounds may be lowered below what is in use, because the store can then drop the oldest events."""
+    """Only the bounds of the history may be lowered below what is in use, because the store can then drop the oldest
+    events."""
 
     async def main() -> None:
         async with (

@@ -1,4 +1,4 @@
-"""Keys, values, names and texts that others have chosen, where they are shown to people and written to logs."""
+"""Keys, values, names and texts that others have chosen are made safe before people or logs get them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NASTY = ("x\ty\nz", "\x1b]0;title\x07", "\x9b2J", "a\u202eb", "a\u2028b", "\r", 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_that_a_terminal_obeys_is_shown(text: str) -> None:
-    """Nor is anything shown that begins a new line or changes the order of the text beside it."""
+    """No character is shown that begins a new line or changes the order of the text beside it."""
     shown = to_shown_text(text.encode("utf-8", "surrogateescape"))
 
     assert shown.startswith("base64:")
@@ -29,7 +29,7 @@ def test_nothing_that_a_terminal_obeys_is_shown(text: str) -> None:
 
 @given(st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_what_is_shown_of_a_key_can_be_given_back(data: bytes) -> None:
-    """So no two keys look the same, and no key looks like two."""
+    """No two keys look the same, and no key looks like two keys."""
     shown = to_shown_text(data)
 
     assert from_text(shown) == data
@@ -39,7 +39,7 @@ def test_what_is_shown_of_a_key_can_be_given_back(data: bytes) -> None:
 
 @given(st.text(max_size=40))
 def test_a_json_value_stays_what_it_is(text: str) -> None:
-    """Only its spelling changes."""
+    """Escaping changes only the spelling of the value."""
     document = escape_controls_in_json(json.dumps({text: [text]}, ensure_ascii=False))
 
     assert json.loads(document) == {text: [text]}
@@ -54,7 +54,8 @@ def record_of(text: str) -> logging.LogRecord:
 
 @pytest.mark.parametrize("text", [*NASTY, "a\n12:00:00 ERROR kvstore all is lost"])
 def test_nobody_begins_a_line_of_the_log_for_us(text: str) -> None:
-    """A stranger may choose a node id or a reason that is logged. Further lines are of a traceback, and indented."""
+    """A stranger may choose a node id or a reason that is logged. All further lines belong to a traceback and are
+    indented."""
     first, *more = TextFormatter("%(levelname)s %(message)s").format(record_of(text)).split("\n")
     line = JsonFormatter().format(record_of(text))
 

@@ -80,7 +80,7 @@ async def test_a_key_that_comes_twice_is_written_in_that_order(client: Client) -
 
 
 async def test_what_is_refused_is_told_in_its_place_and_the_others_go_on(client: Client) -> None:
-    """The client or the member may refuse it."""
+    """Either the client or the member may refuse a put."""
     results = await client.put_many([("a", "1"), ("", "2"), ("k" * 5000, "3"), ("b", "4")])
 
     assert [type(result) for result in results] == [PutResult, InvalidRequest, InvalidRequest, PutResult]
@@ -107,7 +107,7 @@ async def test_without_any_member_each_has_certainly_failed() -> None:
 
 
 async def test_a_bulk_that_is_cancelled_leaves_the_client_usable(client: Client) -> None:
-    """Its request numbers are closed, and a late answer is not taken for the answer to another request."""
+    """The bulk's request numbers are closed, and a late answer is not taken for the answer to another request."""
     with trio.move_on_after(0):
         await client.put_many((f"k{number}", "v") for number in range(100))
     with trio.CancelScope() as scope:
@@ -136,7 +136,8 @@ async def test_a_source_that_raises_ends_the_bulk_with_its_own_error(client: Cli
 
 
 async def test_a_key_or_value_of_another_type_is_the_sources_mistake(client: Client) -> None:
-    """It is no refusal of the store: puts before it may have happened, and the client stays usable."""
+    """The error is no refusal by the store. Puts before the wrong pair may have happened, and the client stays
+    usable."""
     for pairs in ([("a", "1"), (7, "2")], [("a", "1"), ("b", None)]):
         with pytest.raises(TypeError, match="bytes or text"):
             await client.put_many(pairs)  # type: ignore[arg-type]

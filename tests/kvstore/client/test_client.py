@@ -65,7 +65,7 @@ def address_of(listener: trio.SocketListener) -> str:
 
 
 async def say_nothing(stream: trio.SocketStream) -> None:
-    """A member that has been paused."""
+    """Behave like a paused member."""
     await trio.sleep_forever()
 
 
@@ -109,14 +109,14 @@ async def test_execute_tells_who_answered_and_under_which_promise(tmp_path: Path
 
 
 async def test_a_thousand_tasks_share_one_client(tmp_path: Path) -> None:
-    """No task per request; what is asked in one turn leaves together."""
+    """The client starts no task per request, and sends all requests of one turn together."""
     async with a_store_of_one(tmp_path) as address, Client([address], deadline_seconds=20) as client:
         async with trio.open_nursery() as nursery:
             for number in range(1000):
                 nursery.start_soon(client.put, f"k{number:04}", str(number))
 
         assert (await client.range(prefix="k")).count == 1000
-        assert (await client.status()).last_index < 500  # Gathered into few entries.
+        assert (await client.status()).last_index < 500  # The puts were gathered into few entries.
 
 
 async def test_pages_go_through_a_listing_both_ways(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_values_of_a_mebibyte_fit_and_listings_of_them_come_in_pages(tmp_p
 
 
 async def test_pages_of_one_revision_end_when_the_store_has_moved_on(tmp_path: Path) -> None:
-    """At level 1 no history is kept: the caller begins again, instead of seeing a mixture."""
+    """At level 1 no history is kept, so the caller must begin again and never sees a mixture of revisions."""
     async with a_store_of_one(tmp_path, feature_level=1) as address, Client([address]) as client:
         for number in range(4):
             await client.put(f"k{number}", "v")
@@ -180,7 +180,7 @@ async def test_read_log_shows_committed_entries_and_stops_at_the_mark(tmp_path: 
 
 
 async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path) -> None:
-    """`OperationFailed` and what is under it: nothing happened."""
+    """`OperationFailed` and its subclasses say that nothing happened."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         with pytest.raises(InvalidRequest, match="at least one byte"):
             await client.put("", "v")
@@ -198,7 +198,7 @@ async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path)
 
 
 async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path) -> None:
-    """A member closes the connection on such a shape, which would end other operations of this client."""
+    """A member closes the connection on an invalid shape, which would end other operations of this client."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         wrong_operand = Compare(b"k", Target.VERSION, Comparison.EQUAL, 1.5)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest):
@@ -215,19 +215,19 @@ async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path)
 
 @pytest.mark.parametrize("endpoint", ["localhost", "127.0.0.1:port", ":7101", "127.0.0.1:70000", ""])
 def test_an_address_that_nobody_can_dial_is_refused_at_once(endpoint: str) -> None:
-    """It is refused before any connection attempt, and the error shows what an address looks like."""
+    """The client refuses the address before any connection attempt, and the error shows what an address looks like."""
     with pytest.raises(InvalidAddress):
         Client([endpoint])
 
 
 def test_one_address_instead_of_a_list_is_a_mistake_that_is_named() -> None:
-    """A text is a sequence of letters: each would be taken for an address."""
+    """A text is a sequence of letters, and each letter would be taken for an address."""
     with pytest.raises(InvalidAddress, match="list"):
         Client("127.0.0.1:7101")
 
 
 async def test_nobody_there_is_unavailable_and_says_so() -> None:
-    """Certain: nothing was sent to anybody."""
+    """The failure is certain, because nothing was sent to anybody."""
     (port,) = free_ports(1)
     async with Client([f"127.0.0.1:{port}"], deadline_seconds=0.3) as client:
         with pytest.raises(Unavailable, match="connection refused"):
@@ -250,7 +250,8 @@ async def test_a_stranger_at_the_address_is_named() -> None:
 
 
 async def test_a_cancelled_operation_leaves_the_client_usable(tmp_path: Path) -> None:
-    """Its outcome is unknown; its number is closed, so that the next ones are not held up."""
+    """The outcome of a cancelled operation is unknown. Its request number is closed, so later requests are not held
+    up."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         await client.put("a", "1")
         for _ in range(20):
@@ -264,7 +265,7 @@ async def test_a_cancelled_operation_leaves_the_client_usable(tmp_path: Path) ->
 
 
 async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None:
-    """It is not wrapped in an exception group, however many tasks the client has."""
+    """The exception is not wrapped in an exception group, however many tasks the client has."""
     async with a_store_of_one(tmp_path) as address:
         client = Client([address])
 
@@ -278,7 +279,7 @@ async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None
 
 
 async def test_what_is_open_when_the_client_is_closed_ends_with_the_truth(tmp_path: Path) -> None:
-    """A call that was sent is unknown; later calls are certainly not carried out."""
+    """A call that is open at the close ends with ClientClosed, and so does every later call."""
     outcomes: list[StoreError] = []
 
     async def put(client: Client) -> None:
@@ -300,7 +301,7 @@ async def test_what_is_open_when_the_client_is_closed_ends_with_the_truth(tmp_pa
 
 
 async def test_a_session_is_closed_with_its_client(tmp_path: Path) -> None:
-    """Its kept results are forgotten at once, not when it would have expired."""
+    """The kept results of the session are forgotten immediately, not when the session would have expired."""
     async with a_store_of_one(tmp_path) as address:
         async with Client([address]) as client:
             await client.put("a", "1")
@@ -311,7 +312,7 @@ async def test_a_session_is_closed_with_its_client(tmp_path: Path) -> None:
 
 
 async def test_without_a_session_one_round_trip_is_saved_and_nothing_is_retried(tmp_path: Path) -> None:
-    """For programs that write once."""
+    """This suits programs that write once."""
     async with a_store_of_one(tmp_path) as address, Client([address], session=False) as client:
         answer = await client.execute(Put(b"a", b"1"))
         assert (answer.session_id, (await client.status()).sessions) == (0, 0)
@@ -338,7 +339,7 @@ async def test_on_a_cluster_the_client_finds_the_leader_and_asks_members_by_name
 
 
 def test_a_program_with_only_a_client_loads_neither_the_storage_nor_the_runtime() -> None:
-    """So `kvstore.Client` works beside a program's own package called `storage`."""
+    """`kvstore.Client` must work beside a program's own package called `storage`."""
     code = (
         "import sys, kvstore; kvstore.Client(['127.0.0.1:1']); "
         "print([name for name in sys.modules if name.split('.')[0] == 'storage' or name.startswith('raft.runtime')])"
@@ -370,7 +371,7 @@ def test_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
 
 
 def test_errors_survive_pickling() -> None:
-    """An error keeps its fields, and makes its text only when it is asked for it."""
+    """An error keeps its fields, and builds its text only on demand."""
     import pickle
 
     remedied = Unavailable("x", "do y")
@@ -382,7 +383,8 @@ def test_errors_survive_pickling() -> None:
 
 
 async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It holds one of a bounded number of places. A caller that says hello may stay as long as it likes."""
+    """The stranger takes one of a bounded number of connections. A caller that says hello may stay as long as it
+    likes."""
     monkeypatch.setattr("kvstore.server.client_listener.HELLO_SECONDS_MAX", 0.1)
     dialed: list[str] = []
 
@@ -400,14 +402,14 @@ async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, 
             assert await stranger.receive_some(100) == b""
 
         await stranger.aclose()
-        # The client connected before the stranger, so it has been connected for longer than this time.
+        # The client connected before the stranger, so it has been connected for longer than HELLO_SECONDS_MAX.
         assert (await client.get("a")).record is not None
         assert len(dialed) == before, "the client was cut off and had to connect again"
 
 
 @pytest.mark.parametrize("command", ["put a b", None, 5, Txn(success=("put",))])  # type: ignore[arg-type]
 async def test_what_is_no_command_is_a_type_error(command: object) -> None:
-    """Nothing is sent, and the words name what was given."""
+    """Nothing is sent, and the error names what was given."""
     async with Client(["127.0.0.1:1"], deadline_seconds=1) as client:
         with pytest.raises(TypeError, match="a command is one of"):
             await client.execute(command)  # type: ignore[arg-type]

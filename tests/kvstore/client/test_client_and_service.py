@@ -26,7 +26,7 @@ from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
 
 
 def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
-    """With no peers it elects itself, and commits with its own sync."""
+    """A member without peers elects itself, and commits with its own sync."""
     client = Cluster(quick_folder, 1).client()
 
     put = client.do(Put(b"a", b"1"))
@@ -63,7 +63,7 @@ def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> Non
 
 
 def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(quick_folder: Path) -> None:
-    """Judged before anything is proposed: the log does not grow."""
+    """The command is judged before anything is proposed, so the log does not grow."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -86,7 +86,8 @@ def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
 
 
 def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(quick_folder: Path) -> None:
-    """By its session each open request is repeated under its number and happens once (its key has version 1)."""
+    """The client repeats each open request under its session and number, so each write happens once: its key has
+    version 1."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -94,14 +95,15 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
         leader = cluster.leader()
         client._last_ticket += 1
         tickets = []
-        for number in range(50):  # Submitted without a flush in between: some are proposed, none is answered.
+        # The requests are submitted without a flush in between, so some are proposed and none is answered.
+        for number in range(50):
             client._last_ticket += 1
             key = b"r%d/%02d" % (round_no, number)
             request = command_request(Put(key, b"v"))
             client.core.submit(client._last_ticket, request, cluster.now + 10 * SECOND)
             tickets.append(client._last_ticket)
         client.flush()
-        cluster.hosts[leader].node.take_effects()  # Proposed, but sent to no peer.
+        cluster.hosts[leader].node.take_effects()  # The requests are proposed, but no peer gets them.
         cluster.kill(leader)
         for ticket in tickets:
             assert isinstance(client.result(ticket, 10), PutResult)
@@ -116,7 +118,7 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
 
 
 def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_elsewhere(quick_folder: Path) -> None:
-    """At its step-down they are unknown but may be retried: the client does not wait for a certain outcome."""
+    """A leader that steps down answers that the outcome is unknown, and the client retries immediately."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -135,7 +137,7 @@ def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_else
 
 
 def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path) -> None:
-    """One of three is left: a write ends as a failure or as unknown, never as done, and never hangs."""
+    """One of three members is left. A write ends as a failure or as unknown; it neither succeeds nor hangs."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -152,7 +154,8 @@ def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path)
 
 
 def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -> None:
-    """It reads what it has applied, without a leader (docs/reference/specification.md#811-consistency-of-reads)."""
+    """A member answers from what it has applied, without a leader
+    (docs/reference/specification.md#811-consistency-of-reads)."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -174,7 +177,7 @@ def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -
 
 
 def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: Path) -> None:
-    """Entries up to commit_index; above it NotCommitted, below first_index Compacted.
+    """A reader gets entries up to commit_index. Above it the answer is NotCommitted, below first_index it is Compacted.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
@@ -219,7 +222,7 @@ def test_status_tells_the_marks_and_equal_states_have_equal_hashes(quick_folder:
 
 
 def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path) -> None:
-    """Nothing is written for longer than the time to live; the client keeps the session by itself."""
+    """Nobody writes for longer than the time to live, and the client keeps the session alive by itself."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=3 * SECOND)
     client.do(Put(b"a", b"1"))
@@ -240,13 +243,13 @@ def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_fol
     cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=2 * SECOND)
     client.do(Put(b"a", b"1"))
-    cluster.clients.remove(client)  # It is gone, so it keeps no session alive.
+    cluster.clients.remove(client)  # The client is gone, so it keeps no session alive.
 
     cluster.wait(3)
     service = cluster.hosts[cluster.leader()].service
     assert {host.machine.status().sessions for host in cluster.hosts.values()} == {1}
     service.expire_sessions()
-    service.expire_sessions()  # One entry is under way, so no second one is proposed.
+    service.expire_sessions()  # An entry is already under way, so no second one is proposed.
     assert service.open_requests == 1
     cluster.settle()
     cluster.wait(0.2)
@@ -263,7 +266,7 @@ def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_fol
 
 
 def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> None:
-    """The named member takes over, and no write fails: a write that came meanwhile is sent to the next leader."""
+    """The named member takes over. No write fails, because a write that came meanwhile is sent to the next leader."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -278,7 +281,7 @@ def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> No
 
 
 def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over(quick_folder: Path) -> None:
-    """So a request that is repeated because its answer was lost starts no second transfer."""
+    """A request that is repeated because its answer was lost must start no second transfer."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))

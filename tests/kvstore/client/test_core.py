@@ -21,7 +21,7 @@ def a_world(leader: str | None = "s1", *, session: bool = True, **limits: int) -
 
 
 def test_a_put_goes_to_the_leader_whoever_is_asked_first() -> None:
-    """The member that is asked first names the leader; no other member is asked."""
+    """The member that is asked first names the leader, and the client asks no third member."""
     for leader in ("s1", "s2", "s3"):
         world = a_world(leader)
 
@@ -46,7 +46,7 @@ def test_calls_are_pipelined_and_answered_in_any_order() -> None:
 
 
 def test_in_flight_requests_are_bounded_and_the_rest_waits() -> None:
-    """`in_flight_max`: what is above it stays with the client."""
+    """Requests above `in_flight_max` wait in the client."""
     world = a_world(in_flight_max=4)
     for _ in range(10):
         world.put()
@@ -58,7 +58,7 @@ def test_in_flight_requests_are_bounded_and_the_rest_waits() -> None:
 
 
 def test_open_calls_are_bounded() -> None:
-    """`calls_max`: at the bound the answer is Busy, and certain."""
+    """At `calls_max` a further call fails with Busy, and certainly has no effect."""
     world = a_world(calls_max=3)
     for _ in range(3):
         world.put()
@@ -85,7 +85,7 @@ def test_open_numbers_of_a_session_are_bounded() -> None:
 
 
 def test_a_lost_connection_means_the_same_number_again_elsewhere() -> None:
-    """Repeated under the same session and number, so that it happens at most once.
+    """The request is repeated under the same session and number, so that it happens at most once.
 
     See docs/reference/specification.md#97-retries.
     """
@@ -102,7 +102,8 @@ def test_a_lost_connection_means_the_same_number_again_elsewhere() -> None:
 
 
 def test_a_silent_leader_is_left_after_the_attempt_timeout() -> None:
-    """A paused process keeps its connections: only time tells. Other answers on the connection keep it alive."""
+    """A paused process keeps its connections, so only a time-out can detect it. Other answers on the connection extend
+    the time."""
     world = a_world()
     ticket = world.put()
     world["s1"].is_silent = True
@@ -117,14 +118,14 @@ def test_a_silent_leader_is_left_after_the_attempt_timeout() -> None:
 
 
 def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> None:
-    """Open requests are remembered beyond their calls' deadlines; otherwise the client would never leave the member."""
+    """The client remembers open requests beyond their calls' deadlines. Otherwise it would never leave the member."""
     world = a_world()
     world["s1"].is_silent = True
     for _ in range(4):
         world.put(seconds=0.4)
         world.wait(0.3)
     world.all_follow("s3")
-    world["s3"].registers = False  # So that the first request stays open.
+    world["s3"].registers = False  # s3 registers no session, so the first request stays open.
     world.put()
 
     world.wait(0.3)
@@ -133,7 +134,8 @@ def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> 
 
 
 def test_a_silent_leader_is_not_asked_again_at_once_though_others_name_it() -> None:
-    """Until they have elected another, they name the paused leader. The client leaves that one out for a while."""
+    """The other members name the paused leader until they have elected a new one. For a while the client does not ask
+    the paused leader."""
     world = a_world()
     ticket = world.put()
     world["s1"].is_silent = True
@@ -157,7 +159,7 @@ def test_a_write_without_any_answer_is_unknown_at_its_deadline() -> None:
 
 
 def test_a_write_that_was_never_sent_is_a_failure_at_its_deadline() -> None:
-    """No leader, no attempt: certainly no effect."""
+    """Without a leader there was no attempt, so the write certainly had no effect."""
     world = a_world(leader=None)
     ticket = world.put(seconds=2)
 
@@ -168,7 +170,7 @@ def test_a_write_that_was_never_sent_is_a_failure_at_its_deadline() -> None:
 
 
 def test_without_any_member_the_failure_says_why() -> None:
-    """The last trouble is in the text: a wrong address is seen at once."""
+    """The error's text contains the last problem, so that a wrong address is easy to see."""
     world = a_world()
     for member in world.members.values():
         member.is_up = False
@@ -216,7 +218,7 @@ def test_not_leader_is_followed_and_stays_certain() -> None:
 
 
 def test_not_leader_with_a_hint_leads_straight_there() -> None:
-    """The hint carries the client address of the leader: no time passes."""
+    """The hint contains the leader's client address, so no time passes."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")
@@ -237,7 +239,7 @@ def test_two_members_that_name_each_other_are_not_asked_without_end() -> None:
     world.wait(3.1)
 
     assert world.outcome(ticket) == "fail"
-    assert world.core._last_request_id < 150  # Two or three per pause of 50 to 100 ms.
+    assert world.core._last_request_id < 150  # The client sends two or three requests between pauses of 50 to 100 ms.
 
 
 def test_busy_is_tried_again_after_a_pause_and_is_certain_in_the_end() -> None:
@@ -255,7 +257,7 @@ def test_busy_is_tried_again_after_a_pause_and_is_certain_in_the_end() -> None:
     assert world.outcome(ticket) == "open"
     world.wait(1)
 
-    assert world.outcome(ticket) in ("fail", "unknown")  # It may have been sent once more before the deadline.
+    assert world.outcome(ticket) in ("fail", "unknown")  # The write may have been sent once more before the deadline.
 
 
 def test_busy_until_the_deadline_is_busy() -> None:
@@ -273,7 +275,7 @@ def test_busy_until_the_deadline_is_busy() -> None:
 
 @pytest.mark.parametrize("text", ["reads is at its bound of 1", "busy: reads is at its bound of 1"])
 def test_busy_says_that_word_once(text: str) -> None:
-    """Members of older builds send the word, too."""
+    """Members of older builds also send the word `busy`."""
     error = classify(Response(1, Code.BUSY, 0, 0, "s1", (text,)))
     refused = classify(Response(1, ResultCode.BUSY, 0, 0, "s1", ("sessions_max", 10)))
 
@@ -299,7 +301,7 @@ def test_busy_after_a_lost_attempt_is_still_unknown() -> None:
 
 
 def test_a_refusal_after_a_lost_attempt_is_still_unknown() -> None:
-    """The second attempt certainly had no effect; of the first nobody knows."""
+    """The second attempt certainly had no effect, but the outcome of the first is unknown."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")
@@ -333,7 +335,8 @@ def test_a_refusal_of_the_only_attempt_is_certain() -> None:
 
 
 def test_an_unknown_answer_is_tried_again_under_the_same_number() -> None:
-    """At a step-down the member says so at once; the kept result, or the first execution, is the answer."""
+    """A leader that steps down answers immediately that the outcome is unknown. The retry gets the kept result, or is
+    executed for the first time."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s3")
@@ -403,7 +406,7 @@ def test_late_word_of_the_end_of_a_session_does_not_end_the_one_after_it() -> No
 
 
 def test_a_silent_session_is_kept_alive() -> None:
-    """Nothing was sent for `keep_alive_ns`: the session says that it lives, and what is acknowledged."""
+    """If nothing was sent for `keep_alive_ns`, the client sends a keep-alive with the acknowledged number."""
     world = a_world(keep_alive_ns=10_000 * MILLISECOND_NS)
     world.put()
     world["s1"].answer()
@@ -415,7 +418,7 @@ def test_a_silent_session_is_kept_alive() -> None:
 
 
 def test_a_cancelled_call_closes_its_number() -> None:
-    """Its outcome is unknown. Once its number is acknowledged, the write can no longer happen."""
+    """The outcome of a cancelled call is unknown. Once its number is acknowledged, its write can no longer happen."""
     world = a_world()
     first, second = world.put(b"a"), world.put(b"b")
     world.core.cancel(first)
@@ -430,7 +433,7 @@ def test_a_cancelled_call_closes_its_number() -> None:
 
 
 def test_a_late_answer_to_a_cancelled_call_is_ignored() -> None:
-    """The member still works on it; its answer finds nobody."""
+    """The member still works on the call, but nobody waits for the answer."""
     world = a_world()
     ticket = world.put()
     world.core.cancel(ticket)
@@ -452,7 +455,7 @@ def test_local_reads_need_no_leader() -> None:
 
 
 def test_a_read_at_a_member_that_is_down_fails_at_once() -> None:
-    """Only this member can answer: there is nothing to wait for."""
+    """Only this member can answer, so there is nothing to wait for."""
     world = a_world()
     world["s2"].is_up = False
 
@@ -482,7 +485,7 @@ def test_a_member_of_another_cluster_is_refused() -> None:
 
 
 def test_garbage_from_a_member_ends_the_connection_only() -> None:
-    """The call goes on elsewhere."""
+    """The client repeats the call at another member."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")
@@ -506,7 +509,8 @@ def test_a_request_that_no_frame_holds_is_refused_before_it_is_sent() -> None:
 
 
 def test_closing_tells_what_was_open_and_ends_the_session() -> None:
-    """Sent: unknown. Not sent: certain. The session is closed so that its results are forgotten."""
+    """A call that was sent ends as unknown; a call that was not sent ends as a certain failure. The client also closes
+    the session, so that members forget its results."""
     world = a_world(in_flight_max=1)
     sent, unsent = world.put(), world.put()
 
@@ -524,7 +528,7 @@ def test_closing_tells_what_was_open_and_ends_the_session() -> None:
 
 
 def test_a_command_that_waits_for_a_refused_session_ends_with_that_reason() -> None:
-    """A full disk refuses the session, too: "check the addresses" would send people to the wrong place."""
+    """A member with a full disk also refuses sessions, and the hint "check the addresses" would mislead people."""
     world = a_world()
     world["s1"].registers = False
     ticket = world.put(seconds=0.5)
@@ -538,7 +542,7 @@ def test_a_command_that_waits_for_a_refused_session_ends_with_that_reason() -> N
 
 
 def test_a_refused_registration_is_tried_again_later() -> None:
-    """`sessions_max` is reached: commands wait until their deadline, reads go on."""
+    """While `sessions_max` is reached, commands wait until their deadline and reads go on."""
     world = a_world()
     world["s1"].registers = False
     ticket = world.put(seconds=3)
@@ -553,7 +557,8 @@ def test_a_refused_registration_is_tried_again_later() -> None:
 
 
 def test_a_connection_that_ends_while_nothing_is_open_is_no_failure_of_its_member() -> None:
-    """A member closes idle connections when places are scarce: it is asked again at once, under the same session."""
+    """A member closes idle connections when it has too many. The client asks the member again immediately, under the
+    same session."""
     world = World("s1", leader="s1", ttl_ns=MINUTE_NS)
     first = world.put()
     world["s1"].answer()

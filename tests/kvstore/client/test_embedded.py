@@ -30,7 +30,7 @@ async def enter(folder: Path, **options: object) -> None:
 
 
 async def test_a_store_of_one_needs_no_port_and_keeps_everything(tmp_path: Path) -> None:
-    """README: ten lines to embed it."""
+    """The README embeds a store in ten lines."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("greeting", "hello")
         assert (store.client_address, store.peer_address) == ("", "")
@@ -61,7 +61,7 @@ async def test_a_folder_serves_one_program_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_a_member_started_with_another_membership_is_refused(tmp_path: Path) -> None:
-    """The cluster id is made from the token and the list: another list is another cluster."""
+    """The cluster id is made from the token and the list of members, so another list is another cluster."""
     members = three_members()
     await enter(tmp_path / "s0", node_id="s0", members=members, bootstrap=True)
 
@@ -94,7 +94,8 @@ async def test_who_is_not_in_the_list_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_one_address_for_peers_and_clients_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """Also for a store of one, which would find its own address in use. Port 0 may be given twice: it is any port."""
+    """A store of one is refused, too, because it would find its own address in use. Port 0 may be given twice, because
+    it means any free port."""
     with pytest.raises(InvalidConfiguration, match=r"127\.0\.0\.1:7201 twice"):
         await enter(
             tmp_path / "x", node_id="s1", members=(Member("s1", "127.0.0.1:7201", "127.0.0.1:7201"),), bootstrap=True
@@ -104,7 +105,7 @@ async def test_one_address_for_peers_and_clients_is_refused_before_anything_is_m
 
 
 async def test_a_port_in_use_is_an_error_with_its_remedy(tmp_path: Path) -> None:
-    """And the folder is free again."""
+    """After the error the folder is unlocked."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     taken = f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
@@ -125,7 +126,7 @@ async def test_other_machines_may_connect_only_if_that_is_said(tmp_path: Path) -
 
 
 async def test_a_damaged_log_is_refused_and_named(tmp_path: Path) -> None:
-    """Never repaired silently: the file, the offset and the remedy are in the text."""
+    """A damaged log is never repaired silently. The error names the file, the offset and the remedy."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         for number in range(20):
             await store.put(f"k{number}", "v" * 100)
@@ -164,8 +165,8 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
 
 
 async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_tell_it_so(tmp_path: Path) -> None:
-    """A member that never heard of the old folder accepts the new one. So it might count a second vote of one member in
-    one term.
+    """A member that never heard of the old folder accepts the new one. Such a member might count a second vote of one
+    member in one term.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -182,7 +183,7 @@ async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_te
 
 
 async def test_the_programs_exception_comes_out_as_itself(tmp_path: Path) -> None:
-    """It is not wrapped in an exception group, and what was acknowledged is there at the next start."""
+    """The exception is not wrapped in an exception group, and acknowledged writes are there at the next start."""
 
     async def program() -> None:
         async with open_node(tmp_path / "data", bootstrap=True) as store:
@@ -196,7 +197,7 @@ async def test_the_programs_exception_comes_out_as_itself(tmp_path: Path) -> Non
 
 
 async def test_a_cancelled_program_lets_go_of_everything(tmp_path: Path) -> None:
-    """The lock and the thread are gone, whatever was under way."""
+    """The folder's lock and the node's thread are gone, whatever was under way."""
     for _ in range(3):
         with trio.move_on_after(0.2) as scope:
             async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:

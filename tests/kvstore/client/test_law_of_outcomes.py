@@ -105,7 +105,7 @@ class Chaos:
 @pytest.mark.parametrize("ttl_ns", [60 * SECOND, 2 * SECOND, 0], ids=["session", "short session", "no session"])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_outcome_is_the_truth(quick_folder: Path, seed: int, ttl_ns: int) -> None:
-    """Whatever fails: an acknowledged write is there once, a failed one is not there, nothing is there twice."""
+    """Whatever fails, an acknowledged write is there once, a failed one is not there, and none is there twice."""
     chaos = Chaos(quick_folder, seed, ttl_ns=ttl_ns)
 
     chaos.run(80)

@@ -50,14 +50,14 @@ CALLS_OF_LEVEL_2: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 async def test_level_1_says_what_to_do(tmp_path: Path) -> None:
-    """Nothing is written, and after the upgrade the same calls are no longer refused for the level."""
+    """Nothing is written. After the upgrade the level is no longer a reason to refuse the same calls."""
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         for name, call in CALLS_OF_LEVEL_2.items():
             with pytest.raises(LevelTooLow, match="needs feature level 2") as refused:
                 await call(store)
             assert "`hwm upgrade`" in refused.value.hint, name
         assert (await store.range()).revision == 1
-        with pytest.raises(InvalidRequest):  # Invalid at any level.
+        with pytest.raises(InvalidRequest):  # This command is invalid at any level.
             await store.execute(Put(b"a", b"1", 0, keep_value=True))
         await raise_feature_level(store)
         for call in CALLS_OF_LEVEL_2.values():
@@ -88,7 +88,7 @@ async def test_puts_with_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_reads_at_a_revision(tmp_path: Path, count: int) -> None:
-    """One read at a time, and many in one turn, which a member answers on another code path."""
+    """A member answers one read at a time and many reads in one turn on different code paths."""
     async with a_store(tmp_path) as store:
         revisions = [(await store.put("a", str(number))).revision for number in range(count)]
         await store.delete("a")
@@ -332,7 +332,7 @@ async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> 
 
 
 class a_store:  # noqa: N801 - Used like a function.
-    """A store of one at level 2, during a block."""
+    """A store of one at level 2, which is open during a block."""
 
     def __init__(self, folder: Path) -> None:
         self._node = open_node(folder / "data", bootstrap=True)

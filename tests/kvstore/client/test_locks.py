@@ -43,7 +43,7 @@ async def test_fifty_idle_waiters_write_only_renewals_which_are_sent_together(tm
 
 
 async def until_watching(store: Client, count: int) -> None:
-    """Wait until so many watches are open."""
+    """Wait until `count` watches are open."""
     with trio.fail_after(30):
         while True:
             if (await store.status()).watches >= count:
@@ -52,7 +52,7 @@ async def until_watching(store: Client, count: int) -> None:
 
 
 async def commands_until_all_are_renewed(store: Client, index: int) -> list[tuple[Any, ...]]:
-    """The log's commands from `index` on, up to the entry after which each lease was renewed often enough."""
+    """The log's commands from `index` on, up to the entry that completes RENEWALS renewals of each lease."""
     commands: list[tuple[Any, ...]] = []
     renewals: Counter[int] = Counter()
     with trio.fail_after(30):
@@ -100,7 +100,7 @@ async def test_waiters_of_several_clients_get_the_lock_in_order(tmp_path: Path) 
 
 
 async def until_waiting(store: Client, prefix: str, count: int) -> None:
-    """Wait until so many keys with a prefix are there."""
+    """Wait until `count` keys with the prefix exist."""
     keys: set[bytes] = set()
     with trio.fail_after(30):
         async with store.watch(prefix=prefix, initial=True) as changes:

@@ -1,4 +1,5 @@
-"""A client used where it cannot work fails at once with a sentence, and its owner's client goes on."""
+"""A client that is used where it cannot work fails immediately with a clear error, and goes on working for its
+owner."""
 
 from __future__ import annotations
 

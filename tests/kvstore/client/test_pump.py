@@ -16,7 +16,7 @@ HELLO = Hello(cluster_id=b"c" * 16, group_id=0, node_id="s1", incarnation_id=b"i
 
 
 async def play_a_leader(stream: trio.abc.Stream, seconds: list[float]) -> None:
-    """Greet, lead, and answer the n-th read `seconds[n]` after it came; it found nothing. Later ones: never."""
+    """Greet, lead, and answer the n-th read `seconds[n]` after it came: its key is absent. Never answer later reads."""
     splitter, reads = FrameSplitter(FRAME_BYTES_MAX_CLIENT), iter(seconds)
     is_greeted = False
 
@@ -43,8 +43,8 @@ async def play_a_leader(stream: trio.abc.Stream, seconds: list[float]) -> None:
 async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A member that answers now and then, always within a second, is not given up: what counts is when an answer came,
-    not when the client last had something to do."""
+    """A member that answers now and then, always within a second, is not given up. The client counts from the time of
+    an answer, not from the time when it last had something to do."""
     dials = 0
     async with trio.open_nursery() as nursery:
 
@@ -66,7 +66,8 @@ async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
 async def test_no_call_has_a_task_of_its_own_and_those_of_one_turn_leave_in_one_send(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    """A call costs its client only bookkeeping: docs/reference/client.md promises it, 15,000 calls a second need it."""
+    """A call costs its client only bookkeeping. docs/reference/client.md promises this, and 15,000 calls a second need
+    it."""
     sends = 0
     async with trio.open_nursery() as nursery:
 
@@ -129,7 +130,8 @@ async def test_a_dial_that_fails_in_the_moment_in_which_it_is_given_up_breaks_no
 ) -> None:
     async def dial(address: str) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
-        autojump_clock.jump(1.5)  # Longer than an attempt may take; no task runs between this jump and its end.
+        # The jump is longer than an attempt may take, and no task runs between the jump and the attempt's end.
+        autojump_clock.jump(1.5)
         raise OSError("refused")
 
     async with Client(["s1:1"], session=False, dialer=dial) as client:

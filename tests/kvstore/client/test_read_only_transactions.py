@@ -63,7 +63,7 @@ def test_what_has_reads_in_all_branches_only_reads(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITES)
 def test_one_write_in_any_branch_makes_it_a_command(name: str) -> None:
-    """Even if that branch is not taken, because the sender cannot know which one is."""
+    """This holds even if that branch is not taken, because the sender cannot know which branch is taken."""
     write = WRITES[name]
     for txn in (Txn((), (write,)), Txn((), (), (Get(b"a"), write)), Txn((), (Txn((), (Get(b"a"),), (write,)),))):
         assert not only_reads(command_body(txn))
@@ -107,14 +107,14 @@ async def test_a_read_may_have_any_consistency(tmp_path: Path) -> None:
         before = await last_index(store)
         for wanted, told in (("linearizable", "linearizable"), ("follower", "linearizable"), ("local", "local")):
             answer = await store.execute(READS["a get"], consistency=wanted)
-            assert answer.consistency == told  # A leader answers a follower read as itself.
+            assert answer.consistency == told  # A leader answers a follower read with a linearizable one.
             assert isinstance(answer.result, TxnResult)
             assert isinstance(answer.result.results[0], GetResult)
         assert await last_index(store) == before
 
 
 async def test_a_member_of_an_older_build_gets_it_as_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a member refuses it as a read, because there a read is only a get or a range."""
+    """A member of an older build refuses a transaction as a read, because it knows only gets and ranges as reads."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("a", "1")
         monkeypatch.setattr(request_judge, "only_reads", lambda body: body[0] != 6)

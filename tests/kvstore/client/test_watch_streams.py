@@ -1,4 +1,4 @@
-"""A client's watches over whole members in memory: they go on elsewhere without a gap or a repeat."""
+"""A client's watches over whole members in memory move to other members without a gap or a repeat."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_watch_gets_the_changes_of_its_range(quick_folder: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, seconds: float) -> None:
-    """Whichever member serves it, the next one goes on after the revision that was received."""
+    """Whichever member serves the watch, the next member goes on after the revision that was received."""
     cluster, client = raised(quick_folder, 3)
     everything, key = watch(cluster, client), watch(cluster, client, b"k1", b"k1\0")
 
@@ -115,7 +115,8 @@ def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> Non
 
 
 def test_a_watch_on_a_silent_connection_is_moved(quick_folder: Path) -> None:
-    """The member's host is gone without a word: the connection never breaks, and nothing else asks the member."""
+    """The member's host is gone without a word. The connection never breaks, and no other request goes to the
+    member."""
     cluster, client = raised(quick_folder, 3)
     watched = watch(cluster, client)
     leader = cluster.leader()
@@ -212,7 +213,7 @@ def test_a_refused_watch_ends_with_the_reason(quick_folder: Path) -> None:
 
 
 def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(quick_folder: Path) -> None:
-    """The cluster is at the level of watches, or the watch could not have begun: so another member serves it."""
+    """The watch has begun, so the cluster is at the level of watches and another member can serve the watch."""
     cluster = Cluster(quick_folder, 3)
     client, leader = cluster.client(), cluster.leader()
     behind, other = sorted({"s1", "s2", "s3"} - {leader})

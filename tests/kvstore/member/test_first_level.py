@@ -64,7 +64,7 @@ async def test_a_new_store_may_begin_at_a_lower_level_and_be_raised_later(tmp_pa
 
 
 def test_a_first_state_of_a_level_is_the_empty_store_after_it_was_raised_to_this_level() -> None:
-    """So later entries have the same effect, whether a store began at its level or was raised to it."""
+    """Later entries must have the same effect, whether a store began at its level or was raised to it."""
     raised = KvMachine()
     raised.apply(Entry(1, 1, EntryKind.COMMANDS, encode_batch(0, [encode_command(RaiseFeatureLevel(2))])))
     begun = KvMachine()
@@ -77,11 +77,11 @@ def test_a_first_state_of_a_level_is_the_empty_store_after_it_was_raised_to_this
 
 
 def test_founders_that_begin_at_different_levels_are_not_of_one_cluster(tmp_path: Path) -> None:
-    """Their first states differ, so their logs must never be mixed. Members of another cluster refuse each other."""
+    """Their first states differ, so their logs must never be mixed. Members of different clusters refuse each other."""
     ids = {level: initialize_folder(config(tmp_path / str(level), level=level)).cluster_id for level in (1, 2)}
 
     assert ids[1] != ids[2]
-    assert ids[1] == derive_cluster_id("t", Configuration.of(MEMBERS))  # Builds that know only level 1 derive it.
+    assert ids[1] == derive_cluster_id("t", Configuration.of(MEMBERS))  # Builds that know only level 1 derive this id.
 
 
 def test_all_founders_that_begin_at_one_level_are_of_one_cluster(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_
 async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
     quick_folder: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A follower whose disk is held learns the mark: it cannot apply what is committed."""
+    """A follower whose disk does not sync learns the mark, but cannot apply what is committed."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     slow = min(set(cluster.hosts) - {leader})
@@ -77,7 +77,7 @@ async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
 async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_ready(
     quick_folder: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """It catches up in the moment in which it begins to stop."""
+    """The member catches up in the moment in which it begins to stop."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     slow = cluster.hosts[min(set(cluster.hosts) - {leader})]
@@ -119,7 +119,8 @@ def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Pa
 
 
 def test_removed_members_that_a_new_leader_tells_of_it_take_nothing_from_it(quick_folder: Path) -> None:
-    """Three were removed and never started. The leader still sends to them, and three of six would be no majority."""
+    """Three members were removed and never started. The leader still sends to them, and three of six would be no
+    majority."""
     cluster = Cluster(quick_folder, 3)
     old, client = cluster.leader(), cluster.client()
     ids = ("t1", "t2", "t3")
@@ -162,7 +163,7 @@ def leading(quick_folder: Path) -> NodeStatus:
 
 
 def hearing(status: NodeStatus, *heard: str, silent: tuple[str, ...] = ()) -> NodeStatus:
-    """The status `leading`, with s1 as the leader and with these peers."""
+    """The status `leading`, with s1 as the leader and with these peers, of which it hears `heard`."""
     like = status.peers[0]
     peers = [replace(like, peer_id=peer_id, recent_active=True) for peer_id in heard]
     peers += [replace(like, peer_id=peer_id, recent_active=False) for peer_id in silent]
@@ -170,7 +171,7 @@ def hearing(status: NodeStatus, *heard: str, silent: tuple[str, ...] = ()) -> No
 
 
 def test_a_learner_that_is_heard_is_no_substitute_for_a_voter(leading: NodeStatus) -> None:
-    """The reason names the voters, and those of them that the leader hears."""
+    """The reason names the voters, and the voters that the leader hears."""
     status = replace(hearing(leading, "s4", "s5", silent=("s2", "s3")), learners=("s4", "s5"))
 
     assert quorum_problem(status, status.term) == "it leads, but of the voters s1, s2, s3 it hears only s1"
@@ -190,7 +191,7 @@ def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: Node
 
 
 def test_a_leader_that_goes_does_not_count_itself(leading: NodeStatus) -> None:
-    """It leads until its removal is committed, but its own vote no longer counts."""
+    """The leader leads until its removal is committed, but its own vote no longer counts."""
     going = replace(leading, voters=("s2", "s3"))
 
     reason = quorum_problem(hearing(going, "s2", silent=("s3",)), going.term)
@@ -209,7 +210,8 @@ def applied(member: OneNode) -> int:
 async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Until then a read from it would wait. The probe is answered at once, however long the transfer takes."""
+    """A read from the member would wait until the transfer has ended. The probe is answered immediately, however long
+    the transfer takes."""
     world = World(**LONG_LOG)
     _, lagging = a_member_in_want(world)
     cut_after(world, 3)
@@ -239,7 +241,7 @@ async def test_a_member_that_installs_a_snapshot_is_not_ready(autojump_clock: tr
 async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_committed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It hears its leader, but has got no entry yet, so it has applied all that it knows to be committed."""
+    """The member hears its leader, but has got no entry yet, so it has applied all that it knows to be committed."""
     world = World()
     leader = world.elect()
     behind = world.followers()[0]

@@ -19,7 +19,7 @@ REFUSAL = HttpResponse.text(HTTPStatus.BAD_REQUEST, "no")
 
 
 def exchange_of(*pieces: bytes) -> Exchange:
-    """After these pieces, of which it reads what it wants to."""
+    """An exchange that was fed these pieces, as far as it has room for them."""
     exchange = Exchange()
     for piece in pieces:
         if exchange.room_bytes:
@@ -55,7 +55,7 @@ def byte_by_byte(data: bytes) -> list[bytes]:
 )
 @pytest.mark.parametrize("behind", [b"", b"\0\r\x7f", LIVEZ + b"\r\n"])
 def test_a_head_is_a_request_whatever_comes_behind_it(head: bytes, behind: bytes, expected: tuple[str, str]) -> None:
-    """A body, or another request: neither is read."""
+    """Neither a body nor another request after the head is read."""
     data = head + b"\r\n\r\n" + behind
     for pieces in ([data], byte_by_byte(data)):
         exchange = exchange_of(*pieces)
@@ -125,7 +125,8 @@ def test_a_head_fills_the_room_but_is_not_longer() -> None:
 
 @pytest.mark.parametrize("invalid", [b"\0", b"\v", b"\f", b"\rb", b"\x1f"])
 def test_an_invalid_byte_is_refused_before_a_head_is_complete(invalid: bytes) -> None:
-    """Blanks before it would cost h11 the square of their number, so h11 must not see it."""
+    """h11 must not see the invalid byte, because its time would grow with the square of the number of blanks before the
+    byte."""
     start = LIVEZ + b"A:" + b" " * 4_000
     for pieces in ([start + invalid], [start, *byte_by_byte(invalid)]):
         assert exchange_of(*pieces).is_garbage
@@ -151,7 +152,7 @@ def test_the_end_of_what_is_sent_cuts_a_head_off_or_is_a_silent_leave() -> None:
     ],
 )
 def test_an_answer_is_final_and_closes_the_connection(head: bytes) -> None:
-    """Never `100 Continue`, `101 Switching Protocols` or a tunnel."""
+    """The server never answers `100 Continue` or `101 Switching Protocols`, and never opens a tunnel."""
     refusal = HttpResponse.text(HTTPStatus.METHOD_NOT_ALLOWED, "no")
 
     assert exchange_of(head + b"\r\n").encode(refusal) == (

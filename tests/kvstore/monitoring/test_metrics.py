@@ -175,7 +175,7 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
         metric.name + ("_total" if metric.type == "counter" else "")
         for metric in collected(cluster.hosts[cluster.leader()]).values()
     }
-    of_the_shell = {  # These need files or a transport: tests/process/test_metrics.py checks them.
+    of_the_shell = {  # These metrics need files or a transport, so tests/process/test_metrics.py checks them.
         f"{PREFIX}{name}"
         for name in (
             "log_segments", "peer_connected", "peer_queued_bytes", "peer_queued_limit_bytes",
@@ -190,7 +190,8 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
 
 
 def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
-    """An alert on an increase needs a value before the first one. docs/reference/metrics.md lists the same codes."""
+    """An alert on an increase needs a value before the first refusal. docs/reference/metrics.md lists the same
+    codes."""
     host = Cluster(quick_folder, 3).hosts["s1"]
     configuration = host.node.core.configuration
     transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
@@ -265,7 +266,7 @@ def test_a_member_without_metrics_loads_nothing_of_it() -> None:
 
 
 def test_the_feature_level_in_force_and_what_the_build_knows_are_told(quick_folder: Path) -> None:
-    """docs/reference/versions.md: from these an operator sees when `hwm upgrade` has something to do."""
+    """From these metrics an operator sees when `hwm upgrade` has something to do (docs/reference/versions.md)."""
     cluster = Cluster(quick_folder, 1)
     leader = cluster.leader()
     cluster.kill(leader)

@@ -1,4 +1,4 @@
-"""The port that scrapers and probes ask: idle connections keep no probe out, and no page ends the member."""
+"""Idle connections to the metrics port keep no probe out, and no page ends the member."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def say(port: int, data: bytes, *, then_half_close: bool = False) -> bytes
 
 
 async def until_closed(stream: trio.SocketStream) -> bytes:
-    """What came before the connection ended, in whatever way it ended."""
+    """All bytes that came before the connection ended, in whatever way it ended."""
     heard = b""
     try:
         async for data in stream:
@@ -103,7 +103,7 @@ async def test_bytes_do_not_renew_the_deadline_of_a_request(monkeypatch: pytest.
 
 
 async def test_a_probe_that_asks_with_head_is_answered_without_the_body() -> None:
-    """Load balancers do so; RFC 9110 §9.1 has every server take it."""
+    """Load balancers use HEAD, and RFC 9110 §9.1 demands that every server support it."""
     async with serving() as port:
         told, asked = await get(port, "/livez"), await get(port, "/livez", "HEAD")
         assert (asked, told) == (told.removesuffix(b"alive\n"), asked + b"alive\n")
@@ -129,7 +129,7 @@ async def test_a_probe_that_asks_with_head_is_answered_without_the_body() -> Non
 async def test_a_connection_gets_one_final_answer_whatever_comes_behind_the_head(
     request_and_more: bytes, then_half_close: bool
 ) -> None:
-    """A body, another request, or a half-close by the client may follow."""
+    """A body, another request, or a half-close by the client may follow the request."""
     async with serving() as port:
         assert await say(port, request_and_more, then_half_close=then_half_close) == ALIVE
 

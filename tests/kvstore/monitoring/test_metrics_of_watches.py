@@ -45,7 +45,7 @@ class Nobody:
 
 
 class Watched:
-    """A store of one at the newest level, with a service that counts."""
+    """A store of one at the newest level, whose service counts."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster = Cluster(folder, 1)
@@ -162,7 +162,7 @@ def test_what_waits_for_clients_with_watches_is_shown(watched: Watched) -> None:
 
 
 def test_leases_are_counted_at_apply() -> None:
-    """Counted at apply, the counters of all members agree on what happened while they were running."""
+    """Leases are counted at apply, so the counters of all members agree on what happened while they were running."""
     machine = CountingMachine()
     machine.counts = counts = Counts()
     index = 0
@@ -175,10 +175,10 @@ def test_leases_are_counted_at_apply() -> None:
 
     apply(RaiseFeatureLevel(FEATURE_LEVEL_MAX))
     apply(*[LeaseGrant(number, 10 * SECOND_NS) for number in range(1, 7)], LeaseGrant(1, SECOND_NS))
-    assert counts.leases == {"leases_granted": 6}  # The last one exists already.
+    assert counts.leases == {"leases_granted": 6}  # The last lease exists already.
     apply(LeaseRenew((1, 2, 3, 99)), LeaseRenew((1,)), seconds=5)
     apply(LeaseRevoke(1), LeaseRevoke(1), seconds=6)
-    apply(Put(b"a", b"1"), seconds=11)  # Those that nobody has renewed end.
+    apply(Put(b"a", b"1"), seconds=11)  # The leases that nobody has renewed end.
 
     assert counts.leases == {
         "leases_granted": 6, "lease_renewals": 4, "leases_revoked": 1, "leases_expired": 3,

@@ -73,7 +73,7 @@ WITHOUT_AN_ERROR = {
 
 
 def watched(cluster: Cluster, name: str, limits: ServiceLimits | None = None) -> CountingService:
-    """The service of a member, replaced by one that counts, with one client that has said hello."""
+    """Replace a member's service by one that counts, and connect one client that has said hello."""
     host = cluster.hosts[name]
     host.service = service = CountingService(host.node, host.machine, limits)
     service.counts = Counts()
@@ -139,7 +139,7 @@ def test_an_unknown_outcome_is_counted_once() -> None:
 
 
 def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(quick_folder: Path) -> None:
-    """No error was raised when it was asked for, because the state was young enough then."""
+    """No error was raised when the read came, because the state was young enough then."""
     cluster = Cluster(quick_folder, 3)
     cluster.client().do(Put(b"a", b"1"))
     cluster.wait(0.5)
@@ -155,7 +155,7 @@ def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(qu
     fetch(service)
     cluster.cut = {follower}
     service.receive(1, read(2) + frame(encode_request(3, members_request())))
-    cluster.wait(6)  # In the first of these seconds it could still have been answered.
+    cluster.wait(6)  # In the first of these seconds the read could still have been answered.
     assert not service.counts.refusals
     fetch(service)
 

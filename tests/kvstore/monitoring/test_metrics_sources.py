@@ -1,4 +1,5 @@
-"""The sources of measured times: the disk's thread and the driver. Without the library, the operator is told so."""
+"""The sources of measured times: the disk's thread and the driver. If the metrics library is missing, the operator is
+told so."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_only_what_the_log_syncs_is_measured_by_the_thread_and_by_the_loop(quick
         do(Write(f"{LOG}/none.wal", 0, (b"fails",)), SyncFile(f"{LOG}/none.wal"))
         assert len(took) == 1
         files.hold()
-        for place in range(20):  # A quick disk may carry out some of them at once.
+        for place in range(20):  # A quick disk may carry out some of these writes immediately.
             do(*append(LOG, 10 + 5 * place))
 
         assert len(took) == 21

@@ -17,7 +17,8 @@ BACK = "its low-water mark is 10 of 900: held back by "
 
 @pytest.fixture
 def held(quick_folder: Path) -> MemberStatus:
-    """The status of a leader with a log of 500 to 900, not cut at its snapshot because a member has not applied it."""
+    """The status of a leader with a log of 500 to 900. The log is not cut at the snapshot, because a member has not
+    applied it."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     told = status_of(host.node, host.machine)
     marks = {"first_index": 500, "snapshot_index": 800, "last_applied": 900, "commit_index": 900, "last_index": 900}
@@ -46,7 +47,7 @@ def test_a_log_is_kept_for_those_who_can_go_on_from_it(held: MemberStatus) -> No
 
 
 def test_of_those_who_are_sent_a_snapshot_that_is_said(held: MemberStatus) -> None:
-    """The log begins after the last entry that they have."""
+    """The leader's log begins after the last entry of a peer that is sent a snapshot."""
     told = holding(held, a_peer("s2", "snapshot", 10))
 
     assert of_its_marks(told) == [BACK + "s2", "its log begins at 500, too late for s2: a snapshot is sent instead"]
