@@ -41,7 +41,7 @@ from storage import create_data_folder
     ],
 )
 def test_a_host_that_no_resolver_takes_is_refused_with_what_is_wrong(text: str, words: str) -> None:
-    """A list of members is kept for ever, and every client dials the addresses in it."""
+    """A list of members is kept for ever, and every client dials the addresses in the list."""
     with pytest.raises(InvalidAddress, match=words) as refused:
         parse_address(text)
     assert len(str(refused.value)) < 500
@@ -49,7 +49,7 @@ def test_a_host_that_no_resolver_takes_is_refused_with_what_is_wrong(text: str, 
 
 @pytest.mark.parametrize("host", ["hwm_s1", "s1.example.", "bücher.example", "127.1", "[fe80::1%eth0]", "[::1]"])
 def test_hosts_that_resolvers_find_are_taken(host: str) -> None:
-    """Names of containers with underscores, a dot at the end, zones."""
+    """A host may be a container's name with underscores, end in a dot, or contain a zone."""
     assert parse_advertised(f"{host}:7101") == (host.strip("[]"), 7101)
 
 
@@ -58,7 +58,7 @@ def test_hosts_that_resolvers_find_are_taken(host: str) -> None:
     [("0:7001", "listen"), ("０.0.0.0:7001", "listen"), ("[0:0::0]:7001", "listen"), ("::1:7001", "brackets")],
 )
 def test_what_no_peer_could_dial_is_not_advertised(text: str, words: str) -> None:
-    """The system reads `0` as 0.0.0.0; a peer takes IPv6 only in brackets."""
+    """The system reads `0` as 0.0.0.0, and a peer accepts an IPv6 address only in brackets."""
     with pytest.raises(InvalidAddress, match=words):
         parse_advertised(text)
 
@@ -98,7 +98,7 @@ def test_peers_and_clients_split_an_address_alike_and_differ_in_what_they_take(
 
 
 async def test_a_member_list_with_a_host_that_cannot_be_dialled_does_no_harm_to_clients(tmp_path: Path) -> None:
-    """An older build accepted such lists, and they are in folders for all time."""
+    """An older build accepted such lists, and data folders still contain them."""
     own = Member("s1", "127.0.0.1:1", "127.0.0.1:2")
     configuration = Configuration((own,), learners=(Member("s4", "127.0.0.1:3", "a..b:7104"),))
     identity = Identity(

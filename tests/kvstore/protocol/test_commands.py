@@ -116,7 +116,7 @@ def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: C
     session_id = 0 if isinstance(command, RegisterSession) else 7
     raw = encode_command(command, session_id=session_id, request_no=4, acknowledged_up_to=3)
 
-    item = decode_item(raw)  # The profile that every frame goes through.
+    item = decode_item(raw)  # Every frame is decoded with this CBOR profile.
 
     assert item == [session_id, 4, 3, *body]
     admit_command(item, LIMITS)
@@ -125,7 +125,8 @@ def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: C
 
 
 def test_the_first_commands_of_the_table_are_those_of_level_1() -> None:
-    """A command has the form of the lowest level that has it, so a newer client sends the same bytes."""
+    """A command is encoded in the form of the lowest level that has the command, so a newer client sends the same
+    bytes."""
     assert EVERY_COMMAND[: len(LEVEL_1_COMMANDS)] == LEVEL_1_COMMANDS
     assert LEVEL_1_COMMANDS[-1][0] == RaiseFeatureLevel(1)
 
@@ -147,7 +148,7 @@ def test_at_level_1_every_form_of_level_2_is_refused_like_any_unknown_one(body: 
 
 
 def test_the_limits_are_sent_in_the_order_of_their_fields() -> None:
-    """See kvstore.limits: the array grows only at its end."""
+    """The array of limits grows only at its end (see kvstore.limits)."""
     assert StoreLimits.names() == tuple(ChangeLimits.__dataclass_fields__)
 
 
@@ -227,7 +228,7 @@ MALFORMED: list[tuple[Any, Reason]] = [
     ([0, 0, 0, 6, [], [[1, b"k", b""], [3, b"k"]], []], Reason.KEY_WRITTEN_TWICE),
     ([0, 0, 0, 6, [], [], [[1, b"k", b""], [1, b"k", b""]]], Reason.KEY_WRITTEN_TWICE),
     ([0, 0, 0, 16, 0], Reason.OUT_OF_RANGE),
-    ([1, 0, 0, 16, 5 * SECOND_NS], Reason.OUT_OF_RANGE),  # A registration that is itself under a session.
+    ([1, 0, 0, 16, 5 * SECOND_NS], Reason.OUT_OF_RANGE),  # A session cannot be registered under a session.
     ([0, 0, 0, 17], Reason.SESSION_REQUIRED),
     ([0, 0, 0, 18], Reason.SESSION_REQUIRED),
     ([0, 0, 0, 18, 1], Reason.MALFORMED),
@@ -252,8 +253,8 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
     ([1, b"k", b"v", -1, 0], Reason.OUT_OF_RANGE),
     ([1, b"k", b"v", 0, 8], Reason.OUT_OF_RANGE),
     ([1, b"k", b"v", 0, -1], Reason.OUT_OF_RANGE),
-    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Flag 2 keeps the value, but one is given.
-    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Flag 4 keeps the lease, but one is attached.
+    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Flag 2 keeps the value, but a value is given.
+    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Flag 4 keeps the lease, but a lease is given.
     ([1, b"", b"", 0, 1], Reason.KEY_EMPTY),
     ([2, b"k", b""], Reason.MALFORMED),
     ([2, b"k", -1], Reason.OUT_OF_RANGE),
@@ -349,7 +350,8 @@ def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None
 
 
 def test_the_writes_of_a_large_transaction_are_compared_in_a_moment() -> None:
-    """A frame holds some 10⁵ operations, and all are compared before their number is checked: not 10¹⁰ comparisons."""
+    """A frame has room for some 10⁵ operations, and all are compared before their number is checked. That must not take
+    10¹⁰ comparisons."""
     puts = [[1, b"%06d" % each, b""] for each in range(0, 60_000, 2)]
     ranges = [[7, b"%06d" % each, b"%06d" % (each + 1), False] for each in range(1, 60_000, 2)]
 
@@ -426,12 +428,12 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     ids=lambda body: str(body)[:20],
 )
 def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
-    """The accepted side of each bound (docs/reference/specification.md#89-bounds-of-admission)."""
+    """Each bound accepts what is exactly at the bound (docs/reference/specification.md#89-bounds-of-admission)."""
     admit_body(body, LIMITS)
 
 
 def test_bounds_of_admission_are_none_of_the_shape() -> None:
-    """Checked at admission only, from config. Apply knows replicated state alone.
+    """Only admission checks these bounds, which come from a member's configuration. Apply knows replicated state alone.
 
     See docs/reference/specification.md#89-bounds-of-admission.
     """
@@ -468,7 +470,7 @@ near_commands = st.tuples(
 
 @st.composite
 def almost_commands(draw: st.DrawFn) -> Any:
-    """A sound command with one item, at any depth, put in, taken out or replaced."""
+    """A sound command in which one item, at any depth, was inserted, removed or replaced."""
     _, body = draw(st.sampled_from(EVERY_COMMAND))
     item: Any = [draw(st.integers(0, 2)), draw(st.integers(0, 3)), 0, *body]
     place = item = copy.deepcopy(item)
@@ -483,7 +485,7 @@ def almost_commands(draw: st.DrawFn) -> Any:
 
 @given(almost_commands() | near_commands | cbor_items)
 def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) -> None:
-    """An item that it takes can be decoded as a command, and encodes to the same item.
+    """An item that admission takes can be decoded as a command, and the command encodes to the same item.
 
     See docs/reference/specification.md#712-requests-from-outside.
     """
@@ -501,7 +503,7 @@ def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) 
 
 
 def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
-    """Errors keep their fields and build their text only when asked, so that they can cross processes."""
+    """An error keeps its fields and builds its text only on demand, so that it can be sent to another process."""
     fields: dict[ResultCode, tuple[Any, ...]] = {
         ResultCode.INVALID_REQUEST: (Reason.KEY_TOO_LONG, 9, 8),
         ResultCode.QUOTA_EXCEEDED: (9, 8),
@@ -521,7 +523,7 @@ def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
         again = pickle.loads(pickle.dumps(error))
         assert isinstance(again, KvError)
         assert (type(again), str(again), again.args) == (type(error), str(error), arguments)
-    for reason in Reason:  # The reason alone, as plain text: results contain it.
+    for reason in Reason:  # Results contain the reason alone, as plain text.
         assert [type(each) for each in InvalidRequest(reason).args] == [str]
         assert str(pickle.loads(pickle.dumps(InvalidRequest(reason)))) == str(InvalidRequest(reason))
 

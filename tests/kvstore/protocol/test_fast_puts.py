@@ -1,4 +1,5 @@
-"""Puts read by their shape, many at a time: the result is the decoder's, or they are left to the decoder."""
+"""Many puts are read together by their shape. The result is that of the decoder, or the puts are left to the
+decoder."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ numbers = st.sampled_from(EDGES)
 runs = st.tuples(
     st.integers(1, 90),  # Puts.
     numbers,  # Of the session.
-    st.integers(1, 70_000),  # The number of the first request, and the acknowledged number in all of them.
+    st.integers(1, 70_000),  # The number of the first request, and the acknowledged number in all requests.
     numbers,
     st.integers(0, 5),  # Bytes of keys and values.
     st.sampled_from([0, 3, 23, 24, 255, 256, 300]),
@@ -148,7 +149,7 @@ def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
 
 
 def test_what_says_that_its_value_is_larger_than_all_there_is_is_left_to_the_decoder() -> None:
-    """`struct` cannot have such a size, and would raise an error of its own."""
+    """`struct` does not support such a size, and would raise an error of its own."""
     put = b"\x86\x01\x01\x00\x01\x41k\x5b" + INT64_MAX.to_bytes(8, "big")
     assert parse_uniform_single_puts([b"\x82\x05" + put] * 2) is None
     assert parse_uniform_batch(b"\x91\x05" + put * 16) is None
@@ -196,7 +197,7 @@ def test_the_puts_of_a_client_are_read_by_their_shape_up_to_what_is_of_another_o
 
     assert run is not None
     assert (len(run.commands), run.end) == (40, sum(map(len, frames)))
-    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # One more than there is room for.
+    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # The frames have one put more than the bound.
     assert parse_uniform_puts(b"".join(frames[:3]), 1_000, LIMITS) is None
     assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(value_bytes_max=8)) is None
     assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(key_bytes_max=1)) is not None

@@ -41,7 +41,7 @@ from raft import ProtocolError, Refusal
 
 
 def test_requests_and_responses_are_these_bytes() -> None:
-    """Clients of other versions and languages rely on them: never change one."""
+    """Clients of other versions and languages rely on these bytes, so they must never change."""
     assert encode_request(1, members_request()).hex() == "820101"
     assert encode_request(
         2, command_request(Put(b"k", b"v")), session_id=3, request_no=4, acknowledged_up_to=2
@@ -61,7 +61,7 @@ def test_requests_and_responses_are_these_bytes() -> None:
 def test_a_command_request_carries_the_very_item_that_is_proposed(
     request_id: int, session_id: int, request_no: int, key: bytes
 ) -> None:
-    """This holds whatever the encoded widths of the numbers around it."""
+    """This holds whatever the encoded widths of the numbers around the command."""
     command = Put(key, b"v")
     body = encode_request(request_id, command_request(command), session_id=session_id, request_no=request_no)
 
@@ -74,7 +74,7 @@ def test_a_command_request_carries_the_very_item_that_is_proposed(
 
 @given(st.binary(max_size=60))
 def test_no_body_makes_a_reader_fail_otherwise_than_by_protocol_error(body: bytes) -> None:
-    """Client and server: whatever a stranger sends, the connection is closed and nothing else happens."""
+    """Whatever a stranger sends, a client or a server closes the connection and does nothing else."""
     for read in (decode_request, decode_response, decode_greeting, check_client_hello):
         try:
             read(body)
@@ -141,7 +141,7 @@ def test_consistencies_are_read_by_their_word() -> None:
 
 
 def test_a_range_read_is_a_body_of_nine() -> None:
-    """`kvstore.protocol.commands` fixes this shape; a read sends it without a log entry."""
+    """`kvstore.protocol.commands` defines this shape. A read sends the body without a log entry."""
     assert len(read_request(Range(), Consistency.LINEARIZABLE).items[1]) == 9
 
 
@@ -188,7 +188,7 @@ def a_book(*endpoints: str) -> AddressBook:
 
 
 def test_a_failed_address_rests_longer_each_time_up_to_a_bound() -> None:
-    """Once it has answered, its earlier failures no longer count."""
+    """After an address has answered, its earlier failures no longer count."""
     book = a_book("a:1")
     pauses = []
     for _ in range(8):
@@ -219,7 +219,8 @@ def test_a_suggested_address_is_next_unless_it_was_silent() -> None:
 
 
 def test_what_members_tell_is_bounded_and_replaced() -> None:
-    """Given endpoints are never forgotten: advertised ones may be out of reach from here."""
+    """The client never forgets the endpoints that it was given, because advertised addresses may be out of its
+    reach."""
     book = a_book("a:1")
     book.learn([f"m{number}:1" for number in range(100)])
     assert len(book.addresses) == 1 + MEMBERS_LEARNED_MAX

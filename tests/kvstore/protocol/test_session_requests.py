@@ -101,7 +101,7 @@ def test_a_session_that_was_never_used_is_closed_as_such(cluster: Cluster) -> No
 
 
 def test_a_session_that_expires_meanwhile_is_told_as_not_closed(cluster: Cluster) -> None:
-    """It expires in the very entry that was to close it, before the entry's commands run."""
+    """The session expires in the same entry that was to close it, before the entry's commands run."""
     client, operator = cluster.client(ttl_ns=2 * SECOND), cluster.client(ttl_ns=0)
     client.do(Put(b"a", b"1"))
     operator.ask(limits_request())
@@ -156,7 +156,7 @@ def test_what_is_used_of_each_limit_is_told_and_follows_the_state(cluster: Clust
     ids=["close_session", "change_limits"],
 )
 def test_what_may_have_been_done_is_unknown_when_the_answer_is_lost(request_: Request) -> None:
-    """It goes through the log without a request number, so nobody sends it a second time."""
+    """The request goes through the log without a request number, so nobody sends it a second time."""
     world = World("s1", "s2", leader="s1", ttl_ns=60 * SECOND)
     world.core.submit(1, request_, world.now + 5 * SECOND)
     world.settle()

@@ -1,4 +1,4 @@
-"""The summary of a frame about a watch: the metrics read it instead of decoding every event."""
+"""The metrics read the summary of a frame about a watch, instead of decoding every event."""
 
 from __future__ import annotations
 

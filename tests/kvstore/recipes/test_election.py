@@ -122,7 +122,7 @@ async def test_no_two_leaders_believe_at_once(seed: int, autojump_clock: trio.te
         async def lead(number: int, client: SimulatedClient) -> None:
             nonlocal terms
             for _ in range(5):
-                with suppress(LeaseLost, OutcomeUnknown):  # A grant whose answer a stop has delayed.
+                with suppress(LeaseLost, OutcomeUnknown):  # A pause may delay the answer to the grant of the lease.
                     async with client.election("boss", ttl_seconds=4) as election:
                         leadership = await election.campaign(str(number))
                         leadership.check()
@@ -196,7 +196,7 @@ async def test_a_leader_whose_key_was_removed_ends_its_term_though_its_lease_liv
                 await lead()
         assert ended
         assert trio.current_time() - began < 5.1
-        leadership.lease.check()  # The lease is not lost, only the key is.
+        leadership.lease.check()  # Only the key is lost; the lease is still held.
 
 
 async def test_a_term_that_is_not_lost_ends_as_its_block_does(autojump_clock: trio.testing.MockClock) -> None:
@@ -235,7 +235,7 @@ async def test_a_term_ends_by_its_lease_when_the_store_is_not_heard(autojump_clo
 async def test_a_term_survives_a_compaction_and_not_a_removal_that_it_has_hidden(
     is_removed: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The key's watch cannot go on from its revision, so the key itself is read."""
+    """The watch of the key cannot continue from its revision, so the client reads the key itself."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         client = store.client()
         async with client.election("boss", ttl_seconds=60) as election:

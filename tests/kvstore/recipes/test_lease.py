@@ -43,14 +43,15 @@ async def test_a_lease_lives_as_long_as_its_block_and_its_keys_go_with_it(
         assert (await client.get("a")).record is None
         assert not store.machine.leases.by_id
         renewals = [each for each in store.commands if isinstance(each, LeaseRenew)]
-        assert 290 <= len(renewals) <= 310  # One at each third of 10 s.
+        assert 290 <= len(renewals) <= 310  # The lease is renewed at each third of 10 s.
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_an_owner_learns_of_the_loss_before_the_store_ends_the_lease(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """No message of this client arrives any more: it gives up its lease before the store does, whatever the delays."""
+    """No message of this client arrives any more. Whatever the delays, the client gives up its lease before the store
+    ends it."""
     async with SimulatedStore(seed, delay_seconds=1.0) as store:
         client, other = store.client(), store.client()
         await trio.sleep(store.random.uniform(0, 5))
@@ -134,7 +135,7 @@ async def test_a_cancelled_block_still_revokes_its_lease(autojump_clock: trio.te
 
 
 async def test_a_block_that_ends_after_the_loss_hears_of_it(autojump_clock: trio.testing.MockClock) -> None:
-    """Also if the block never waited for anything: its last steps were no longer under the lease."""
+    """This also holds for a block that never waits, because its last steps were no longer under the lease."""
     async with SimulatedStore() as store:
         client = store.client()
 
@@ -149,7 +150,7 @@ async def test_a_block_that_ends_after_the_loss_hears_of_it(autojump_clock: trio
 
 
 async def test_check_tells_of_the_loss_before_any_task_had_a_turn(mock_clock: trio.testing.MockClock) -> None:
-    """A program that was stopped for long looks before it goes on."""
+    """A program that was stopped for a long time checks its lease before it goes on."""
     async with SimulatedStore(delay_seconds=0) as store:
         client = store.client()
         checks = 0

@@ -1,4 +1,4 @@
-"""Locks: order, fence, loss, and what waiting costs. In virtual time, with many interleavings."""
+"""The order, fence, loss and waiting costs of locks, tested in virtual time with many interleavings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_waiters_get_the_lock_in_the_order_in_which_they_came_and_fences_r
 
 
 async def test_a_wait_that_is_given_up_leaves_no_key_behind(autojump_clock: trio.testing.MockClock) -> None:
-    """The wait ends by the lock's time-out or by a cancellation from outside; the other waiters move up."""
+    """The wait ends by the lock's time-out or by a cancellation from outside. The waiters behind it move up."""
     async with SimulatedStore() as store:
         client, other, third = store.client(), store.client(), store.client()
         async with client.lock("x"):
@@ -112,13 +112,14 @@ async def test_a_guarded_transaction_of_a_former_holder_does_nothing(autojump_cl
 
 
 def test_a_paused_holder_never_writes_over_its_successor() -> None:
-    """Three programs write one record under a lock; each is paused at random moments, for up to three lease terms, and
-    goes on as if nothing had happened. A write is refused if another holder has come since, in every interleaving."""
+    """Three programs write one record under a lock. Each program is paused at random moments, for up to three lease
+    terms, and goes on as if nothing had happened. In every interleaving, a write is refused if another program has got
+    the lock since."""
     refused = [
         trio.run(_write_with_pauses, seed, clock=trio.testing.MockClock(autojump_threshold=0)) for seed in range(100)
     ]
 
-    assert sum(map(bool, refused)) > len(refused) // 4  # In many of the runs, a former holder did try to write.
+    assert sum(map(bool, refused)) > len(refused) // 4  # A former holder tried to write in many of the runs.
 
 
 async def _write_with_pauses(seed: int) -> int:
@@ -158,7 +159,7 @@ def _puts_of(store: SimulatedStore, key: bytes) -> list[bytes]:
 
 
 async def test_a_waiter_whose_lease_has_ended_does_not_get_the_lock(autojump_clock: trio.testing.MockClock) -> None:
-    """A bug that was found in etcd 3.4.3: the key before the waiter's was gone, but so was the waiter's own key."""
+    """etcd 3.4.3 had this bug: the key before the waiter's key was gone, but so was the waiter's own key."""
     async with SimulatedStore() as store:
         holder, waiter = store.client(), store.client()
         obtained = False
@@ -181,7 +182,7 @@ async def test_a_waiter_whose_lease_has_ended_does_not_get_the_lock(autojump_clo
 
 
 async def test_a_waiter_looks_at_its_own_key_when_its_turn_comes(autojump_clock: trio.testing.MockClock) -> None:
-    """Its lease was revoked a moment before the holder left, and no renewal has told it so yet."""
+    """The waiter's lease was revoked a moment before the holder left, and no renewal has told the waiter yet."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         holder, waiter = store.client(), store.client()
         losses: list[LeaseLost] = []
@@ -220,7 +221,7 @@ async def test_a_join_whose_answer_is_lost_is_repeated_and_gets_the_same_place(
 
 
 async def test_fifty_idle_waiters_write_nothing_but_renewals(autojump_clock: trio.testing.MockClock) -> None:
-    """Ten programs of five waiters each: every program sends one command in each third of a lease term."""
+    """Each of ten programs has five waiters, and sends one command in each third of a lease term."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         clients = [store.client() for _ in range(10)]
 
@@ -242,7 +243,8 @@ async def test_fifty_idle_waiters_write_nothing_but_renewals(autojump_clock: tri
 
 
 async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock) -> None:
-    """Each waiter joins in one transaction, looks in one, and revokes in one command: a release wakes no herd."""
+    """Each waiter joins in one transaction, reads in one, and revokes its lease in one command, so a release wakes only
+    one waiter."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         done: list[int] = []
 
@@ -257,8 +259,8 @@ async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock
             begin, reads = len(store.commands), store.reads
         await trio.sleep(100)
         assert done == list(range(30))
-        assert len(store.commands) - begin == 1 + 30  # Each of them revokes its lease.
-        assert store.reads - reads == 30  # And looks once, which writes nothing.
+        assert len(store.commands) - begin == 1 + 30  # Each waiter revokes its lease.
+        assert store.reads - reads == 30  # Each waiter reads once, which writes nothing.
 
 
 async def test_a_line_longer_than_a_page_is_read_whole(autojump_clock: trio.testing.MockClock) -> None:

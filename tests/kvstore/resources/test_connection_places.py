@@ -103,7 +103,7 @@ def test_an_address_with_more_than_its_half_gives_way_to_others_though_it_was_ju
     port = Port(4)
     port.fill("xxxa")
     assert port.connect("b")[1] == 1
-    assert port.connect("c")[0].is_reserved  # Now "x" has no more than half.
+    assert port.connect("c")[0].is_reserved  # Now "x" has no more than half of the places.
 
 
 def test_an_address_with_its_half_takes_places_from_itself_alone() -> None:
@@ -121,7 +121,7 @@ def test_where_all_come_from_one_address_its_share_is_no_bound() -> None:
 
 
 def test_an_address_that_finds_no_place_keeps_no_other_from_one() -> None:
-    """That address calls all the time, so in each tick it would be the first to search in vain."""
+    """The address "x" connects all the time, so in each tick it would be the first to search in vain."""
     port = Port(4, operator_connections_max=3)
     port.fill("xxab")
     port.places.tick, port.busy = 10, {1, 2}
@@ -143,7 +143,7 @@ def test_an_address_with_more_than_its_half_that_is_all_busy_protects_no_idle_co
 
 
 def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
-    """Otherwise it would be locked out of its own store; none of its own connections is closed for others."""
+    """Otherwise the program would be locked out of its own store. None of its connections is closed for others."""
     port = Port(3)
     port.fill(["x", IN_PROCESS, "y"])  # type: ignore[arg-type]
     port.busy = {1, 2, 3}
@@ -155,7 +155,7 @@ def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
 
 
 def test_a_search_in_vain_is_not_repeated_within_its_tick() -> None:
-    """A search looks at all places, so callers that call without a pause must not cause one for each call."""
+    """A search looks at all places, so a caller that connects without a pause must not cause a search each time."""
     port = Port(4)
     port.fill("xxxa")
     port.busy = {1, 2, 3, 4}

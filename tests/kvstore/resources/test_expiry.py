@@ -45,7 +45,7 @@ def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(quick_f
     assert left is not None
     cluster.wait(left / SECOND + 0.01)
     assert leader.service.expire_due()
-    assert not leader.service.expire_due()  # One entry is under way, so no second one is proposed.
+    assert not leader.service.expire_due()  # An entry is already under way, so no second one is proposed.
     cluster.settle()
     cluster.wait(0.2)
 
@@ -98,7 +98,8 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
 
 
 def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
-    """It is proposed as soon as the one before it is applied, if time has passed: here the disk takes a millisecond."""
+    """The next entry is proposed as soon as the entry before it is applied, if time has passed. Here the disk takes a
+    millisecond."""
     cluster = Cluster(quick_folder, 1)
     storm(cluster)
     host = cluster.hosts["s1"]
@@ -117,7 +118,7 @@ def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
 
 
 def test_a_refused_proposal_is_not_repeated_in_the_same_turn(quick_folder: Path) -> None:
-    """Without a majority the entry is not applied. The leader waits for it, and proposes no other one."""
+    """Without a majority the entry is not applied. The leader waits for this entry, and proposes no other one."""
     cluster = Cluster(quick_folder, 3)
     client = upgraded(cluster)
     grant(client, 1)
@@ -156,7 +157,8 @@ def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(q
 
 @pytest.mark.timeout(60)
 async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Path) -> None:
-    """With its real timer it ends never early, and at most a quarter of a second late, unless the machine is busy."""
+    """With a real timer the lease never ends early. It ends at most a quarter of a second late, unless the machine is
+    busy."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         sent_at = trio.current_time()
         lease = await store.lease_grant(1)
@@ -170,7 +172,7 @@ async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Pa
 
         assert gone_at >= sent_at + 1
         assert last_index(store) == entries + 1
-        assert gone_at - answered_at < 1 + EXPIRY_LATE_SECONDS_MAX + 2  # 2 s: other tests on this machine.
+        assert gone_at - answered_at < 1 + EXPIRY_LATE_SECONDS_MAX + 2  # The 2 s are for other tests on this machine.
 
 
 async def until_absent(store: EmbeddedStore, key: str) -> None:

@@ -89,7 +89,8 @@ def test_what_is_younger_than_the_bound_is_read_and_what_is_older_is_gone(quick_
 
 
 def test_a_new_leader_knows_the_past_of_its_predecessor(quick_folder: Path) -> None:
-    """It knows the age of revisions from before its own term, because followers note them, too."""
+    """The new leader knows the age of revisions from before its own term, because followers also note the times of
+    revisions."""
     aging = Aging(quick_folder, 3)
     aging.write(3 * AGE_SECONDS)
     aging.cluster.kill(aging.cluster.leader())
@@ -141,7 +142,7 @@ def test_at_feature_level_1_there_is_nothing_to_forget(quick_folder: Path) -> No
 
 
 def test_a_refused_compaction_is_proposed_again(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused while the disk is full, for example."""
+    """A compaction is refused while the disk is full, for example."""
     aging = Aging(quick_folder, 1)
     aging.write(AGE_SECONDS // 2)
     (host,) = aging.cluster.hosts.values()

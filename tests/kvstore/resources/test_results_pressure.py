@@ -22,7 +22,8 @@ HOLDERS = 8
 
 
 class Hoard:
-    """A connection with sessions whose large results the store keeps. It acknowledges none and reads no answer."""
+    """A connection with sessions whose large results the store keeps. The connection acknowledges no result and reads
+    no answer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._last_request_id = cluster, 0
@@ -70,7 +71,7 @@ def kept_bytes(cluster: Cluster) -> int:
 
 
 def look(cluster: Cluster, seconds: int) -> None:
-    """Let so many seconds pass, with the host's work of every second."""
+    """Let `seconds` seconds pass, with the host's work in every second."""
     for _ in range(seconds):
         cluster.wait(1)
         cluster.hosts["s1"].service.expire_sessions()
@@ -78,7 +79,7 @@ def look(cluster: Cluster, seconds: int) -> None:
 
 
 def test_who_holds_most_makes_room_when_the_results_of_all_are_at_their_bound(cluster: Cluster) -> None:
-    """Otherwise the results would be there as long as somebody keeps these sessions alive."""
+    """Otherwise the results would stay as long as somebody keeps the hoard's sessions alive."""
     honest = cluster.client()
     honest.do(Put(b"a", b"1"))
     Hoard(cluster).fill()
@@ -91,7 +92,7 @@ def test_who_holds_most_makes_room_when_the_results_of_all_are_at_their_bound(cl
 
     assert kept_bytes(cluster) <= RESULTS_BYTES_MAX // 2
     assert isinstance(honest.do(Put(b"a", b"3"), seconds=0.5), PutResult)
-    assert honest.core.session_id == session_id  # Its session holds little, so it is not closed.
+    assert honest.core.session_id == session_id  # The honest session has few results, so it is not closed.
 
 
 def test_who_acknowledges_before_the_second_look_is_left_alone(cluster: Cluster) -> None:
@@ -112,7 +113,8 @@ def test_who_acknowledges_before_the_second_look_is_left_alone(cluster: Cluster)
 
 
 def test_a_hoard_that_comes_again_and_again_keeps_no_put_out_for_long(cluster: Cluster) -> None:
-    """For ten seconds after each time its requests are admitted a few at a time, so they do not reach the bound."""
+    """After each hoard, requests are admitted a few at a time for ten seconds, so the hoard does not reach the bound
+    again."""
     honest, hoard = cluster.client(), Hoard(cluster)
     honest.do(Put(b"a", b"1"))
     waits: list[float] = []
@@ -129,7 +131,8 @@ def test_a_hoard_that_comes_again_and_again_keeps_no_put_out_for_long(cluster: C
         waits.append((cluster.now - began) / SECOND if honest.ended[ticket].error is None else 9.0)
 
     assert max(waits) <= 2, waits
-    assert waits.count(0.0) >= 17, waits  # It waits at the beginning, and whenever all requests are admitted again.
+    # The put waits at the beginning, and whenever all requests are admitted again.
+    assert waits.count(0.0) >= 17, waits
 
 
 def test_commands_of_honest_clients_are_admitted_as_ever_once_it_is_calm(cluster: Cluster) -> None:
@@ -141,7 +144,7 @@ def test_commands_of_honest_clients_are_admitted_as_ever_once_it_is_calm(cluster
 
 
 def _many_reads_at_once(cluster: Cluster, count: int) -> list[int]:
-    """Send so many transactions together; returns those that were carried out at the first attempt."""
+    """Send `count` transactions together; returns those that were carried out at the first attempt."""
     client: SimClient = cluster.client()
     client.do(Put(b"small", b"1"))
     for ticket in range(1_000, 1_000 + count):

@@ -1,4 +1,4 @@
-"""A client that registers sessions and uses none of them locks nobody out; tested with whole members."""
+"""A client that registers sessions and uses none of them locks nobody out. The tests use whole members."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def sessions_of(cluster: Cluster) -> list[int]:
 def filled(cluster: Cluster) -> Flood:
     """The store is full of sessions that were never used."""
     flood = Flood(cluster, 7)
-    flood.register(SESSIONS_MAX)  # All at once, so before any of them is applied.
+    flood.register(SESSIONS_MAX)  # The sessions are registered together, before any registration is applied.
     while len(sessions_of(cluster)) < SESSIONS_MAX:
         cluster.wait(1)
         flood.register(1)
@@ -82,7 +82,7 @@ def filled(cluster: Cluster) -> Flood:
 
 
 def test_a_store_full_of_sessions_that_nobody_uses_takes_a_writer_at_once(cluster: Cluster) -> None:
-    """Otherwise they would be in the way for their whole time to live, even if members were restarted."""
+    """Otherwise the unused sessions would block others for their whole time to live, even if members were restarted."""
     filled(cluster)
     first = sessions_of(cluster)[0]
     cluster.wait(1)
@@ -112,7 +112,8 @@ def test_a_session_that_was_used_makes_no_room(cluster: Cluster) -> None:
 
 
 def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_entry(cluster: Cluster) -> None:
-    """Its client may be about to use it. A refused client asks again, and gets in when the oldest is a second old."""
+    """The session's client may be about to use it. A refused client asks again, and succeeds when the oldest session is
+    a second old."""
     flood = filled(cluster)
     cluster.wait(1)
     for number in range(SESSIONS_MAX):  # Other sessions take their places, all registered just now.
@@ -129,10 +130,10 @@ def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_en
 
 
 def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Cluster) -> None:
-    """Otherwise a flood would only need two cheap requests for each session instead of one."""
+    """Otherwise a flood would need only one more cheap request for each session."""
     flood = filled(cluster)
     ids = sessions_of(cluster)
-    flood.register(1)  # This makes the leader look at them.
+    flood.register(1)  # This makes the leader look at the unused sessions.
     for _ in range(12):
         cluster.wait(0.1)
         flood.touch(range(ids[0], ids[-1] + 1))
@@ -146,7 +147,8 @@ def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Clust
 def test_a_flood_without_end_keeps_an_honest_client_out_for_a_few_seconds_at_most(
     cluster: Cluster, connections: int
 ) -> None:
-    """3 connections cannot take all places in a grace period; 30 can, but not every place that then gets free."""
+    """3 connections cannot take all places in a grace period. 30 connections can, but they do not get every place that
+    becomes free."""
     filled(cluster)
     cluster.wait(1)
     floods = [Flood(cluster, 100 + number) for number in range(connections)]
@@ -183,7 +185,7 @@ def test_a_new_leader_makes_room_as_well(quick_folder: Path) -> None:
 def test_whose_session_made_room_registers_another_one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that is slower than the grace period loses a round trip, but no command."""
     slow = cluster.client(limits=ClientLimits(attempt_timeout_ns=10 * SECOND))
-    slow.submit(read_request(Get(b"a"), Consistency.LINEARIZABLE))  # So that it knows the leader.
+    slow.submit(read_request(Get(b"a"), Consistency.LINEARIZABLE))  # After this read the client knows the leader.
     files, late = cluster.hosts["s1"].files, list[tuple[int, bytes]]()
     files.is_held = True
     ticket = slow.submit(command_request(Put(b"slow", b"1")), 30)
@@ -205,7 +207,7 @@ def test_whose_session_made_room_registers_another_one(cluster: Cluster, monkeyp
 
 
 def test_the_longest_time_to_live_is_an_option_of_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader judges by its own option: sessions of an hour are for clients that sleep."""
+    """The leader applies its own option. Sessions of an hour are for clients that sleep."""
     given: list[MemberConfig] = []
     monkeypatch.setattr("kvstore.cli.serve.serve", lambda config, _: given.append(config))
 

@@ -1,4 +1,4 @@
-"""When the port asks the node to take input, once for a whole turn or at once; and how long it waits for more."""
+"""When the port asks the node to take input, immediately or once for a whole turn, and how long it waits for more."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_bytes_do_not_renew_the_deadline_of_a_frame(
 async def test_a_slow_upload_has_as_long_as_its_size_needs(
     quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """It has longer than a small frame, and of frames that follow each other each has its own time."""
+    """A large frame has more time than a small one, and each of several frames has its own time."""
     del autojump_clock
     monkeypatch.setattr(client_listener, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
     large, small = (frame(encode_request(1, command_request(Put(b"k", bytes(size))))) for size in (10_000, 20))
@@ -148,7 +148,7 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(
         splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
 
         async def codes_of(data: bytes, pieces: int, seconds: float, answers: int) -> list[int]:
-            """The codes of the answers to bytes that come in so many pieces over so many seconds."""
+            """The codes of the answers to `data`, which is sent in `pieces` pieces over `seconds` seconds."""
             size = -(-len(data) // pieces)
             for place in range(0, len(data), size):
                 await trio.sleep(seconds / pieces)

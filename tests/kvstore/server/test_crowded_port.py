@@ -1,4 +1,4 @@
-"""A client port that has used up its places or its memory for half frames and unread answers; with real sockets."""
+"""A client port, with real sockets, that has used up its places or its memory for half frames and unread answers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stranger:
         return found
 
     async def bodies(self) -> list[bytes]:
-        """The bodies of the frames that came; none at the end of the connection."""
+        """The bodies of the next frames; an empty list at the end of the connection."""
         bodies: list[bytes] = []
         while not bodies:
             data = await self.stream.receive_some(64 * 1024)
@@ -127,7 +127,7 @@ async def test_an_idle_connection_gives_its_place_and_is_told_why(tmp_path: Path
 
 
 async def test_a_session_in_use_survives_that_its_idle_connection_gave_its_place(tmp_path: Path) -> None:
-    """The client connects again by itself; nothing fails, and nothing is carried out twice."""
+    """The client connects again by itself. Nothing fails, and nothing is carried out twice."""
     async with serving(tmp_path, ServiceLimits(connections_max=1)) as member, Client([member.client_address]) as client:
         for number in range(5):
             await client.put("a", str(number))
@@ -169,7 +169,7 @@ async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = connection_places.RESERVED_TICKS_MAX
-    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # A slow machine is no time-out.
+    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # A slow machine must not cause a time-out.
     async with serving(tmp_path, ServiceLimits(connections_max=1)) as member:
         async with Client([member.client_address]) as client:
             await client.put("big", bytes(MIB - 100))
@@ -221,7 +221,7 @@ async def test_half_frames_of_all_have_one_bound_and_who_holds_most_is_closed(tm
 
 
 async def test_unread_answers_of_all_have_one_bound_and_who_holds_most_is_closed(tmp_path: Path) -> None:
-    """The bound also holds while many answers are made at once; a client that reads is not closed."""
+    """The bound also holds while many answers are made together. A client that reads its answers is not closed."""
     limits = ServiceLimits(unsent_bytes_total_max=20 * MIB)
     async with serving(tmp_path, limits) as member, Client([member.client_address]) as client:
         await client.put("big", bytes(MIB - 100))
@@ -257,7 +257,7 @@ async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
 async def test_single_requests_are_answered_turn_after_turn_while_a_flood_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flood comes only once in this test; the others ask for more than one turn has time for."""
+    """The flood comes only once in this test. The other clients ask for more than one turn has time for."""
     monkeypatch.setattr(client_listener, "WORK_PAUSE_SHARE", 1e9)
     async with serving(tmp_path, ServiceLimits()) as member:
         flood = await Stranger.connected(member.client_address)

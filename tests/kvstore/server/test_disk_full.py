@@ -47,7 +47,7 @@ def value_of(client: SimClient, number: int) -> bytes | None:
 def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_again_once_there_is_room(
     quick_folder: Path,
 ) -> None:
-    """Votes and compaction still work on a full disk; what was refused certainly had no effect.
+    """Votes and compaction still work on a full disk. A refused put certainly had no effect.
 
     See docs/reference/specification.md#412-full-disk and docs/reference/specification.md#95-outcomes.
     """
@@ -59,7 +59,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     assert 0 < count <= ROOM // len(VALUE)
     assert [value_of(client, number) for number in range(count)] == [VALUE] * count
     assert value_of(client, count) is None
-    cluster.wait(10)  # It looks for room in vain, which does no harm.
+    cluster.wait(10)  # The member looks for room in vain, which does no harm.
     with pytest.raises(Busy, match=r"disk of s1 is full.*make room"):
         client.do(Put(b"still", b"full"), seconds=1)
     host = cluster.hosts["s1"]
@@ -78,7 +78,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
 
 
 def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(quick_folder: Path) -> None:
-    """Otherwise it would look for room for ever, and report a full disk, although the disk is not full."""
+    """Otherwise the member would look for room for ever, and report a full disk, although the disk is not full."""
     cluster = Cluster(quick_folder, 1)
     fill(cluster, cluster.client(), "s1")
     host = cluster.hosts["s1"]
@@ -92,7 +92,7 @@ def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_wh
 
 
 def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
-    """It is a member of an older build: during an upgrade there are both."""
+    """During an upgrade, members of an older build do not report their disk."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     fields = status_to_map(status_of(host.node, host.machine))
     del fields["is_disk_full"], fields["disk_hangs"]
@@ -137,7 +137,8 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
 
 
 def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
-    """A follower without room takes no more commands; the others are a majority. With room it gets them all."""
+    """A follower without room takes no more commands, but the others are a majority. Once it has room, it gets all
+    commands."""
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))  # It is room.
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -162,7 +163,7 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
 
 
 def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
-    """Nobody needs to make room. A put that comes meanwhile certainly fails, so it may be made again."""
+    """Nobody needs to make room. A put that comes meanwhile certainly fails, so a client may repeat it."""
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -191,9 +192,10 @@ TINY = Sizes(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])  # In the last three a sync finds no room at all.
+# With the last three seeds, a sync finds no room at all.
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])
 def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
-    """Members are killed and cut off meanwhile: a put that was answered is there, one that was refused is not.
+    """Members are killed and cut off meanwhile. A put that was answered is there, and a put that was refused is not.
 
     See docs/reference/specification.md#95-outcomes.
     """

@@ -25,7 +25,7 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
 
 
 def test_a_member_that_does_not_say_whom_it_noticed_is_understood(quick_folder: Path) -> None:
-    """It is a member of an older build: during an upgrade there are both."""
+    """During an upgrade, members of an older build do not report whom they noticed."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     (fields,) = host.service.cluster.answer(DecodedRequest(1, RequestKind.STATUS, [])) or ({},)
     del fields["duplicate_members"]

@@ -1,4 +1,4 @@
-"""No reply leaves before the sync that it depends on: disks that answer when the test says so.
+"""No reply leaves before the sync that it depends on. Here a disk completes a sync when the test says so.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -16,7 +16,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 
 def a_cluster_with_a_client(folder: Path, size: int) -> tuple[Cluster, SimClient, str, list[str]]:
-    """A cluster where all is durable and the client has a session; also the names of the leader and of the others."""
+    """A cluster in which all is durable, a client with a session, and the names of the leader and of the others."""
     cluster = Cluster(folder, size)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -83,7 +83,8 @@ def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_it
 
 
 def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_folder: Path) -> None:
-    """Its network works, so otherwise nobody else would ever be elected. The next leader ends the waiting put."""
+    """The leader's network works, so nobody else would be elected if it did not make way. The next leader ends the
+    waiting put."""
     cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader)
 

@@ -1,4 +1,4 @@
-"""The fast code of the hot path against its slow twins: the same answers, the same bytes, the same refusals."""
+"""The fast paths and their slow twins give the same answers, the same bytes and the same refusals."""
 
 from __future__ import annotations
 
@@ -171,6 +171,6 @@ def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:
 
 @pytest.mark.parametrize("tail", [b"", b"\x00"])
 def test_a_separator_inside_a_body_ends_nothing(tail: bytes) -> None:
-    """Nobody can know it. Even a body that held it would be decoded as one item, or be refused."""
+    """Nobody can know the separator. Even a body that contained it would be decoded as one item, or be refused."""
     inside = encode_item([1, SEPARATOR]) + tail
     assert (decode_joined([inside, b"\x01"], SEPARATOR) is None) == bool(tail)

@@ -35,7 +35,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 def requests_under(session_id: int) -> list[bytes]:
-    """In turn: puts, gets of present and absent keys, a request of another shape, and one that is refused."""
+    """Puts, gets of present and absent keys, requests of another shape, and requests that are refused, in turn."""
     bodies = []
     for number in range(1, 40):
         key = b"k%d" % (number % 7)
@@ -133,7 +133,7 @@ def test_lone_requests_that_follow_each_other_wait_at_the_bound_and_are_answered
 def test_what_is_told_of_many_tickets_is_answered_as_if_told_of_each(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow twin answers by the general path, ticket by ticket."""
+    """The slow twin answers each ticket on the general path."""
     quick = answers(cluster, 1, together=True)
     service = cluster.hosts["s1"].service
     complete = service.complete

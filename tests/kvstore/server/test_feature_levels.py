@@ -65,7 +65,8 @@ def hashes(cluster: Cluster) -> set[bytes]:
 
 
 def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(cluster: Cluster) -> None:
-    """Members are upgraded one by one, under writes. A refusal is certain, names those behind, and changes nothing."""
+    """Members are upgraded one by one, under writes. A refusal is certain, names the members with an older build, and
+    leaves the level as it is."""
     client = cluster.client()
     for node_id in ("s1", "s2", "s3"):
         client.do(Put(b"k", node_id.encode()))
@@ -114,16 +115,18 @@ def test_a_member_that_is_away_keeps_the_level_from_being_raised(cluster: Cluste
 
 
 def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cluster: Cluster) -> None:
-    """A member got the older build just before. The entry stops it before its state can differ from the others'."""
+    """A member got the older build just before. The entry of the raise stops this member before its state can differ
+    from the others' state."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     behind = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
-    cluster.cut.add(behind)  # It gets what follows only after its restart.
+    cluster.cut.add(behind)  # This member gets the next entries only after its restart.
     client.do(RaiseFeatureLevel(2), seconds=1)
     cluster.cut.clear()
     cluster.kill(behind)
 
-    cluster.start(behind, OLDER, says=NEWER)  # As if its hello had been sent before the level was in force.
+    # Its hello still gives the levels of the newer build, as a hello sent before the raise does.
+    cluster.start(behind, OLDER, says=NEWER)
     with pytest.raises(UnsupportedFeatureLevel, match="at feature level 2, which is final; this build knows 1"):
         cluster.wait(5)
 
@@ -144,7 +147,7 @@ OF_LEVEL_2: dict[str, Request] = {
 def test_a_member_that_has_not_applied_the_raise_sends_requests_of_the_new_level_to_the_leader(
     cluster: Cluster, request_of_level_2: Request
 ) -> None:
-    """It cannot know whether the level is in force. If it is not, the leader says so."""
+    """The member cannot know whether the level is in force. If the level is not in force, the leader says so."""
     upgrade(cluster, "s1", "s2", "s3")
     leader = cluster.leader()
     behind = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -182,7 +185,8 @@ def test_the_status_tells_the_level_in_force_and_what_the_build_knows(cluster: C
 
 
 def test_a_retried_raise_that_has_been_carried_out_is_carried_out(cluster: Cluster) -> None:
-    """This holds even if a member is away by then: to ask for the level in force changes nothing, so it is allowed."""
+    """This holds even if a member is away by then. A request for the level that is already in force is always
+    allowed."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     client.do(RaiseFeatureLevel(2))

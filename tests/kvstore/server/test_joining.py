@@ -1,4 +1,4 @@
-"""Members that join and leave a running cluster on loopback: which are let in, how they begin, and how they end."""
+"""Members join and leave a running cluster on loopback: which members are let in, how they begin, and how they end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def joined(folder: Path, member: Member, *endpoints: str) -> AbstractAsyncContex
 
 
 async def heard_of(store: EmbeddedStore, part: str) -> None:
-    """Wait until this member itself knows that it has this part (voter or learner)."""
+    """Wait until this member itself knows that it is a voter or a learner, as `part` says."""
     while (await store.status(store.client_address)).part != part:  # noqa: ASYNC110
         await trio.sleep(0.005)
 
@@ -108,7 +108,7 @@ class Blocks:
 
 @asynccontextmanager
 async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Client, Blocks]]:
-    """Run s1 alone, and the others, ready to join it; gives a client that knows only s1."""
+    """Run s1 alone, and the other members, which are ready to join s1; gives a client that knows only s1."""
     (s1,) = new_members("s1")
     blocks = Blocks()
     async with trio.open_nursery() as nursery:
@@ -123,7 +123,8 @@ async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Clien
 
 
 async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path) -> None:
-    """It has the state of another member's snapshot, but no vote and no cluster of its own, however long it waits."""
+    """A joining member has the state of another member's snapshot. However long it waits, it has no vote and founds no
+    cluster."""
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -133,7 +134,7 @@ async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path
                 assert status.cluster_id == (await store.status()).cluster_id
 
             with pytest.raises(MemberRemoved, match="s2 was removed"):  # noqa: PT012
-                async with open_node(tmp_path / "s2") as again:  # Its folder has kept its addresses.
+                async with open_node(tmp_path / "s2") as again:  # The member's folder has kept its addresses.
                     assert (again.peer_address, again.client_address) == (s2.peer_address, s2.client_address)
                     await store.add_member(s2)
                     await heard_of(again, "learner")
@@ -143,7 +144,7 @@ async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path
 
 
 async def test_a_member_added_first_is_started_later(tmp_path: Path) -> None:
-    """Either order works. The leader keeps the entries that it lacks until then, or sends a snapshot."""
+    """Until the member starts, the leader keeps the entries that the member lacks, or it sends a snapshot later."""
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -155,7 +156,7 @@ async def test_a_member_added_first_is_started_later(tmp_path: Path) -> None:
 
 
 async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_path: Path) -> None:
-    """It has forgotten its votes. The remedy is named: a new member, with a new id.
+    """Such a member has forgotten its votes. The error names the remedy: a new member with a new id.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -177,7 +178,8 @@ async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_pat
 
 
 async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    """For example another cluster, the addresses of another member, or not those with which it was added."""
+    """The words may name another cluster, another member's addresses, or not the addresses with which the member was
+    added."""
     s2, other = new_members("s2", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -203,7 +205,8 @@ async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_
 
 
 async def test_who_joins_a_restored_cluster_has_what_was_restored(tmp_path: Path) -> None:
-    """There the state at index 0 is not empty, and no log contains it: it comes with a member's snapshot."""
+    """The state of a restored cluster at index 0 is not empty, and no log contains it. A joining member gets it with a
+    snapshot."""
     s1, s2 = new_members("s1", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, _):
@@ -224,7 +227,7 @@ async def test_who_joins_a_restored_cluster_has_what_was_restored(tmp_path: Path
 
 
 def test_what_is_given_to_a_new_member_must_be_enough() -> None:
-    """It needs its own entry, with addresses at which others reach it, and a member to ask."""
+    """A new member needs its own entry, with addresses at which others reach it, and the address of a member to ask."""
     s2, s3 = Member("s2", "a:1", "a:2"), Member("s3", "b:1", "b:2")
 
     assert join_config_of(node_id=None, members=[s2], endpoints=["c:2"]) == JoinConfig(own=s2, endpoints=("c:2",))

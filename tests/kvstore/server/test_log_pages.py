@@ -1,4 +1,4 @@
-"""A page of the log is bounded by the work that a member may do at once, however much is asked for."""
+"""However much a client asks for, a page of the log costs a member only a bounded amount of work."""
 
 from __future__ import annotations
 

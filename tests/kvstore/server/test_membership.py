@@ -54,7 +54,7 @@ def a_pair(folder: Path) -> tuple[Cluster, SimClient]:
 
 
 def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: Path) -> None:
-    """Any other member may be asked, too, but it knows only what its own log says."""
+    """A client may also ask another member, but that member knows only what its own log says."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
 
@@ -77,7 +77,8 @@ def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: 
 
 
 def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) -> None:
-    """The joint configuration comes first, then the one without the removed member: the answer is about the second."""
+    """The joint configuration comes first, and then the configuration without the removed member. The answer waits for
+    the second one."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.hosts[cluster.leader()]
     gone = next(node_id for node_id in cluster.hosts if node_id != leader.node.identity.node_id)
@@ -92,7 +93,7 @@ def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) ->
 
 
 def test_a_learner_is_listed_and_its_client_address_reaches_clients(quick_folder: Path) -> None:
-    """Clients learn of it from the list of members, with which every connection begins."""
+    """Clients learn of the learner from the list of members, with which every connection begins."""
     cluster, client = a_pair(quick_folder)
 
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
@@ -106,7 +107,7 @@ def test_a_learner_is_listed_and_its_client_address_reaches_clients(quick_folder
 
 
 def test_every_refusal_has_its_word(quick_folder: Path) -> None:
-    """None of the refused changes has changed anything."""
+    """No refused change has any effect."""
     cluster, client = a_pair(quick_folder)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     client.ask(change_request(MembershipChange(remove=("s4",))))
@@ -134,7 +135,7 @@ def test_every_refusal_has_its_word(quick_folder: Path) -> None:
 
 
 def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
-    """Only one at a time: the second is refused as `pending` while two absent members hold the first one up."""
+    """Only one change may be open. The second is refused as `pending` while two absent members delay the first one."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     others = [node_id for node_id in cluster.hosts if node_id != leader]
@@ -176,7 +177,7 @@ def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_fo
 
 
 def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
-    """As for a write, a member that does not lead names the leader, and certainly has done nothing."""
+    """A member that does not lead names the leader and certainly has done nothing, as for a write."""
     cluster, client = a_pair(quick_folder)
     cluster.kill(cluster.leader())
 
@@ -186,7 +187,7 @@ def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
 
 
 def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> None:
-    """It leads until its removal is committed; then the client goes on with the next leader."""
+    """The leader leads until its removal is committed. Then the client goes on with the next leader."""
     cluster, client = a_pair(quick_folder)
     old = cluster.leader()
 
@@ -201,7 +202,8 @@ def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> N
 
 
 def test_a_store_of_one_that_nobody_can_reach_adds_no_member(quick_folder: Path) -> None:
-    """It has no address and no port for peers, and must be given one first. Then its change tells the address."""
+    """The store has no address and no port for peers, and must be given them first. The next change then adds the
+    store's address to the list of members."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.hosts[cluster.leader()]
     own_id = leader.node.identity.node_id
@@ -232,7 +234,7 @@ def test_a_store_of_one_that_nobody_can_reach_adds_no_member(quick_folder: Path)
     ],
 )
 def test_a_change_of_another_shape_makes_no_sense(items: tuple[object, ...]) -> None:
-    """A malformed change closes its connection; one with an impossible id or address is refused by name instead."""
+    """A malformed change closes its connection, but a change with an impossible id or address is refused by name."""
     with pytest.raises((ProtocolError, RefusedByRaft)):
         read_change(items)
 
@@ -268,7 +270,8 @@ def test_the_numbers_are_on_wires_already() -> None:
 
 
 def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quick_folder: Path) -> None:
-    """It asks the leader now and then: when the leader goes, all members that it knew at first may be gone."""
+    """The client asks the leader now and then, because all members that it knew at first may be gone when the leader
+    goes."""
     cluster, client = a_pair(quick_folder)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     assert "s4:1" not in client.core.addresses
@@ -281,7 +284,7 @@ def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quic
 
 
 class Answering(MemberCalls):
-    """Members that answer each change as the test says: with an error, with `done` or another word, or (None) never."""
+    """Members that answer each change as the test says: with an error, with a word such as `done`, or never (None)."""
 
     def __init__(self, *answers: Exception | str | None) -> None:
         self._answers = deque(answers)
@@ -347,7 +350,7 @@ async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
 
 
 class Agreed(MemberCalls):
-    """Members that agree at once on every change."""
+    """Members that agree immediately on every change."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -369,7 +372,7 @@ class Agreed(MemberCalls):
 
 
 async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is_asked_for() -> None:
-    """A voter is replaced by a voter, too. Either call can be repeated, because its answer may have been lost."""
+    """A voter is also replaced by a voter. Each call can be repeated, because its answer may have been lost."""
     members = Agreed(Configuration((new("s1"), new("s2")), (), (new("s3"),)))
 
     for _ in range(2):
@@ -385,7 +388,8 @@ async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is
     [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a voter already")],
 )
 async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, words: str) -> None:
-    """s2 cannot replace itself, as its id would be gone for ever; nor can s3, a voter that has other addresses."""
+    """s2 cannot replace itself, because its id would be gone for ever. s3 with other addresses cannot replace s2,
+    because s3 is already a voter."""
     members = Agreed(Configuration((new("s1"), new("s2"), new("s3"))))
 
     with pytest.raises((ChangeRefused, RefusedByRaft), match=words):
@@ -395,7 +399,8 @@ async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, wo
 
 
 async def test_a_voter_does_not_take_a_second_place() -> None:
-    """That would only remove the old one and leave four of five voters. An operator who wants that removes it."""
+    """Such a replacement would only remove a member and leave four of five voters. An operator who wants that removes
+    the member."""
     voters = tuple(new(f"s{number}") for number in range(1, 6))
     members = Agreed(Configuration(voters))
 
@@ -412,7 +417,8 @@ class Interrupted(Exception):
 
 
 class Interrupting(Agreed):
-    """The caller goes before it gets the answer to change `at`, which is carried out or (`is_lost`) never arrives."""
+    """The caller goes away before it gets the answer to change `at`. The change is carried out, or never arrives if
+    `is_lost`."""
 
     def __init__(self, configuration: Configuration, at: int, *, is_lost: bool) -> None:
         super().__init__(configuration)

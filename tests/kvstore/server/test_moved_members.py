@@ -22,7 +22,7 @@ async def caught_up(store: EmbeddedStore, at: Member, key: str) -> None:
 
 @pytest.mark.parametrize("moves", [False, True])
 async def test_a_member_can_be_added_to_a_store_of_one_that_has_moved(tmp_path: Path, moves: bool) -> None:
-    """The new member begins with a snapshot from before the move, and that snapshot has the old address."""
+    """The new member begins with a snapshot from before the move, which contains the old address."""
     (s1,), (moved,), (s2,) = new_members("s1"), new_members("s1"), new_members("s2")
     with trio.fail_after(30):
         async with open_node(tmp_path / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
@@ -39,7 +39,8 @@ async def test_a_member_can_be_added_to_a_store_of_one_that_has_moved(tmp_path: 
 
 @pytest.mark.parametrize("was_down", [False, True])
 async def test_a_leader_that_has_moved_tells_its_new_address_to_who_joins(tmp_path: Path, was_down: bool) -> None:
-    """Also if it was down when the others were told: then its folder and its first hello have the old address."""
+    """This also holds if the member was down when the others were told. Then its folder and its first hello have the
+    old address."""
     (s1,), (s2,), (s3,), (moved,), (s9,) = (new_members(each) for each in ("s1", "s2", "s3", "s3", "s9"))
     with trio.fail_after(30):
         async with (

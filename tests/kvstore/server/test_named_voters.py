@@ -1,7 +1,7 @@
-"""A machine waited to be added and then lost its folder: some members met the first folder while nobody led.
+"""A machine waited to be added and then lost its folder. Some members met the first folder while nobody led.
 
-The entry that makes a learner a voter names its folder: all members listen to that folder and to no other. So no
-promise of another folder counts: to make that folder a voter, a majority of the earlier voters was needed.
+The entry that makes a learner a voter names the learner's folder, and from then on all members listen to no other
+folder of that id. A majority of the earlier voters committed this entry, so no promise of another folder counts.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -33,8 +33,8 @@ FIRST, SECOND = b"the first folder", b"the second one.."
 
 
 def three_and_a_follower_who_has_met_the_first_s4(folder: Path) -> tuple[Cluster, Host]:
-    """The follower met s4 while it was cut off from its leader, so s4 might have been a member that it did not know of.
-    It has restarted since, so it cannot tell that s4 was no member then."""
+    """The follower met s4 while it was cut off from its leader, so s4 might have been a member that the follower did
+    not know of. The follower has restarted since, so it cannot tell that s4 was no member then."""
     cluster = Cluster(folder, 3)
     leader = cluster.leader()
     follower = next(host for node_id, host in cluster.hosts.items() if node_id != leader)
@@ -51,7 +51,7 @@ def three_and_a_follower_who_has_met_the_first_s4(folder: Path) -> tuple[Cluster
 
 
 def come_as_the_second_s4(folder: Path, cluster: Cluster, follower: Host) -> None:
-    """Start s4 with a new folder after it was added: all members except the follower listen to it."""
+    """Start s4 with a new folder after s4 was added. All members except the follower listen to the new folder."""
     configuration, cluster_id = follower.node.core.configuration, follower.identity.cluster_id
     identity = Identity(cluster_id=cluster_id, group_id=0, node_id="s4", incarnation_id=SECOND)
     founders = type(configuration)(configuration.voters)
@@ -69,7 +69,8 @@ def test_who_becomes_a_voter_is_heard_by_those_who_have_met_an_earlier_folder_of
     client = cluster.client()
     client.ask(change_request(MembershipChange(add=(S4,))))
     come_as_the_second_s4(quick_folder, cluster, follower)
-    with pytest.raises(PeerRefused, match="forgotten its votes"):  # The follower cannot know better yet.
+    # The follower does not know yet which folder is named.
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
         follower.node.peer_hello("s4", SECOND)
 
     client.ask(change_request(MembershipChange(promote=("s4",))))
@@ -89,7 +90,7 @@ def test_who_becomes_a_voter_is_heard_by_those_who_have_met_an_earlier_folder_of
 
 
 def test_who_moves_as_it_becomes_a_voter_is_named_with_its_new_address(quick_folder: Path) -> None:
-    """One change may contain both; a change that names the same thing twice is refused as always."""
+    """One change may contain both the promotion and the move. A change that updates a member twice is refused."""
     cluster, follower = three_and_a_follower_who_has_met_the_first_s4(quick_folder)
     client, moved = cluster.client(), Member("s4", "s4:3", "s4:1")
     client.ask(change_request(MembershipChange(add=(S4,))))
@@ -130,7 +131,7 @@ def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(qui
 async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_told_before_it_begins(
     tmp_path: Path,
 ) -> None:
-    """It would become a learner that nobody listens to. With another id it is let in."""
+    """Such a member would become a learner that nobody listens to. With another id it is let in."""
     s1, s2, s3 = new_members("s1", "s2", "s3")
     async with open_node(tmp_path / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
         await store.put("key", "value")

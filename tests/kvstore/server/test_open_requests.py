@@ -16,7 +16,8 @@ BUSY = (16, 9, "results_bytes_max", 1)
 
 
 class Answering:
-    """`ResponseBatcher` for one connection, with COUNT open puts, their ids from 101 on and tickets from 1 on."""
+    """`ResponseBatcher` for one connection with COUNT open puts, whose ids begin at 101 and whose tickets begin at
+    1."""
 
     def __init__(self) -> None:
         self.connection = Connection(5)

@@ -53,7 +53,7 @@ def test_a_lease_read_is_answered_by_the_leader_and_says_so(quick_folder: Path) 
 
 
 def test_a_lease_read_without_the_setting_is_refused(quick_folder: Path) -> None:
-    """It is refused, not answered by another kind of read."""
+    """The member refuses the read, and does not answer it with another kind of read."""
     _, client, _, _ = a_cluster(quick_folder)
 
     with pytest.raises(Unsupported, match="lease"):
@@ -61,7 +61,7 @@ def test_a_lease_read_without_the_setting_is_refused(quick_folder: Path) -> None
 
 
 def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(quick_folder: Path) -> None:
-    """Its lease ends before the others may vote for another leader."""
+    """The leader's lease ends before the others may vote for another leader."""
     cluster, client, leader, follower = a_cluster(quick_folder, LEASES)
     cluster.cut = {leader}
     cluster.wait(0.31)
@@ -73,7 +73,7 @@ def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(qui
 
 
 def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
-    """It has asked the leader, and labels the answer."""
+    """The follower asks the leader first, and labels its answer as a follower read."""
     cluster, client, _, follower = a_cluster(quick_folder)
     client.do(Put(b"a", b"2"))
 
@@ -112,7 +112,7 @@ def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_a
 
 
 def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(quick_folder: Path) -> None:
-    """After that it is refused, and the refusal says how old the state may be."""
+    """An older read is refused, and the refusal says how old the state may be."""
     cluster, client, _, follower = a_cluster(quick_folder)
     assert ask(client, Consistency.BOUNDED, follower, age_ms=500).consistency == Consistency.FOLLOWER
     cluster.cut = {follower}

@@ -84,7 +84,7 @@ def test_a_consistency_of_any_type_is_answered(cluster: Cluster, consistency: ob
 def test_an_unexpected_error_costs_its_connection_only(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """Its answer has the request's id and says that nothing was carried out; requests behind it are ignored."""
+    """The answer has the request's id and says that nothing was carried out. Requests after this one are ignored."""
     lay_tripwire(monkeypatch, error)
     bad, good = RawClient(cluster, 1), RawClient(cluster, 2)
     last_index = cluster.hosts["s1"].node.core.last_index
@@ -105,7 +105,7 @@ def test_an_unexpected_error_costs_its_connection_only(
 def test_what_came_before_the_error_is_carried_out_and_answered(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put that was already proposed is carried out; the connection gets both answers."""
+    """A put that was already proposed is carried out, and the connection gets both answers."""
     lay_tripwire(monkeypatch, TypeError())
     client = RawClient(cluster)
 
@@ -144,7 +144,7 @@ HONEST_ROUND = encode_request(9, read_request(Get(b"k"), Consistency.LINEARIZABL
 def test_an_error_inside_the_node_ends_the_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, method: str, body: bytes
 ) -> None:
-    """The node's state may have changed half-way, so only a restart can be trusted."""
+    """The node's state may be changed only in part, so the member must restart."""
     client = RawClient(cluster)
     monkeypatch.setattr(cluster.hosts["s1"].node, method, raises(AssertionError("inside the node")))
 
@@ -185,7 +185,7 @@ def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
 def test_an_error_of_a_fast_path_costs_nobody_anything(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fast_path: str
 ) -> None:
-    """The general path then judges the same requests one by one, and the error is counted all the same."""
+    """The general path then judges the same requests one by one, and the error is still counted."""
     monkeypatch.setattr(kvstore.server.service, fast_path, raises(TypeError()))
     client = RawClient(cluster)
     puts = [frame(encode_request(i, command_request(Put(b"k%d" % i, b"v")))) for i in range(1, 6)]
@@ -200,7 +200,7 @@ def test_an_error_of_a_fast_path_costs_nobody_anything(
 def test_an_error_before_the_request_is_known_is_still_told_by_its_id(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the decoder itself fails, the id is read without it."""
+    """If the decoder itself fails, the id is read without the decoder."""
     monkeypatch.setattr(kvstore.server.service, "decode_request", raises(PanicException()))
     client = RawClient(cluster)
 
@@ -221,7 +221,7 @@ def test_a_frame_without_an_id_has_id_0(body: bytes) -> None:
 
 
 def test_a_flood_of_errors_is_logged_at_powers_of_ten(caplog: pytest.LogCaptureFixture) -> None:
-    """One traceback per place, then a line at 10, 100 and 1,000."""
+    """Each place in the code gets one traceback, and then a line at 10, 100 and 1,000 errors."""
     errors = RequestErrors()
     for _ in range(1_234):
         try:
@@ -236,7 +236,7 @@ def test_a_flood_of_errors_is_logged_at_powers_of_ten(caplog: pytest.LogCaptureF
 
 
 def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """All further places together count as one more."""
+    """All further places together count as one place."""
     errors = RequestErrors()
     for number in range(3 * PLACES_MAX):
         kind = type(f"Error{number}", (Exception,), {})
@@ -250,7 +250,8 @@ def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFix
 def test_a_client_is_told_at_once_and_carries_it_to_no_other_member(
     quick_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every member would fail at it, so the client asks one of three, once, and goes on with the next operation."""
+    """Every member would fail at the request, so the client asks only one of the three, and goes on with the next
+    operation."""
     lay_tripwire(monkeypatch, TypeError())
     cluster = Cluster(quick_folder, 3)
     cluster.leader()

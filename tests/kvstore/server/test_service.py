@@ -1,4 +1,4 @@
-"""The service against clients that do what they like: bad frames, bad requests, too many, too slow."""
+"""The service against clients that send bad frames or bad requests, or are too many or too slow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RawClient:
         self.service = cluster.hosts["s1"].service
         self.bodies: list[bytes] = []
         self.is_closed = False
-        self.reads = True  # False: it never reads what it is sent.
+        self.reads = True  # If False, the client never reads what it is sent.
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.service.connected(connection_id)
         if greets:
@@ -101,7 +101,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
     ],
 )
 def test_a_frame_that_makes_no_sense_ends_its_connection_with_the_reason(cluster: Cluster, data: bytes) -> None:
-    """An error frame, then that connection is closed; the member serves the others.
+    """The member sends an error frame, closes that connection, and serves the others.
 
     See docs/reference/specification.md#712-requests-from-outside.
     """
@@ -149,7 +149,7 @@ def test_a_peer_on_the_client_port_is_told_so(cluster: Cluster) -> None:
 
 
 def test_clients_over_the_bound_are_refused_politely(quick_folder: Path) -> None:
-    """`connections_max`: the answer is a refusal, not silence."""
+    """At `connections_max`, a further client gets a refusal and is not left without an answer."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(connections_max=1))
     RawClient(cluster, 1)
 
@@ -162,7 +162,7 @@ def test_clients_over_the_bound_are_refused_politely(quick_folder: Path) -> None
 
 
 def test_an_unknown_request_is_unsupported_and_the_connection_goes_on(cluster: Cluster) -> None:
-    """A newer client finds out what this member does not know."""
+    """A newer client must be able to find out what this member does not know."""
     client = RawClient(cluster)
 
     assert client.ask(encode_item([7, 99])).code == Code.UNSUPPORTED
@@ -193,7 +193,7 @@ def test_extra_items_of_a_request_are_ignored(cluster: Cluster) -> None:
 
 
 def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> None:
-    """The member does not encode the command again, whatever the size of the request id before it."""
+    """The member does not encode the command a second time, whatever the size of the request id before it."""
     client = RawClient(cluster)
     for request_id in (1, 30, 300, 70_000, 2**40):
         key = b"k%d" % request_id
@@ -205,7 +205,7 @@ def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> 
 
 
 def test_every_response_names_revision_consistency_and_node(cluster: Cluster) -> None:
-    """Refusals do so, too; the revision is the one at that point (docs/reference/specification.md#711-responses)."""
+    """Refusals name them, too (docs/reference/specification.md#711-responses)."""
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"a", b"1"))))
 
@@ -235,7 +235,8 @@ def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folde
 
 
 def test_a_client_that_takes_no_answers_is_read_no_further(quick_folder: Path) -> None:
-    """At `unsent_bytes_max` its bytes stay in its socket, so memory does not grow. It is served when it reads again."""
+    """At `unsent_bytes_max` the client's bytes stay in its socket, so memory does not grow. The client is served when
+    it reads again."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
@@ -257,7 +258,8 @@ READ_BIG = read_request(Get(b"big"), Consistency.LINEARIZABLE)
 
 @pytest.mark.parametrize("request_of_it", [READ_BIG, command_request(Txn((), (Get(b"big"),)))])
 def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: Path, request_of_it: Request) -> None:
-    """Thousands of requests in flight, each with a large answer, must not be encoded before there is room for them."""
+    """Thousands of requests in flight may each have a large answer. No answer may be encoded before there is room for
+    it."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
@@ -280,7 +282,7 @@ def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: 
 
 
 def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_of_then(quick_folder: Path) -> None:
-    """A client that reads slowly never gets, as fresh, a state that has become too old in the meantime."""
+    """A client that reads slowly must not get a state that has become too old in the meantime."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
@@ -299,7 +301,7 @@ def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_o
 
 
 def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) -> None:
-    """A put that it has proposed is carried out."""
+    """A put that the client has sent is carried out."""
     client = RawClient(cluster, 1)
     client.service.receive(1, frame(encode_request(1, command_request(Put(b"a", b"1")))))
     client.service.disconnected(1)
@@ -311,7 +313,8 @@ def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) 
 
 
 def test_a_repeated_request_gets_the_kept_result_with_its_revision(cluster: Cluster) -> None:
-    """Returned unchanged, with its original revision (docs/reference/specification.md#92-judging-a-request)."""
+    """The result is returned unchanged, with its original revision
+    (docs/reference/specification.md#92-judging-a-request)."""
     client = RawClient(cluster)
     registered = client.ask(encode_request(1, command_request(RegisterSession(10**10))))
     session_id = registered.fields[0][1]

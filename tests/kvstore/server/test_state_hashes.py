@@ -1,4 +1,5 @@
-"""The hash of a state, and other long answers, are made in slices: nobody else waits longer than one slice."""
+"""The hash of a state and other long answers are computed in slices, so that nobody else waits longer than one
+slice."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class Paced(RawClient):
 
 
 def work_to_the_end(client: Paced) -> int:
-    """Returns how many slices it took."""
+    """Let the service work until it has nothing to do; returns the number of slices."""
     slices = 0
     while client.service.has_work:
         client.service.work()
@@ -92,7 +93,7 @@ def work_to_the_end(client: Paced) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_hash_in_slices_is_that_of_the_moment_at_which_it_began(seed: int) -> None:
-    """Writes, deletions, and sessions that acknowledge or end between the slices do not change it."""
+    """Writes, deletions, and sessions that acknowledge or end between the slices do not change the hash."""
     random, fed = Random(seed), Fed(deletions_max=60)
     sessions = [fed.register(1_000 * SECOND, time=1) for _ in range(5)]
     numbers = dict.fromkeys(sessions, 0)
@@ -208,7 +209,8 @@ def test_the_same_state_is_hashed_once(cluster: Cluster) -> None:
 
 
 def test_who_waits_for_a_hash_is_bounded(cluster: Cluster) -> None:
-    """The bound is per connection and in all; a request beyond it is refused as `busy`, and may be repeated."""
+    """There is one bound per connection and one for all connections. A request beyond a bound is refused as `busy`, and
+    may be repeated."""
     clients = [Paced(cluster, number) for number in range(1, WAITING_MAX // WAITING_PER_CONNECTION_MAX + 2)]
     service = clients[0].service
     asking = b"".join(frame(encode_request(i, WITH_HASH)) for i in range(1, WAITING_PER_CONNECTION_MAX + 2))
@@ -247,7 +249,8 @@ def test_a_client_that_leaves_is_waited_for_no_more(cluster: Cluster) -> None:
     ],
 )
 def test_a_flood_of_costly_requests_is_served_a_few_a_turn(cluster: Cluster, body: bytes) -> None:
-    """Each turn serves some of them; other clients are served in between, and all are answered in the end."""
+    """Each turn serves some of the requests. Other clients are served in between, and all requests are answered in the
+    end."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     client.send(frame(body) * 200)
     assert 0 < len(client.bodies) <= FLOOD_UNITS_PER_TURN
@@ -270,7 +273,7 @@ def test_a_flood_of_costly_requests_is_served_a_few_a_turn(cluster: Cluster, bod
 
 
 def test_costly_requests_of_many_connections_take_turns(cluster: Cluster) -> None:
-    """They are served one after the other: no connection waits until another's flood is over."""
+    """The connections are served in turn, so no connection waits until another one's flood is over."""
     clients = [Paced(cluster, number) for number in range(1, 6)]
     service = clients[0].service
     request = frame(encode_request(5, status_of_member()))
@@ -314,7 +317,8 @@ def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Clust
 def test_an_answer_to_others_looks_at_no_flood_that_waits_for_its_slice(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connections flood, answers to others do not look at them. Each slice serves the next few in turn."""
+    """However many connections flood, the service does not search them when it answers other clients. Each slice serves
+    the next few flooding connections in turn."""
     flooding = [Paced(cluster, number) for number in range(1, 31)]
     service, page = flooding[0].service, frame(encode_request(5, read_log_request(1, 0)))
     for client in flooding:
@@ -355,7 +359,7 @@ def _read_one(request_id: int) -> bytes:
 def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
     cluster: Cluster, request_of: Callable[[int], bytes]
 ) -> None:
-    """Each takes some 25 µs. The rest waits only for the next turn, and other clients come in between."""
+    """Each request takes some 25 µs. The rest waits only for the next turn, and other clients are served in between."""
     service, count = Paced(cluster, 1).service, 5 * REQUESTS_PER_TURN // 2
     Paced(cluster, 2)
     answered = {1: 0, 2: 0}
@@ -379,7 +383,7 @@ def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
 
 
 def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path) -> None:
-    """Even requests for which a leader has a fast path."""
+    """This also holds for requests for which a leader has a fast path."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     if leader == "s1":
@@ -395,7 +399,7 @@ def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path
 
 
 def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) -> None:
-    """One read round makes them ready together; their pages are made as far as turns have time for them."""
+    """One read round makes the reads ready together. Each turn makes as many pages as it has time for."""
     client = Paced(cluster, 1)
     host = cluster.hosts["s1"]
     reads = [frame(encode_request(i, read_request(Range(), Consistency.LINEARIZABLE))) for i in range(1, 41)]
@@ -417,7 +421,8 @@ def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) ->
 
 @pytest.mark.timeout(60)
 async def test_a_running_member_hashes_beside_its_other_work(tmp_path: Path) -> None:
-    """Writes come before, between and after, and a flood of costly requests needs no further input to be answered."""
+    """Writes come before, between and after the slices. A flood of costly requests is answered without further
+    input."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:
         await store.put_many({b"%05d" % i: b"v" * 100 for i in range(3_000)}.items())
         found: list[MemberStatus] = []

@@ -1,4 +1,4 @@
-"""A picture is copied on write; its slow twin copies and encodes everything at once."""
+"""A picture is copied on write. Its slow twin copies and encodes the whole state immediately."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
 
 
 class PictureComparison(RuleBasedStateMachine):
-    """Asks for chunks of several pictures, with any changes of the state in between."""
+    """Asks for chunks of several pictures, while the state changes in any way in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ def test_nothing_is_saved_for_a_picture_that_is_over(end: Callable[[StateSnapsho
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_no_chunk_is_read_of_a_picture_that_was_closed(begun: bool) -> None:
-    """Rows that changed since were not saved, so the rest would be of another moment."""
+    """Rows that changed after the close were not saved, so the rest would be of another moment."""
     fed = filled(100)
     fed.machine._chunk_bytes = 1_000
     picture = fed.machine.snapshot()
@@ -276,7 +276,8 @@ def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_n
     for session in old:
         fed.do(Get(b"0"), session, 1)
     picture = fed.machine.snapshot()
-    while next(picture.chunks)[1:3] != b"\x04\x83":  # The first chunk of results, of the first session.
+    # Read up to the first chunk of results, which are the first session's.
+    while next(picture.chunks)[1:3] != b"\x04\x83":
         pass
     (clients,) = fed.machine._sessions.views
     assert isinstance(clients, SessionsSnapshotView)

@@ -1,4 +1,4 @@
-"""The heap of deadlines, against a search through all items."""
+"""The heap of deadlines is compared with a search through all items."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Filled:
         return min([(item.deadline, item_id) for item_id, item in self.items.items()], default=None)
 
     def noted(self) -> list[int]:
-        """The times of all entries of the heap, outdated ones included."""
+        """The times of all entries of the heap, including outdated ones."""
         return sorted(entry >> ID_BITS for entry in self.heap._entries)
 
 
@@ -76,7 +76,7 @@ def test_every_look_finds_the_earliest_deadline_or_a_bound_after_the_time(
 
 
 def test_a_look_corrects_what_was_due_and_a_bounded_number_of_others() -> None:
-    """A member with 10⁵ leases does not stop to correct them all."""
+    """A member with 10⁵ leases must not stop to correct all their entries."""
     filled = Filled([*range(1000), *range(5000, 6000)])
     for item in filled.items.values():
         item.deadline += 10_000
@@ -88,7 +88,7 @@ def test_a_look_corrects_what_was_due_and_a_bounded_number_of_others() -> None:
 
 
 def test_corrected_entries_give_the_garbage_collector_no_work() -> None:
-    """10⁵ renewed leases would otherwise make one collection take 8 to 18 ms."""
+    """If the collector tracked the entries, 10⁵ renewed leases would make one collection take 8 to 18 ms."""
     filled = Filled([1000] * 100)
     for item in filled.items.values():
         item.deadline += 1000

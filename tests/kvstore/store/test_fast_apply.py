@@ -1,4 +1,5 @@
-"""The hot loop for puts under sessions against its slow twin, which sends every command to `_apply_command`."""
+"""The fast loop for puts under sessions is compared with its slow twin, which sends every command to
+`_apply_command`."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ SESSIONS = 3
 
 
 class SlowMachine(KvMachine):
-    """A machine without the hot loop: it applies one entry at a time, and does not look ahead at what may expire."""
+    """A machine without the fast loop. It applies one entry at a time, and does not look ahead at what may expire."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         return [self.apply(entry) for entry in entries]
@@ -104,7 +105,8 @@ batches = st.lists(st.lists(anything, min_size=3, max_size=12), min_size=2, max_
 
 
 def applied(machine: KvMachine, batches: list[list[Any]]) -> list[list[ResultItem]]:
-    """A machine's answers to these batches, an entry each, after SESSIONS were registered. Leader time goes on."""
+    """A machine's answers to these batches, after SESSIONS sessions were registered. Each batch is an entry of a later
+    leader time."""
     log = [
         [encode_command(RegisterSession(10))] * SESSIONS,
         *([cbor2.dumps(item) for item in each] for each in batches),
@@ -164,9 +166,9 @@ payloads = st.one_of(
             b"",
             b"\x80",  # No time.
             b"\x81\x20",  # A time below 0.
-            b"\x82\x01",  # Fewer items than its head says.
-            b"\x81\x01\x81\x02",  # Two items, of which the second counts for nothing.
-            b"\x81\x01\x50",  # A string that would swallow what follows it.
+            b"\x82\x01",  # There are fewer items than the head says.
+            b"\x81\x01\x81\x02",  # The second of two items is ignored.
+            b"\x81\x01\x50",  # A string whose size covers what follows it.
             b"\x81\x01" + b"\x50" + SEPARATOR,
             b"\x82\x01\xd8\x1c\x81\x01",  # A shared value, under a tag,
             b"\x82\x01\xd8\x1d\x00",  # and a reference to it.
@@ -231,7 +233,7 @@ TTL = 20
 usual = st.tuples(
     st.integers(1, SESSIONS),
     st.sampled_from([1] * 30 + [0, 2, 30, -4]),  # Added to the session's last request number.
-    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # How many of its requests are still open.
+    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # How many of the session's requests are still open.
     st.sampled_from([b"a", b"b", b"c", b"dd"]),
     st.sampled_from([b"", b"1", b"v" * 100]),
 )
@@ -263,9 +265,10 @@ def calm(plan: list[Any], **others: Any) -> example:
 
 
 @settings(deadline=None, max_examples=300)
-@calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # At place 5 it is the deadline of two sessions.
-@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)  # Only the loop touches it.
-@calm([(1, 1, 40, b"a", b"")] * 4, limits=StoreLimits(results_per_session_max=2))  # The third is one too many.
+@calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # The deadline of two sessions is at place 5.
+@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)  # Only the loop touches session 1.
+# The third put has no room for its result.
+@calm([(1, 1, 40, b"a", b"")] * 4, limits=StoreLimits(results_per_session_max=2))
 @given(
     limits=LIMITS | st.just(StoreLimits(results_per_session_max=2)),
     plan=st.lists(usual, min_size=5, max_size=60),
@@ -284,7 +287,7 @@ def test_entries_of_one_put_each_are_applied_in_runs_as_they_are_one_by_one(
     cuts: list[int],
     watched: bool,
 ) -> None:
-    """`among`: how many of the sessions are used; the others expire."""
+    """`among`: the number of sessions that are used; the others expire."""
     log = log_of_lone_clients([(1 + each[0] % among, *each[1:]) for each in plan], oddities, pauses)
     hot, slow = KvMachine(limits), SlowMachine(limits)
     pictures = [machine.snapshot() for machine in (hot, slow) if watched]

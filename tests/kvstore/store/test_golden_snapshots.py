@@ -128,7 +128,8 @@ def test_a_snapshot_of_each_level_restores_to_the_state_that_it_was_made_from(le
 
 @pytest.mark.parametrize("level", MAKERS)
 def test_the_same_commands_make_the_same_bytes_and_hashes_as_the_first_build_of_a_level_did(level: int) -> None:
-    """All members of a cluster of two builds have one state, and an older build can read what the newer one wrote."""
+    """All members of a cluster of two builds have the same state, and an older build can read what the newer one
+    wrote."""
     assert snapshots_of(MAKERS[level]()) == golden(level)
 
 

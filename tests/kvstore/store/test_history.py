@@ -157,7 +157,8 @@ def test_a_key_that_was_absent_then_has_a_bound_and_no_exact_deletion() -> None:
 
 
 def test_a_range_at_a_revision_is_the_range_of_then() -> None:
-    """It has keys that were deleted since, and not those created since, in either direction, page by page."""
+    """Such a range has keys that were deleted since, and no keys that were created since. This holds page by page and
+    in both directions."""
     fed = Fed(level=2)
     for key in (b"a", b"b", b"c", b"d"):
         fed.do(Put(key, b"old"))
@@ -207,7 +208,7 @@ def test_a_revision_out_of_reach_is_told_even_of_what_is_not_there(read: Range |
 
 
 def test_a_range_at_the_explicit_revision_of_before_does_not_show_the_transactions_own_writes() -> None:
-    """A range without a revision, or at the new one, shows them."""
+    """A range without a revision, or at the new revision, shows the transaction's own writes."""
     fed = Fed(level=2)
     fed.do(Put(b"a", b"old"))
     fed.do(Put(b"c", b"old"))
@@ -229,7 +230,7 @@ def test_a_range_at_the_explicit_revision_of_before_does_not_show_the_transactio
 
 
 def test_a_transaction_that_has_written_reads_older_revisions_as_they_were() -> None:
-    """The record that it has overwritten must not be taken for the record at an older revision."""
+    """The record that the transaction has overwritten must not be taken for the record at an older revision."""
     fed = overwritten(3)
     found = fed.do(Txn((), (Put(b"k", b"mine"), Range(revision=2), Get(b"k", 3), Delete(b"no"), Get(b"k", 4))))
     assert isinstance(found, TxnResult)
@@ -254,7 +255,8 @@ def test_a_transaction_reads_the_revision_of_before_only_if_it_can_be_read() -> 
 
 
 def test_a_compaction_forgets_what_is_below_its_revision_and_keeps_the_revision_itself() -> None:
-    """Reads at it are answered, and its events are kept, deletions included (etcd lost those: #18089, #19179)."""
+    """Reads at the compacted revision are answered, and its events are kept. Deletions are among them (etcd lost them:
+    #18089, #19179)."""
     fed = overwritten(3)
     fed.do(Delete(b"k"))  # Revision 5.
     fed.do(Put(b"other", b""))
@@ -356,7 +358,7 @@ def test_a_command_sees_the_bounds_enforced_by_the_commands_before_it_in_its_ent
 
 
 def test_reads_at_every_revision_are_right_across_blocks_compactions_and_snapshots() -> None:
-    """Some thousands of changes of a few keys, against copies of the whole map."""
+    """Reads after some thousands of changes of a few keys are compared with copies of the whole map."""
     rng = random.Random(5)
     fed = Fed(level=2, history_events_max=3 * BLOCK_EVENTS + 100)
     machine, past = fed.machine, dict[int, dict[bytes, bytes]]()
@@ -385,7 +387,7 @@ def test_reads_at_every_revision_are_right_across_blocks_compactions_and_snapsho
 
 
 def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
-    """Keys are created and deleted; ranges have open ends, both directions, and every bound of a page."""
+    """Keys are created and deleted. Ranges have open ends, both directions, and every kind of bound on a page."""
     rng = random.Random(6)
     names = [b"%02d" % number for number in range(60)]
     fed = Fed(level=2, history_events_max=3 * BLOCK_EVENTS)
@@ -437,7 +439,7 @@ def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
 
 
 def test_a_page_at_an_old_revision_looks_up_the_events_of_its_own_keys_only() -> None:
-    """So its cost does not grow with the events of other keys."""
+    """The cost of the page does not grow with the events of other keys."""
     fed = Fed(level=2)
     for value in (b"1", b"2"):
         fed.feed([encode_command(Put(b"%05d" % number, value)) for number in range(2 * BLOCK_EVENTS)])
@@ -459,7 +461,8 @@ def test_a_page_at_an_old_revision_looks_up_the_events_of_its_own_keys_only() ->
 
 
 def test_records_at_old_revisions_are_found_wherever_their_events_are() -> None:
-    """Keys have no, few or many events since then: in sealed blocks, across blocks, and in the open block."""
+    """Keys have no, few or many events since the revision. The events are in sealed blocks, across blocks, and in the
+    open block."""
     fed = Fed(level=2)
     names = [b"%02d" % number for number in range(40)]
     fed.feed([encode_command(Put(key, b"old")) for key in names])
@@ -482,7 +485,8 @@ def test_records_at_old_revisions_are_found_wherever_their_events_are() -> None:
 
 
 def test_the_history_of_a_restored_member_goes_on_like_that_of_the_others() -> None:
-    """Its blocks begin at other events than those of the others, but it keeps the same events."""
+    """The blocks of the restored member begin at other events than the blocks of the others, but it keeps the same
+    events."""
     fed = overwritten(BLOCK_EVENTS + 50, history_events_max=BLOCK_EVENTS + 20)
     other = Fed()
     other.machine = restored(fed.machine)
@@ -554,7 +558,7 @@ def test_compacted_blocks_do_not_pile_up_however_many_events_come_at_a_time() ->
 
 
 def test_many_blocks_are_sealed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the events after each block were moved, sealing 10⁶ events would take 4 s instead of 0.3 s."""
+    """If each sealed block moved the events after it, sealing 10⁶ events would take 4 s instead of 0.3 s."""
     moves: list[int] = []
     move = OpenBlock.drop_first
 
@@ -590,7 +594,7 @@ def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
 
 
 def test_large_values_that_are_not_kept_any_more_are_freed() -> None:
-    """Otherwise a block of 1,024 events would keep up to 1,023 dropped values until its last event is dropped."""
+    """Without this, a block of 1,024 events would keep up to 1,023 dropped values until its last event is dropped."""
     fed = Fed(level=2, history_bytes_max=8 * MIB)
     for number in range(40):
         fed.do(Put(b"k", b"%02d" % number + bytes(MIB)))
@@ -631,7 +635,7 @@ def test_an_entry_may_fill_several_blocks() -> None:
 
 @pytest.mark.parametrize("replaces", [Put(b"k", b""), Delete(b"k")])
 def test_new_events_do_not_keep_large_values_for_long(replaces: Put | Delete) -> None:
-    """This concerns values that commands write, and values that small commands replace."""
+    """Neither values that commands write nor values that small commands replace are kept for long."""
     machine = Fed(level=2, history_bytes_max=1).machine
     history, large = machine.history, MIB // 2
     for number in range(20):

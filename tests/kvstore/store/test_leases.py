@@ -41,7 +41,7 @@ def leased(*lease_keys: bytes, grace: int = 0) -> Fed:
 
 
 def tick(fed: Fed, time: int) -> None:
-    """An entry without commands, as an idle leader proposes it."""
+    """Apply an entry without commands, as an idle leader proposes it."""
     fed.feed([], time=time)
 
 
@@ -127,7 +127,7 @@ def test_a_lease_that_lost_its_key_to_a_plain_put_does_not_remove_it(command: Pu
 
 
 def test_single_puts_in_a_run_detach_too() -> None:
-    """The fast path for entries of one put each."""
+    """A run of entries with one put each takes the fast path."""
     fed = leased(b"k")
     session = fed.register(1000)
     raw = [encode_command(Put(key, b"2"), session_id=session, request_no=no + 1) for no, key in enumerate([b"x", b"k"])]
@@ -256,7 +256,7 @@ def test_leases_end_in_the_order_of_deadline_and_id_one_revision_each() -> None:
     for lease_id, ttl in ((9, 5), (3, 7), (2, 5), (7, 6)):
         fed.do(LeaseGrant(lease_id, ttl))
         fed.do(Put(b"%d" % lease_id, b"", lease_id=lease_id))
-    fed.do(LeaseRenew((9,)), time=1)  # Its deadline moves to 6, behind its entry in the heap.
+    fed.do(LeaseRenew((9,)), time=1)  # The lease's deadline moves to 6, later than its entry in the heap.
     tick(fed, 100)
     assert [(each.revision, each.key) for each in events_from(fed, 6)] == [(6, b"2"), (7, b"7"), (8, b"9"), (9, b"3")]
 
@@ -284,7 +284,7 @@ def test_the_deletions_are_remembered_like_any_other() -> None:
 
 
 def test_one_entry_ends_a_bounded_number_of_leases_and_the_next_one_goes_on() -> None:
-    """The others are due at once, so the leader proposes the next entry without a wait."""
+    """The other leases are also due, so the leader proposes the next entry without a wait."""
     fed = Fed(level=2)
     count = 2 * EXPIRED_KEYS_PER_ENTRY
     fed.feed([encode_command(LeaseGrant(0, TTL)) for _ in range(count)])
@@ -327,7 +327,7 @@ def test_no_lease_ends_within_the_grace_after_an_election() -> None:
     assert fed.machine.next_deadline == 35
     tick(fed, 34)
     assert keys(fed) == [b"k"]
-    assert fed.do(LeaseRenew((1,)), time=34) == LeasesRenewed(2, (TTL,))  # Its owner has found the new leader.
+    assert fed.do(LeaseRenew((1,)), time=34) == LeasesRenewed(2, (TTL,))  # The lease's owner has found the new leader.
     tick(fed, 43)
     assert keys(fed) == [b"k"]
     tick(fed, 44)
@@ -365,7 +365,7 @@ def test_sessions_have_no_grace() -> None:
 
 
 def test_an_election_at_level_1_leaves_no_trace() -> None:
-    """So a build that knows leases has the same state as one that does not."""
+    """A build that knows leases must have the same state as a build that does not."""
     fed = Fed()
     elect(fed, 5)
     assert fed.machine.leases.hold_until == 0

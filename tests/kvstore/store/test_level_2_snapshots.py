@@ -74,7 +74,7 @@ def events_of(row: list[bytes]) -> list[Any]:
 
 
 def taken(fed: Fed) -> tuple[dict[str, Any], list[Any]]:
-    """The header and the chunks of a snapshot. The only row of section 5 is replaced by its events."""
+    """The header and the chunks of a snapshot. The events of section 5's only row stand in the place of that row."""
     picture = fed.machine.snapshot()
     chunks = [cbor2.loads(chunk) for chunk in picture.chunks]
     for chunk in chunks:
@@ -95,7 +95,7 @@ def restore_rows(header: dict[str, Any], chunks: list[Any]) -> KvMachine:
 
 
 def test_the_rows_and_fields_of_level_2() -> None:
-    """These bytes are on disks once a release has them."""
+    """Snapshots on disks contain these bytes."""
     header, chunks = taken(lived_in())
     assert {name: header[name] for name in list(header)[13:]} == {
         "first_revision": 3,
@@ -129,7 +129,7 @@ def test_the_rows_and_fields_of_level_2() -> None:
 
 
 def test_the_columns_of_a_row_of_events() -> None:
-    """These bytes are on disks once a release has them."""
+    """Snapshots on disks contain these bytes."""
     fed = lived_in()
     fed.do(Put(b"ab", b"9"))
     fed.do(Put(b"a", b"3"))
@@ -152,7 +152,7 @@ SIZES = (2, 23, 24, 255, 256, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**40)
 
 @pytest.mark.parametrize("high", range(1, len(SIZES) + 1))
 def test_events_with_numbers_of_all_sizes_are_written_by_column(high: int) -> None:
-    """Numbers have 4 bytes, or 8 if the newest revision of the block needs more than 4."""
+    """Numbers have 4 bytes, or 8 bytes if the newest revision of the block needs more than 4."""
     store, expected = KeyValueMap(), list[list[Any]]()
     store.history.set_bounds(1, 2**40, 2**40)
     numbers = SIZES[:high]
@@ -306,7 +306,7 @@ ODD_ROWS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.parametrize("change", ODD_ROWS.values(), ids=ODD_ROWS)
 def test_a_row_whose_columns_do_not_fit_is_refused(change: Callable[[list[Any]], Any]) -> None:
     header, chunks = taken(lived_in())
-    header["events"] = 2 * BLOCK_EVENTS  # So that only the change is wrong, even if the row has many events.
+    header["events"] = 2 * BLOCK_EVENTS  # With this number, only the change is wrong, even if the row has many events.
     row = row_of(chunks[2][1:])
     change(row)
     chunks[2][1:] = [row]
@@ -322,7 +322,7 @@ def test_a_row_that_is_no_array_is_refused() -> None:
 
 
 def test_a_restored_history_has_the_same_blocks() -> None:
-    """Otherwise each restore would leave one more small block, and reads would become slower each time."""
+    """If a restore left one more small block each time, reads would become slower and slower."""
     fed = Fed(level=2)
     fed.feed([encode_command(Put(b"%d" % (number % 9), b"")) for number in range(2 * BLOCK_EVENTS + 5)])
     machine = KvMachine()
@@ -359,7 +359,7 @@ def test_a_history_and_leases_that_were_replaced_are_freed_in_slices() -> None:
 
 
 def test_what_only_the_reading_of_a_history_needs_is_freed_in_slices() -> None:
-    """The oldest records of all keys that have events."""
+    """Reading a history needs the oldest records of all keys that have events."""
     fed = Fed(level=2)
     for value in (b"1", b"2"):
         fed.feed([encode_command(Put(b"%d" % number, value)) for number in range(3 * FREED_RECORDS)])
@@ -388,7 +388,8 @@ def test_a_lease_has_its_keys_again_after_a_restore() -> None:
 
 @given(st.data())
 def test_a_damaged_row_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """Storage has verified checksums before; here no other exception may come out, and every invariant must hold."""
+    """Storage has verified the checksums before. Here no other exception may come out, and every invariant must
+    hold."""
     picture = DAMAGED.machine.snapshot()
     header, chunks = picture.header, [bytearray(chunk) for chunk in picture.chunks]
     chunk = data.draw(st.sampled_from(chunks[2:]))

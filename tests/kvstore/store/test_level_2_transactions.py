@@ -55,7 +55,7 @@ EQUAL, GREATER = Comparison.EQUAL, Comparison.GREATER
 
 
 def holding(**records: bytes) -> Fed:
-    """A store at level 2 with these keys, put in this order: the first at revision 2."""
+    """A store at level 2 with these keys, which are put in this order from revision 2 on."""
     fed = Fed(level=2)
     for key, value in records.items():
         fed.do(Put(key.encode(), value))
@@ -149,7 +149,8 @@ def test_records_that_do_not_fit_in_an_answer_are_not_deleted() -> None:
 
 
 def test_one_command_deletes_a_bounded_number_of_keys() -> None:
-    """The bound covers all ranges of the command, so that none stops a member for long. An operator can change it."""
+    """The bound covers all ranges of a command, so that no command stops a member for long. An operator can change the
+    bound."""
     fed, most = holding(), StoreLimits().delete_keys_max
     fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(most + 1)])
     both = Txn((), (DeleteRange(b"", b"00500"), DeleteRange(b"00500", None)))
@@ -168,7 +169,7 @@ def test_one_command_deletes_a_bounded_number_of_keys() -> None:
 
 
 def test_an_append_makes_a_key_of_its_prefix_and_its_revision() -> None:
-    """So keys sort in the order of the writes, and no key is used twice."""
+    """Such keys sort in the order of the writes, and no key is used twice."""
     fed = holding(a=b"")
     assert fed.do(Append(b"q/", b"first")) == AppendResult(3, b"q/\0\0\0\0\0\0\0\x03")
     assert fed.do(Append(b"q/", b"second")) == AppendResult(4, b"q/\0\0\0\0\0\0\0\x04")
@@ -194,7 +195,8 @@ NEXT = (3).to_bytes(8, "big")
     ids=str,
 )
 def test_the_key_of_an_append_is_written_once_in_a_transaction(branch: tuple[Operation, ...]) -> None:
-    """The key is only known when the append runs; if it was written before, the transaction is undone."""
+    """The key is only known when the append runs. If the transaction has already written the key, the transaction is
+    undone."""
     fed = holding(a=b"1")
     digest = fed.machine.state_hash()
     with pytest.raises(InvalidRequest) as caught:
@@ -308,7 +310,7 @@ def test_an_inner_transaction_chooses_its_branch_and_answers_within_the_outer_on
 
 
 def test_all_comparisons_on_the_chosen_path_are_evaluated_before_any_operation() -> None:
-    """An inner comparison does not see an outer write, at any depth."""
+    """At no depth does an inner comparison see an outer write."""
     fed = holding()
     deepest = Txn((is_absent(b"a"),), (Put(b"deep", b""),))
     inner = Txn((is_absent(b"a"), is_absent(b"b")), (deepest,), (Put(b"wrong", b""),))
@@ -343,7 +345,7 @@ def test_operations_see_the_writes_before_them_at_every_depth() -> None:
     ids=str,
 )
 def test_an_error_anywhere_undoes_everything(wrong: Operation) -> None:
-    """It undoes changes of records, deletions, the keys of leases, and the history."""
+    """The error undoes changes of records, deletions, the keys of leases, and the history."""
     fed = holding(a=b"text", b=b"", c=b"")
     fed.do(LeaseGrant(7, 10))
     fed.do(Put(b"b", b"", lease_id=7))
@@ -396,7 +398,8 @@ OF_LEVEL_2 = [
 
 @pytest.mark.parametrize("command", OF_LEVEL_2, ids=str)
 def test_at_level_1_every_form_of_level_2_is_refused_by_all_builds_alike(command: Any) -> None:
-    """The refusal is that of a build which does not know the form, and it has no effect on the state."""
+    """A build that knows the form refuses it as a build does which does not know it, and the refusal has no effect on
+    the state."""
     fed, older = Fed(), Fed()
     older.machine = KvMachine(levels=LevelRange(1, 1))
     for each in (fed, older):

@@ -104,7 +104,7 @@ def test_two_members_fed_the_same_log_agree_on_every_result_and_state() -> None:
 
 @pytest.mark.timeout(60)
 def test_the_order_of_hashing_does_not_show() -> None:
-    """Processes have different hash seeds; sets and dicts must not leak their order into the state."""
+    """Processes have different hash seeds, so the order of a set must not influence the state."""
     program = "from tests.kvstore.store.test_machine import digest_of_a_run as d; print([d(s) for s in range(3)])"
     printed = {
         subprocess.run(
@@ -121,7 +121,7 @@ def test_the_order_of_hashing_does_not_show() -> None:
 
 
 def test_a_snapshot_at_any_point_of_a_log_continues_to_the_same_end() -> None:
-    """A member that restarts from a snapshot is the one that did not.
+    """A member that restarts from a snapshot has the same state as a member that did not restart.
 
     See docs/reference/specification.md#51-state-at-an-index.
     """
@@ -143,7 +143,7 @@ def test_a_snapshot_at_any_point_of_a_log_continues_to_the_same_end() -> None:
 
 
 def test_configuration_entries_are_not_for_the_store() -> None:
-    """One result per command; none for no_op and configuration (docs/reference/specification.md#22-batches)."""
+    """Each command has one result; no_op and configuration have none (docs/reference/specification.md#22-batches)."""
     fed = Fed()
     assert fed.entry(EntryKind.CONFIGURATION, b"\xff not CBOR at all") == []
     assert fed.entry(EntryKind.NO_OP, encode_batch(9, [])) == []
@@ -151,7 +151,7 @@ def test_configuration_entries_are_not_for_the_store() -> None:
 
 
 def test_a_payload_that_no_build_of_this_level_can_have_made_stops_the_member() -> None:
-    """Shapes in log payloads are judged by the replicated feature level.
+    """The replicated feature level decides which shapes a log payload may have.
 
     See docs/reference/specification.md#713-feature-levels.
     """
@@ -182,7 +182,7 @@ def test_raising_the_feature_level_beyond_the_build_stops_the_member() -> None:
 
 
 def test_a_feature_level_never_falls() -> None:
-    """docs/reference/versions.md: it is final. To ask for a lower one changes nothing."""
+    """A level is final (docs/reference/versions.md). A request for a lower level has no effect."""
     machine = KvMachine(levels=LevelRange(1, 3))
     for index, level in enumerate((3, 2), start=1):
         machine.apply(Entry(index, 1, EntryKind.COMMANDS, encode_batch(1, [encode_command(RaiseFeatureLevel(level))])))
@@ -196,7 +196,7 @@ def test_a_feature_level_never_falls() -> None:
     ids=repr,
 )
 def test_a_malformed_command_is_a_deterministic_error_at_apply(level: int, item: Any, reason: Reason) -> None:
-    """An error result, the same on every member, never an exception; only a code is replicated.
+    """Apply gives the same error result on every member and never an exception. Only a code is replicated.
 
     See docs/reference/specification.md#82-commands.
     """
@@ -212,7 +212,8 @@ def test_a_malformed_command_is_a_deterministic_error_at_apply(level: int, item:
 
 
 def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
-    """It counts as run, with this result (docs/reference/specification.md#92-judging-a-request)."""
+    """The request counts as run, with this error as its result
+    (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     first = fed.feed_items([session, 1, 0, 1, b"", b"v"])
@@ -257,7 +258,8 @@ def test_nested_items_up_to_the_depth_of_frames_are_answered() -> None:
 
 
 def test_limits_are_changed_by_a_command_and_are_in_the_status() -> None:
-    """They are replicated: set at init, changed by command (docs/reference/specification.md#810-replicated-limits)."""
+    """Limits are replicated: the first start sets them, and a command changes them
+    (docs/reference/specification.md#810-replicated-limits)."""
     fed = Fed(quota_bytes=500)
     fed.do(ChangeLimits(sessions_max=7))
     assert fed.machine.limits == StoreLimits(quota_bytes=500, sessions_max=7)
@@ -267,7 +269,7 @@ def test_limits_are_changed_by_a_command_and_are_in_the_status() -> None:
 
 
 def test_a_result_that_is_none_is_not_read() -> None:
-    """kvstore.protocol.results: a broken answer is an error, never a wrong result."""
+    """A broken answer is an error and never a wrong result."""
     for item in ((), (0,), (99, 1), ("0", 1, ()), (2, 1), (0, 1, (99,))):
         with pytest.raises(ValueError, match=r"not a|is not a valid"):
             read_result(item)

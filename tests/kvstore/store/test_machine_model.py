@@ -1,4 +1,5 @@
-"""The machine against its slow twin: any commands in any batches, with snapshots and restores in between."""
+"""The machine is compared with its slow twin, for any commands in any batches, with snapshots and restores in
+between."""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ def transactions(revisions: st.SearchStrategy[int], level: int) -> st.SearchStra
 
 
 def commands(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[Command]:
-    """Any command; `revisions` gives revisions near those that exist. At level 1, forms of level 2 are rare."""
+    """Any command. `revisions` gives revisions near the existing ones. At level 1, forms of level 2 are rare."""
     found = [
         operations(revisions, level),
         operations(revisions, level),

@@ -41,7 +41,8 @@ def test_it_is_what_a_dict_would_be(steps: list[tuple[str, bytes, bytes]]) -> No
 
 @pytest.mark.parametrize("name", [b"%d", b"%016d", b"%d/of one kind", b"a/%08d/b"])
 def test_however_keys_are_named_no_part_is_large_and_they_grow_one_after_the_other(name: bytes) -> None:
-    """A part is copied when it grows. Which keys are in it is left to chance: these bounds are ten deviations wide."""
+    """A part is copied when it grows. Chance decides which keys are in a part, so these bounds are ten deviations
+    wide."""
     records, count = Records(), 30_000
     for number in range(count):
         records[name % number] = A_RECORD
@@ -85,7 +86,7 @@ def test_a_large_chunk_of_tiny_records_is_taken_in_slices() -> None:
 
 
 def test_what_was_replaced_is_freed_in_slices() -> None:
-    """This holds however large its parts are: here everything is in one part."""
+    """This holds however large the parts of the old state are. Here all records are in one part."""
     old = filled(COUNT)
     parts = old._store.records.parts
     parts[:] = [{}, dict(old._store.records.items())]

@@ -29,7 +29,8 @@ from tests.kvstore.support.machine_fixture import Fed
 
 
 def test_sessions_are_numbered_by_a_replicated_counter() -> None:
-    """The index is no session id, for one entry may register many (docs/reference/specification.md#91-sessions)."""
+    """An entry's index is no session id, because one entry may register many sessions
+    (docs/reference/specification.md#91-sessions)."""
     fed = Fed()
     raw = encode_command(RegisterSession(5))
     assert fed.feed([raw, raw, raw]) == [(0, 1, (16, 1, 5)), (0, 1, (16, 2, 5)), (0, 1, (16, 3, 5))]
@@ -63,7 +64,8 @@ def test_a_retry_gets_the_kept_result_with_its_original_revision() -> None:
 
 
 def test_a_retry_in_the_same_entry_gets_the_kept_result_too() -> None:
-    """A batch is many commands; each has its own outcome (docs/reference/specification.md#22-batches)."""
+    """A batch consists of many commands, and each command has its own outcome
+    (docs/reference/specification.md#22-batches)."""
     fed = Fed()
     session = fed.register()
     raw = encode_command(Put(b"a", b"1"), session_id=session, request_no=1)
@@ -71,7 +73,8 @@ def test_a_retry_in_the_same_entry_gets_the_kept_result_too() -> None:
 
 
 def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
-    """A typed refusal ends as `fail`. If it were not kept, a second copy in the log could still have an effect.
+    """A typed refusal ends as `fail`. If the refusal were not kept, a second copy in the log could still have an
+    effect.
 
     See docs/reference/specification.md#92-judging-a-request.
     """
@@ -86,7 +89,7 @@ def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
 
 
 def test_requests_above_the_floor_run_in_any_order() -> None:
-    """Their numbers may come in any order (docs/reference/specification.md#92-judging-a-request)."""
+    """Request numbers may come in any order (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     for number in (9, 2, 5, 3):
@@ -112,7 +115,8 @@ def test_a_request_at_or_below_the_floor_is_closed_and_never_runs() -> None:
 
 
 def test_acknowledging_forgets_results_and_closes_numbers_never_seen() -> None:
-    """Both follow from the floor, so only that is kept (docs/reference/specification.md#92-judging-a-request)."""
+    """Both facts follow from the floor, so the store keeps only the floor
+    (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     for number in (1, 2, 3, 10):
@@ -151,12 +155,13 @@ def test_at_the_bound_of_results_the_answer_is_busy_and_nothing_happens() -> Non
         fed.do(Put(b"a", b"3"), session, 3)
     assert (caught.value.bound, caught.value.limit) == ("results_per_session_max", 2)
     assert fed.machine.state_hash() == before
-    assert fed.item(Put(b"a", b"!"), session, 1) == (0, 2, (1,))  # A kept one is still answered.
-    assert fed.do(Put(b"a", b"3"), session, 3, ack=1) == PutResult(3)  # Acknowledging makes room at once.
+    assert fed.item(Put(b"a", b"!"), session, 1) == (0, 2, (1,))  # A request with a kept result is still answered.
+    assert fed.do(Put(b"a", b"3"), session, 3, ack=1) == PutResult(3)  # Acknowledging makes room immediately.
 
 
 def test_at_the_bound_of_result_bytes_of_a_session_the_answer_is_busy() -> None:
-    """One result at most passes results_bytes_per_session_max; then this session is refused, and others go on."""
+    """At most one result exceeds results_bytes_per_session_max. Then the session's requests are refused, and other
+    sessions go on."""
     fed = Fed(results_bytes_per_session_max=MIB)
     fed.do(Put(b"a", b"v" * MIB))
     one, two = fed.register(), fed.register()
@@ -168,7 +173,7 @@ def test_at_the_bound_of_result_bytes_of_a_session_the_answer_is_busy() -> None:
 
 
 def test_at_the_bound_of_result_bytes_of_all_sessions_the_answer_is_busy() -> None:
-    """results_bytes_max is reached; closing a session frees what was kept for it."""
+    """When results_bytes_max is reached, closing a session frees the results that were kept for it."""
     fed = Fed(results_bytes_max=2 * MIB)
     fed.do(Put(b"a", b"v" * MIB))
     sessions = [fed.register() for _ in range(3)]
@@ -182,7 +187,7 @@ def test_at_the_bound_of_result_bytes_of_all_sessions_the_answer_is_busy() -> No
 
 
 def test_at_the_bound_of_sessions_registering_is_busy() -> None:
-    """sessions_max is reached; it is replicated and can be raised by a command."""
+    """The limit sessions_max is replicated, and a command can raise it."""
     fed = Fed(sessions_max=1)
     fed.register()
     with pytest.raises(StoreBusy, match="sessions_max"):
@@ -192,7 +197,7 @@ def test_at_the_bound_of_sessions_registering_is_busy() -> None:
 
 
 def test_session_zero_is_never_deduplicated() -> None:
-    """Session 0 is "none", and is never retried (docs/reference/specification.md#91-sessions)."""
+    """Session 0 means no session, so its requests are never retried (docs/reference/specification.md#91-sessions)."""
     fed = Fed()
     for revision in (2, 3):
         assert fed.do(Put(b"a", b"1"), 0, 1, ack=5) == PutResult(revision)
@@ -211,7 +216,7 @@ def test_an_unknown_session_has_expired() -> None:
 
 
 def test_a_closed_session_is_gone_with_its_results() -> None:
-    """Its requests are not executed again."""
+    """The requests of a closed session are not executed again."""
     fed = Fed()
     session = fed.register()
     fed.do(Put(b"a", b"1"), session, 1)
@@ -223,7 +228,7 @@ def test_a_closed_session_is_gone_with_its_results() -> None:
 
 
 def test_keeping_alive_and_closing_need_a_session() -> None:
-    """Apply demands it as admission does; and a session cannot be registered under a session."""
+    """Apply demands a session, as admission does. A session cannot be registered under a session."""
     fed = Fed()
     for command in (KeepAlive(), CloseSession()):
         with pytest.raises(InvalidRequest, match="session"):
@@ -237,7 +242,8 @@ def test_keeping_alive_and_closing_need_a_session() -> None:
 
 
 def test_a_session_expires_at_its_deadline_before_the_commands_of_that_entry() -> None:
-    """Apply ends it by leader_time, before the entry's commands (docs/reference/specification.md#812-leader-time)."""
+    """Apply ends a session by leader_time, before the entry's commands
+    (docs/reference/specification.md#812-leader-time)."""
     fed = Fed()
     session = fed.register(10, time=100)
     assert fed.machine.next_deadline == 110
@@ -262,7 +268,8 @@ def test_an_empty_batch_or_a_no_op_is_enough_to_expire_a_session() -> None:
 
 
 def test_any_command_of_a_session_puts_its_expiry_off() -> None:
-    """Refused and repeated commands do so, too, because the client is there. Keep-alive is for an idle client."""
+    """Refused and repeated commands also postpone the expiry, because the client is there. Keep-alive is for an idle
+    client."""
     fed = Fed(results_per_session_max=1)
     session = fed.register(10)
     fed.do(Put(b"a", b"1"), session, 1, time=8)
@@ -287,14 +294,14 @@ def test_leader_time_never_goes_back() -> None:
 
 
 def test_sessions_expire_in_the_order_of_deadline_then_id() -> None:
-    """In order (deadline, id), whatever order they were touched in.
+    """The order in which sessions were used does not matter.
 
     See docs/reference/specification.md#812-leader-time.
     """
     fed = Fed()
     for ttl in (30, 10, 20, 10):  # Ids 1 to 4.
         fed.register(ttl)
-    fed.do(KeepAlive(), 2, time=5)  # Now its deadline is 15.
+    fed.do(KeepAlive(), 2, time=5)  # Now the deadline of session 2 is 15.
     assert fed.machine._sessions.expire(30) == [4, 2, 3, 1]
 
 
@@ -309,7 +316,8 @@ def test_touching_and_closing_sessions_leaves_no_trace_that_grows() -> None:
 
 
 def test_what_a_kept_result_counts_for_is_over_its_fields() -> None:
-    """Bounds are replicated state: 64 for each array, and the bytes and texts in it."""
+    """A result counts 64 for each array, and its bytes and texts. All members count alike, because the bounds are
+    replicated."""
     assert result_bytes((0, 5, (1,))) == 128 == kept_bytes((0, 5, (1,)))
     assert result_bytes((0, 5, (2, (b"value", 1, 2, 3, 0)))) == 3 * 64 + 5
     assert result_bytes((3, 5, "sessions_max", 8)) == 64 + 12

@@ -108,7 +108,7 @@ def test_a_picture_shows_the_moment_it_was_taken_however_late_it_is_developed() 
 
 
 def test_the_golden_picture_never_changes() -> None:
-    """These bytes are on disks already; a new shape is a new format or feature level.
+    """Snapshots on disks contain these bytes, so a new shape needs a new format or feature level.
 
     See docs/reference/specification.md#53-state-of-the-store.
     """
@@ -170,13 +170,13 @@ def test_chunks_are_bounded_unless_one_row_is_larger() -> None:
     for i in range(40):
         fed.do(Put(b"%d" % i, b"v" * 30_000))
     sizes = [len(chunk) for chunk in fed.machine.snapshot().chunks]
-    assert len(sizes) == 21  # Two records to a chunk, and the large one alone.
+    assert len(sizes) == 21  # A chunk has two records, but the large record has a chunk of its own.
     assert [size for size in sizes if size > CHUNK_BYTES] == [max(sizes)]
     assert restored(fed.machine).state_hash() == fed.machine.state_hash()
 
 
 def test_a_member_may_choose_the_size_of_its_chunks() -> None:
-    """The size is not replicated: members with other sizes can read the chunks."""
+    """The size is not replicated, and members with other sizes can read the chunks."""
     fed = Fed()
     fed.machine = KvMachine(chunk_bytes=1)
     for i in range(5):
@@ -310,7 +310,7 @@ def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
 
 
 def test_a_state_of_a_lower_feature_level_than_a_build_applies_is_refused() -> None:
-    """docs/reference/versions.md: a build that has left a level behind comes after one that knows both."""
+    """A member must first run a build that knows both levels (docs/reference/versions.md)."""
     header, chunks = taken(lived_in())
     with pytest.raises(UnsupportedFeatureLevel, match=r"knows 2 to 3\. Start it with the build that it had"):
         KvMachine(levels=LevelRange(2, 3)).restore(header, chunks)
@@ -318,7 +318,7 @@ def test_a_state_of_a_lower_feature_level_than_a_build_applies_is_refused() -> N
 
 @given(st.data())
 def test_a_damaged_chunk_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """Storage verifies checksums; this is the second line: no other exception, and every invariant holds."""
+    """Storage verifies the checksums before. Here no other exception may come out, and every invariant must hold."""
     header, items = taken(DAMAGED)
     chunks = [bytearray(cbor2.dumps(item)) for item in items]
     chunk = data.draw(st.sampled_from(chunks))

@@ -39,7 +39,7 @@ from tests.kvstore.support.machine_fixture import Fed
 
 
 def holding(**records: bytes) -> Fed:
-    """A store with these keys, put in this order: the first at revision 2."""
+    """A store with these keys, which are put in this order from revision 2 on."""
     fed = Fed()
     for key, value in records.items():
         fed.do(Put(key.encode(), value))
@@ -58,13 +58,14 @@ def test_the_revision_starts_at_one_and_rises_by_one_for_each_change() -> None:
     fed = Fed()
     assert fed.machine.revision == 1
     assert fed.do(Put(b"a", b"1")) == PutResult(2)
-    assert fed.do(Put(b"a", b"1")) == PutResult(3)  # Even with an equal value.
+    assert fed.do(Put(b"a", b"1")) == PutResult(3)  # Even a put of an equal value makes a new revision.
     assert fed.do(Delete(b"a")) == DeleteResult(4, True)
     assert fed.do(CompareAndSet(b"a", b"2", 0)) == CompareAndSetResult(5, True)
 
 
 def test_what_changes_nothing_leaves_the_revision_alone() -> None:
-    """These are failed comparisons, deletions of nothing, reads, no-ops and configurations; retries: test_sessions.
+    """Failed comparisons, deletions of absent keys, reads, no-ops and configurations change nothing. test_sessions
+    covers retries.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -139,7 +140,8 @@ def test_an_error_in_a_transaction_takes_every_write_back() -> None:
 
 
 def test_a_key_is_written_once_per_branch_at_apply_too() -> None:
-    """Both branches may write it, for only one of them runs (docs/reference/specification.md#84-transactions)."""
+    """Both branches may write the key, because only one of them runs
+    (docs/reference/specification.md#84-transactions)."""
     fed = Fed()
     with pytest.raises(InvalidRequest, match="written twice"):
         fed.do(Txn((), (Put(b"a", b"1"), Put(b"a", b"2"))))
@@ -228,7 +230,7 @@ spelled = st.one_of(
 
 @given(st.lists(spelled, min_size=1, max_size=8))
 def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) -> None:
-    """Apply knows one form: put, get, delete and compare_and_set are short spellings of transactions.
+    """Put, get, delete and compare_and_set are short forms of transactions.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -249,7 +251,8 @@ def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) 
 
 
 def test_an_absent_key_tells_when_it_was_deleted() -> None:
-    """By deleted_revision and `exact`; 0 and exact: never there (docs/reference/specification.md#87-absent-keys)."""
+    """`deleted_revision` and `exact` tell it; 0 and exact mean that the key never existed
+    (docs/reference/specification.md#87-absent-keys)."""
     fed = holding(a=b"1")
     assert fed.machine.get(b"z") == GetResult(2, None, 0, True)
     fed.do(Delete(b"a"))
@@ -259,7 +262,7 @@ def test_an_absent_key_tells_when_it_was_deleted() -> None:
 
 
 def test_deletions_are_bounded_and_the_floor_speaks_for_the_forgotten() -> None:
-    """A deletion at or below a replicated floor is told as "≤ floor"; here deletions_max is reached.
+    """For a deletion at or below the replicated floor, the answer is "≤ floor". Here deletions_max is reached.
 
     See docs/reference/specification.md#87-absent-keys.
     """
@@ -275,7 +278,7 @@ def test_deletions_are_bounded_and_the_floor_speaks_for_the_forgotten() -> None:
 
 
 def test_deletions_of_one_transaction_are_forgotten_together() -> None:
-    """The floor is a revision: deletions above it are remembered, the others are not."""
+    """The floor is a revision. Deletions above it are remembered, and the others are not."""
     fed = Fed(deletions_max=2)
     fed.do(Txn((), tuple(Put(bytes([i]), b"") for i in range(3))))
     fed.do(Txn((), tuple(Delete(bytes([i])) for i in range(3))))
@@ -284,7 +287,7 @@ def test_deletions_of_one_transaction_are_forgotten_together() -> None:
 
 
 def test_a_key_that_is_written_again_is_not_remembered_as_deleted() -> None:
-    """A key is never in both maps; deleting it again moves it to the end."""
+    """A key is never in both maps. A second deletion moves the key to the end."""
     fed = Fed(deletions_max=2)
     for command in (Put(b"a", b""), Put(b"b", b""), Delete(b"a"), Delete(b"b"), Put(b"a", b""), Delete(b"a")):
         fed.do(command)
@@ -319,7 +322,7 @@ def test_ranges_by_interval_by_prefix_from_a_key_and_all() -> None:
 
 
 def test_limit_more_and_count() -> None:
-    """`count` is of the whole interval, `more` says that keys beyond the last item exist.
+    """`count` counts the whole interval, and `more` says that keys beyond the last item exist.
 
     See docs/reference/specification.md#86-ranges.
     """
@@ -340,7 +343,7 @@ def test_keys_only_leaves_the_values_out() -> None:
 
 
 def test_a_page_ends_before_the_item_that_would_pass_its_bytes_but_is_never_empty() -> None:
-    """A bound on response bytes; each item counts its key, its value and 64.
+    """The bound is on response bytes, and each item counts its key, its value and 64.
 
     See docs/reference/specification.md#86-ranges.
     """
@@ -355,7 +358,7 @@ def test_a_page_ends_before_the_item_that_would_pass_its_bytes_but_is_never_empt
 
 
 def test_a_page_is_bounded_whatever_the_request_says() -> None:
-    """Pages end at PAGE_BYTES_MAX; a request for more than the store's bound gets the store's bound."""
+    """Pages end at PAGE_BYTES_MAX, even if the request asks for more."""
     fed = Fed()
     for i in range(5):
         fed.do(Put(b"%d" % i, b"v" * (300 * KIB)))
@@ -388,7 +391,7 @@ def test_pages_put_together_are_the_whole_listing(limit: int, reverse: bool, byt
 
 
 def test_a_page_of_another_revision_is_refused_because_no_history_is_kept() -> None:
-    """Below compact_revision the answer is RevisionCompacted; it may equal revision.
+    """Below compact_revision the answer is RevisionCompacted. Without a history, compact_revision equals the revision.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """
@@ -404,7 +407,7 @@ def test_a_page_of_another_revision_is_refused_because_no_history_is_kept() -> N
 
 
 def test_inside_a_transaction_a_range_is_at_the_revision_of_its_writes() -> None:
-    """It sees earlier writes of the transaction, so it is no page of the revision before them.
+    """The range sees earlier writes of the transaction, so it is no page of the revision before these writes.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """
@@ -419,7 +422,7 @@ def test_inside_a_transaction_a_range_is_at_the_revision_of_its_writes() -> None
 
 
 def test_the_quota_counts_keys_values_and_sixty_four_each() -> None:
-    """Stored bytes = Σ(len(key) + len(value) + 64); quota_bytes is reached exactly.
+    """Stored bytes are Σ(len(key) + len(value) + 64). Here they reach quota_bytes exactly.
 
     See docs/reference/specification.md#810-replicated-limits.
     """
@@ -448,7 +451,7 @@ def test_over_the_quota_everything_that_does_not_grow_still_works() -> None:
 
 
 def test_a_transaction_that_reads_too_much_is_refused_whole() -> None:
-    """RESPONSE_BYTES_MAX, reached: a result must fit in one frame and in memory while it is kept."""
+    """A result of at most RESPONSE_BYTES_MAX fits in one frame, and in memory while it is kept."""
     fed = Fed()
     fed.do(Put(b"a", b"v" * MIB))
     assert RESPONSE_BYTES_MAX == 3 * MIB

@@ -28,12 +28,13 @@ from raft import Entry, EntryKind, encode_batch
 
 BATCH = 500
 SESSIONS = 16
-WINDOW = 64  # Requests that a client has open.
+WINDOW = 64  # The number of requests that a client keeps open.
 VALUE = b"v" * 100
 
 
 def entries(count: int, command: Callable[[int], Command], *, first_no: int = 0) -> list[Entry]:
-    """A log of `count` commands; with `first_no`, sent under sessions by clients that keep WINDOW requests open."""
+    """A log of `count` commands. With `first_no`, clients that keep WINDOW requests open have sent the commands under
+    sessions."""
 
     def raw(i: int) -> bytes:
         if not first_no:
@@ -48,7 +49,7 @@ def entries(count: int, command: Callable[[int], Command], *, first_no: int = 0)
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """(seconds of CPU, what the call returned): CPU time, so that other processes do not count."""
+    """(seconds of CPU, what the call returned). CPU time does not include other processes."""
     gc.collect()
     start = time.process_time()
     result = call()
@@ -56,7 +57,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def apply_all(machine: KvMachine, log: list[Entry]) -> None:
-    """Apply a whole log; the results are dropped, as they are once sent."""
+    """Apply a whole log and drop the results, as a member does after it has sent them."""
     for entry in log:
         machine.apply(entry)
 

@@ -1,6 +1,6 @@
 """Whole members (node, storage, service) and clients in one thread: virtual time, immediate delivery, real files.
 
-The same classes that production runs, with nothing between them: a client's bytes go straight into a service.
+These are the classes of production. A client's bytes go straight into a service.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ SECOND = 1000 * MILLISECOND_NS
 
 
 class HeldFiles(InlineFiles):
-    """A disk that reports completions when the test says so, by default at once. It and its files may have a bound."""
+    """A disk that reports completions immediately, or when the test says so. The disk and each file may have a size
+    bound."""
 
     opened: ClassVar[list[HeldFiles]] = []
     """All of one test, which ends with their descriptors closed (tests/kvstore/conftest.py)."""
@@ -100,13 +101,13 @@ class Sizes:
     """The bounds on a member's log and snapshots."""
 
     raft: RaftConfig = field(
-        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # In `settle` time stands still.
+        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # No time passes in `settle`.
     )
     storage: StorageLimits = field(default_factory=StorageLimits)
 
 
 class Host:
-    """One member's process: started from its folder, killed by being dropped."""
+    """One member's process. It starts from its folder, and a test kills it by dropping it."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class Cluster:
         }
         self.hosts: dict[str, Host] = {}
         self.levels: dict[str, LevelRange] = {}
-        self.cut: set[str] = set()  # Members without connections to other members; clients still reach them.
+        self.cut: set[str] = set()  # Members without connections to other members, which clients still reach.
         self.clients: list[SimClient] = []
         self._starts = 0
         for node_id, identity in self.identities.items():
@@ -182,7 +183,8 @@ class Cluster:
         self.settle()
 
     def start(self, node_id: str, levels: LevelRange = FEATURE_LEVELS, says: LevelRange | None = None) -> None:
-        """`levels`: the levels that its build applies, from now on; `says`: other levels, which it tells its peers."""
+        """`levels`: the levels that the member's build applies from now on. `says`: other levels, which the member
+        tells its peers."""
         self._starts += 1
         self.levels[node_id] = levels
         place, identity = self._folder / node_id, self.identities[node_id]
@@ -214,7 +216,7 @@ class Cluster:
         return client
 
     def settle(self) -> None:
-        """Carry out everything that can be without time passing."""
+        """Carry out everything that needs no time."""
         is_busy = True
         while is_busy:
             is_busy = False
@@ -266,7 +268,7 @@ class SimClient:
             session_ttl_ns=ttl_ns,
         )
         self._serial = (len(cluster.clients) + 1) * 1_000_000
-        self.connections: dict[int, str] = {}  # Ours → the member.
+        self.connections: dict[int, str] = {}  # The id of the client's connection → the member.
         self.ended: dict[int, CallEnded] = {}
         self._last_ticket = 0
 

@@ -17,9 +17,9 @@ SECOND = 1_000_000_000
 
 
 class Fed:
-    """A machine, and the log it was fed: `entries` can be fed to another one.
+    """A machine, and the log that it was fed. A test can feed `entries` to another machine.
 
-    `limits` that level 1 lacks are set by a command, as in every store.
+    A command sets the `limits` that level 1 lacks, as in every store.
     """
 
     def __init__(self, *, level: int = FEATURE_LEVEL_INITIAL, **limits: int) -> None:
@@ -30,7 +30,7 @@ class Fed:
             self.do(ChangeLimits(**limits))
 
     def feed(self, commands: Sequence[bytes], *, time: int = 0) -> list[ResultItem]:
-        """Apply one `commands` entry of raw items; returns its result items. `time`: leader time in ns."""
+        """Apply one `commands` entry of encoded commands; returns its result items. `time`: leader time in ns."""
         return self.entry(EntryKind.COMMANDS, encode_batch(time, commands))
 
     def feed_items(self, *items: Any, time: int = 0) -> list[ResultItem]:

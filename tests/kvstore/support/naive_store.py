@@ -1,6 +1,6 @@
-"""A slow twin of the store, written from the specification alone: it copies, sorts and scans everything anew.
+"""A slow twin of the store, which was written from the specification alone. It copies, sorts and scans everything anew.
 
-It shares the command, result and error values with the real one, and no code. See
+It shares the command, result and error types with the real store, but no other code. See
 docs/reference/specification.md#8-store and docs/reference/specification.md#9-sessions-and-outcomes.
 """
 
@@ -109,7 +109,8 @@ class NaiveStore:
     records: dict[bytes, Record] = field(default_factory=dict)
     deleted: list[tuple[int, bytes]] = field(default_factory=list)  # (revision, key), oldest first.
     floor: int = 0
-    past: dict[int, dict[bytes, Record]] = field(default_factory=lambda: {1: {}})  # All records, of each revision.
+    # Revision → all records at this revision.
+    past: dict[int, dict[bytes, Record]] = field(default_factory=lambda: {1: {}})
     events: list[Event] = field(default_factory=list)
     has_history: bool = False
     kept_from: int = 0  # The compact revision, if there is a history.
@@ -119,7 +120,7 @@ class NaiveStore:
     next_lease: int = 1
     hold_until: int = 0
     before: dict[bytes, Record] = field(default_factory=dict)  # The records before the present transaction.
-    range_keys: int = 0  # How many keys its ranges have removed.
+    range_keys: int = 0  # How many keys the present transaction's ranges have removed.
 
     def entry(self, time: int, commands: list[tuple[int, int, int, Command]]) -> list[Answer]:
         if time > self.time:
@@ -359,7 +360,7 @@ class NaiveStore:
         return all(holds_for(record, compare) for record in inside or [None])
 
     def _branch(self, operations: tuple[Operation | Chosen, ...]) -> list[OperationResult]:
-        """Carry the operations out one after the other; the first write makes the next revision."""
+        """Carry the operations out one after the other. The first write makes the next revision."""
         before, stored_before, old_revision = dict(self.records), self._stored(), self.revision
         written: list[bytes] = []
         self.before, self.range_keys = before, 0
@@ -374,7 +375,7 @@ class NaiveStore:
         return [self._at_the_end(result) for result in results]
 
     def _at_the_end(self, result: OperationResult) -> OperationResult:
-        """The result with the transaction's revision, which all its results have."""
+        """The result with the transaction's revision; all results inside get the same revision."""
         if isinstance(result, TxnResult):
             return TxnResult(self.revision, result.succeeded, tuple(self._at_the_end(r) for r in result.results))
         return replace(result, revision=self.revision)
@@ -530,7 +531,8 @@ def writes_twice(command: Txn) -> bool:
 
 
 def _writes(branch: tuple[Operation, ...]) -> list[Write] | None:
-    """All writes of a branch, for any choices of inner transactions; None if two of them may write one key."""
+    """All writes of a branch, whichever branches its inner transactions choose; None if two writes may write one
+    key."""
     found: list[Write] = []
     for place, op in enumerate(branch):
         match op:

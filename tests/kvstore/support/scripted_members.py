@@ -1,4 +1,4 @@
-"""A client's retry machine and members that do what a test says, joined without a network and without a clock."""
+"""A client's retry machine and members that do what a test says, without a network and without a clock."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SECOND = 1000 * MILLISECOND_NS
 
 
 class ScriptedMember:
-    """One member: it greets, names the leader, registers sessions; other requests wait in `asked` for the test."""
+    """One member. It greets, names the leader and registers sessions; other requests wait in `asked` for the test."""
 
     def __init__(self, world: World, node_id: str) -> None:
         self.world, self.node_id, self.address = world, node_id, f"{node_id}:1"
         self.cluster_id = CLUSTER_ID
         self.is_up = True
-        self.is_silent = False  # Paused: connections stand, nothing is answered.
+        self.is_silent = False  # A silent member keeps its connections and answers nothing.
         self.leader_id: str | None = None
         self.registers = True
         self.asked: deque[tuple[int, DecodedRequest]] = deque()
@@ -98,7 +98,7 @@ class ScriptedMember:
 
 
 class World:
-    """One client and its members. Moving bytes is immediate; time moves only by `wait`."""
+    """One client and its members. Bytes arrive immediately, and time passes only in `wait`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class World:
         self[node_id].hang_up()
 
     def outcome(self, ticket: int) -> str:
-        """ok, fail, unknown; open while it has not ended."""
+        """The call's outcome: "ok", "fail" or "unknown"; "open" while the call has not ended."""
         ended = self.ended.get(ticket)
         if ended is None:
             return "open"

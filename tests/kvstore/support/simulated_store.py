@@ -1,7 +1,7 @@
 """One store and its clients in virtual time: the production `Client` and machine, and a network of random delays.
 
 Leader time is the clock of trio, so a test that uses `autojump_clock` waits for nothing. The same seed gives the same
-run. What sockets, elections and retries add to this is tested with whole members.
+run. Sockets, elections and retries are tested with whole members.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECOND_NS = 1_000_000_000
 
 
 class SimulatedStore:
-    """A store that applies each command at once. `commands`: its log without the empty transactions of expiry.
+    """A store that applies each command immediately. `commands`: its log without the empty transactions of expiry.
 
     Use it as a context manager: the tasks of clients and of expiry run until its end.
     """

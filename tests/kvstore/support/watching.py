@@ -49,7 +49,7 @@ class Seen:
 
     @property
     def created(self) -> int:
-        """The revision from which it counts."""
+        """The first revision of the watch."""
         first = self.messages[0]
         assert isinstance(first, Created), first
         return first.next_revision

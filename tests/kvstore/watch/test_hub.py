@@ -90,7 +90,7 @@ def test_filters_leave_out_puts_or_deletions() -> None:
 
 
 def test_the_revision_of_a_message_is_that_of_its_last_event() -> None:
-    """It is not the store's revision, which is ahead, because a client continues after the revision it was told."""
+    """The store's revision is ahead, and a client continues after the revision that it was told."""
     watching = Watching()
     watching.put(b"a")
     watching.put(b"b", b"b", b"b")
@@ -147,10 +147,10 @@ def test_a_message_has_a_mebibyte_at_most_and_ends_with_a_whole_revision() -> No
 
 
 def test_many_small_changes_exceed_neither_a_message_nor_the_window() -> None:
-    """A change costs more of the window than it has bytes, so neither bound implies the other."""
+    """A change costs more of the window than its bytes, so neither bound implies the other."""
     watching = Watching()
     watching.hub.bounds = HubBounds(message_bytes_max=1_000)
-    window = 3_000  # More than a message's bytes, less than a full message costs.
+    window = 3_000  # The window is more than a message's bytes, but less than the cost of a full message.
     seen = watching.watch(window=window)
     watching.put(*[b"%03d" % number for number in range(200)])
     watching.run()
@@ -205,7 +205,7 @@ def test_watches_at_one_place_read_the_history_together_and_encode_an_event_once
 
 
 def test_a_watch_that_joins_others_on_their_way_misses_nothing_that_they_had_no_use_for() -> None:
-    """It joins them when they have read a part of a large revision in which no change was for them."""
+    """The watch joins the others when they have read a part of a large revision in which no change was for them."""
     watching = Watching()
     watching.put(*[b"a"] * 200)
     large = watching.txn(*[Put(b"b%03d" % number, b"v") for number in range(300)])
@@ -221,7 +221,7 @@ def test_a_watch_that_joins_others_on_their_way_misses_nothing_that_they_had_no_
 
 
 def test_a_future_revision_is_waited_for_and_nothing_older_comes() -> None:
-    """etcd #20221: notifications before the start, and old events."""
+    """etcd sent notifications before the start, and old events (etcd #20221)."""
     watching = Watching()
     watching.put(b"a")
     seen = watching.watch(from_revision=10, flags=WatchFlag.PROGRESS)
@@ -418,7 +418,7 @@ def test_a_range_that_is_watched_already_takes_no_further_place() -> None:
 
 
 def test_progress_comes_after_all_that_is_due_up_to_it() -> None:
-    """etcd #15220, #17507: progress ahead of events, or none at all."""
+    """etcd sent progress ahead of events, or no progress at all (etcd #15220, #17507)."""
     watching = Watching()
     seen = watching.watch(key=b"a")
     watching.full.add(1)

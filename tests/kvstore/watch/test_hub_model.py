@@ -1,4 +1,4 @@
-"""The hub against a naive model: random writes, watches, windows, full connections, compactions and snapshot installs.
+"""The hub is compared with a naive model, under random writes, watches, full connections, compactions and snapshots.
 
 The model is a list of all changes. It knows nothing of groups, cohorts and cursors.
 """
@@ -81,7 +81,7 @@ class HubModel(RuleBasedStateMachine):
     # Writes.
 
     def _note(self, machine: KvMachine, written: list[bytes]) -> None:
-        """Add the changes of one command, in the command's order, as the records show them."""
+        """Add the changes of one command in the command's order; the records show what changed."""
         for key in written:
             before = self.records.get(key)
             record = machine.get(key).record
@@ -132,7 +132,7 @@ class HubModel(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 20))
     def install(self, count: int) -> None:
-        """Another member is ahead by some puts; this one gets its snapshot."""
+        """Another member is ahead by some puts, and this member gets a snapshot of it."""
         other = Watching()
         other.fed.machine = restored(self.world.machine)
         for place in range(count):
@@ -267,7 +267,7 @@ class HubModel(RuleBasedStateMachine):
             if len(watched.seen.messages) > watched.checked:
                 self._check(watched)
             end = watched.seen.cancelled
-            if end is not None:  # A change is gone that it was not sent, or may not have been sent.
+            if end is not None:  # A change is gone that the watch was not sent, or may not have been sent.
                 assert end.reason == "compacted"
                 assert watched.next_revision < end.oldest_revision == self.world.machine.history.first_revision
                 self.watched.remove(watched)

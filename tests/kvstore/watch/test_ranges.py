@@ -63,7 +63,7 @@ def test_many_ranges_are_split_into_blocks_and_still_found() -> None:
 
 
 def test_the_order_of_what_is_found_does_not_depend_on_the_order_of_adding() -> None:
-    """Otherwise two runs of a simulation would differ."""
+    """If the order depended on it, two runs of a simulation would differ."""
     bounds = [(b"a", b"a\0"), (b"", None), (b"a", b"b"), (b"0", b"c"), (b"a", b"d")]
     wanted = [KeyRange(*each) for each in bounds]
     found = []

@@ -66,7 +66,7 @@ def put_body(request_id: int, key: bytes = b"a", value: bytes = b"v") -> bytes:
 
 
 def messages(client: RawClient, watch_id: int) -> list[WatchMessage]:
-    """Take the messages about a watch; other responses stay."""
+    """Remove and return the messages about a watch; other responses stay."""
     client.fetch()
     responses = [decode_response(body) for body in client.bodies]
     client.bodies = [body for body, each in zip(client.bodies, responses, strict=True) if each.request_id != watch_id]
@@ -91,7 +91,8 @@ def test_a_watch_is_answered_at_once_then_with_events_and_at_its_end_with_a_reas
 
 
 def test_a_watch_is_no_open_request_but_its_connection_is_in_use(cluster: Cluster) -> None:
-    """It takes no place among the unanswered requests; and a connection with a watch is not closed for another one."""
+    """A watch does not count as an unanswered request, and a connection with a watch is not closed for another
+    connection."""
     client = RawClient(cluster)
     assert client.service.is_idle(1)
 
@@ -105,7 +106,7 @@ def test_a_watch_is_no_open_request_but_its_connection_is_in_use(cluster: Cluste
 
 
 def test_requests_about_a_watch_that_has_ended_are_ignored(cluster: Cluster) -> None:
-    """The member may have cancelled the watch while such requests were on their way."""
+    """The member may have cancelled the watch while the requests were on their way."""
     client = RawClient(cluster)
     for body in (unwatch_body(7), window_body(7, 10), progress_body(7)):
         client.send(frame(body))
@@ -250,7 +251,7 @@ def test_a_follower_tells_of_what_it_has_applied(quick_folder: Path) -> None:
 
 
 def test_the_numbers_of_the_requests_and_messages_are_fixed() -> None:
-    """Different builds exchange them."""
+    """Members and clients of different builds exchange these numbers."""
     kinds = (RequestKind.WATCH, RequestKind.UNWATCH, RequestKind.WATCH_WINDOW, RequestKind.WATCH_PROGRESS)
     assert [int(kind) for kind in kinds] == [13, 14, 15, 16]
     assert [int(kind) for kind in MessageKind] == [1, 2, 3, 4]
