@@ -172,7 +172,7 @@ class Cluster:
         return any(entry.payload[-len(word) :] == word.encode() for entry in self.log_of(node_id))
 
     def has_applied(self, node_id: str, word: str) -> bool:
-        """True if the member's state machine has applied this command. No client can see the command before."""
+        """True if the member's state machine has applied this command. No client can see the command before that."""
         return any(entry.payload[-len(word) :] == word.encode() for entry in self.members[node_id].applied)
 
     def _is_lost(self, item: tuple[str, str, Message]) -> bool:

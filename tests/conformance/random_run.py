@@ -55,7 +55,7 @@ class RandomRun:
         self.members = {node_id: self._start(node_id, MemoryLog(BEGINNING), 0) for node_id in self._ids}
 
     def step(self) -> None:
-        """One thing happens."""
+        """Do one random thing to the cluster."""
         chances: list[tuple[Callable[[Bench], None], float]] = [
             (self._time_passes, 40),
             (self._sync, 40),

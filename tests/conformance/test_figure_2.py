@@ -94,7 +94,7 @@ def test_append_3_a_conflicting_entry_is_deleted_with_all_that_follow_it() -> No
 
 
 def test_append_3_never_deletes_what_is_committed() -> None:
-    """No entry at or below `commit_index` is deleted; a leader that demands it breaks leader completeness.
+    """No entry at or below `commit_index` is deleted. A leader that demands such a deletion breaks leader completeness.
 
     See docs/reference/specification.md#36-conflicts.
     """
@@ -228,7 +228,7 @@ def test_followers_wait_anew_after_an_append_or_a_granted_vote(reason_to_wait: s
 
 
 def test_followers_do_not_wait_anew_for_a_refused_vote_or_a_pre_vote() -> None:
-    """Only a *granted* vote restarts the timer: a member that cannot win must not hold back one that can."""
+    """Only a *granted* vote restarts the timer. A member that cannot win must not delay a member that can win."""
     follower = a_follower(term=3, log_terms=[3])
     deadline = follower.core.next_deadline
     follower.advance(CONFIG.election_timeout_min_ns - 1)
@@ -267,7 +267,7 @@ def test_candidates_with_the_votes_of_a_majority_become_leaders() -> None:
 
 
 def test_candidates_follow_a_leader_of_their_term() -> None:
-    """If AppendEntries RPC received from new leader: convert to follower. It keeps its term and its vote."""
+    """If AppendEntries RPC received from new leader: convert to follower. The candidate keeps its term and its vote."""
     candidate = a_candidate(term=2)
 
     candidate.step("s2", heartbeat(2))

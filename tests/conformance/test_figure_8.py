@@ -33,7 +33,7 @@ def replicate_entry(cluster: Cluster, index: int, to: str) -> None:
             break
         leader.heartbeat()
     for item in cluster.hold_back(lambda sender, *_: sender == to):
-        cluster.deliver(item)  # Its acknowledgement arrives.
+        cluster.deliver(item)  # The member's acknowledgement arrives.
     cluster.hold_back(lambda *_: True)
     assert len(cluster.log_of(to)) == index, cluster.log_of(to)
 

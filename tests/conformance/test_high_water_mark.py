@@ -231,7 +231,7 @@ def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
 
 
 def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
-    """Its mark is min(leader's commit_index, last index that this message proved to match).
+    """A follower's mark is min(leader's commit_index, last index that this message proved to match).
 
     See docs/reference/specification.md#63-mark-of-a-follower.
     """

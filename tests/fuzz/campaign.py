@@ -20,7 +20,7 @@ sizes = pytest.mark.parametrize(
         pytest.param(1_000_000, id="1M", marks=[pytest.mark.slow, pytest.mark.timeout(SECONDS_MAX)]),
     ],
 )
-"""Both sizes of one surface: a decorator for a test that takes `inputs`."""
+"""A decorator that runs a test in both sizes; the test takes `inputs`."""
 
 RecordProperty = Callable[[str, object], None]
 """The type of pytest's fixture `record_property`."""

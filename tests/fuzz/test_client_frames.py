@@ -49,10 +49,10 @@ from tests.raft.support.memory_stores import Disk, MemoryLog, MemoryPins, Memory
 
 MS = 1_000_000
 CONNECTIONS_PER_MEMBER = 300
-"""Then the member is made anew, so that its log stays short."""
+"""After so many connections the member is made anew, so that its log stays short."""
 
 FRAMES_MAX = 12
-"""Of one connection, before its client hangs up."""
+"""A connection's client hangs up after at most so many frames."""
 
 HONEST_KEY, HONEST = b"honest", 1
 """A key that no strange frame writes, and the connection that does."""
@@ -115,7 +115,7 @@ REQUESTS: tuple[list[Item], ...] = (
     [1_014, 16],
     [13, 99, None],
 )
-"""One valid request of each kind and shape; the frequent ones are also met by the fast paths."""
+"""One valid request of each kind and shape. The fast paths also read the frequent ones."""
 
 
 class FuzzedMember:

@@ -15,7 +15,7 @@ from tests.fuzz.structures import Structures
 
 SEED = 20_261_101
 SERVED_ONE_IN = 20
-"""So many inputs also go through a server, which costs a hundred times as much as the parser."""
+"""One in so many inputs also goes through a server, which costs a hundred times as much as the parser."""
 
 METHODS = (b"GET", b"GET", b"GET", b"POST", b"HEAD", b"CONNECT", b"get", b"", b"GET" * 6, b"G\0T")
 PATHS = (

@@ -53,8 +53,9 @@ def test_the_stale_value_was_replaced_by_a_write_acknowledged_before_the_read() 
         # Either write may be the later one.
         [a_put(0, "old", 0, 25), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],
         [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50, "local")],  # May be stale.
-        [a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],  # Nothing older.
-        [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30, "unknown"), a_get(2, "old", 40, 50)],  # Perhaps never written.
+        [a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],  # There is no older value.
+        # The new value was perhaps never written.
+        [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30, "unknown"), a_get(2, "old", 40, 50)],
     ],
 )
 def test_a_read_that_some_order_explains_is_not_chosen(rows: list[dict[str, Any]]) -> None:

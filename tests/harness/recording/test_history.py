@@ -67,7 +67,7 @@ def test_a_request_has_one_spelling() -> None:
 
 @pytest.mark.parametrize("ops_format", ["jsonl", "parquet"])
 def test_rows_are_read_as_they_were_written(tmp_path: Path, ops_format: str) -> None:
-    """Both spellings of a run (docs/reference/specification.md#101-files)."""
+    """A run can be stored in both formats (docs/reference/specification.md#101-files)."""
     writer = a_writer(tmp_path / "run", ops_format)
     first = writer.call(a_put("c1", "v1"))
     second = writer.call({"client": "c2", "op": "range", "request": canonical_json({"prefix": "k"}), "call_ns": 11})

@@ -429,7 +429,7 @@ def test_a_cancelled_call_closes_its_number() -> None:
 
     assert first not in world.ended
     assert world.outcome(second) == "ok"
-    assert world["s1"].asked[-1][1].items[:3] == [1, 3, 2]  # Both are closed: acknowledged up to 2.
+    assert world["s1"].asked[-1][1].items[:3] == [1, 3, 2]  # Numbers 1 and 2 are closed, so 2 is acknowledged.
 
 
 def test_a_late_answer_to_a_cancelled_call_is_ignored() -> None:

@@ -50,7 +50,7 @@ async def test_the_command_prints_the_level_or_why_not(tmp_path: Path) -> None:
 
 
 def test_the_status_says_when_the_level_could_be_raised() -> None:
-    """It can be raised when all members have answered and all know a higher level than the one in force."""
+    """The level can be raised when all members have answered and all know a higher level than the one in force."""
     numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
 
     def status(level: int, highest: int) -> MemberStatus:

@@ -73,7 +73,7 @@ class Chaos:
                 host.files.is_held = not host.files.is_held
             case 3:
                 for client in self.clients:
-                    client.member_died(node_id)  # Its connections only.
+                    client.member_died(node_id)  # Only the connections end; the member goes on.
             case 4:
                 leader = max(cluster.hosts.values(), key=lambda host: host.node.core.term)
                 cluster.kill(leader.identity.node_id)

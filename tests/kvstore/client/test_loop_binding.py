@@ -60,7 +60,7 @@ async def test_a_call_from_another_loop_fails_at_once_and_the_owner_goes_on(
             with pytest.raises(WrongContext, match="trio loop") as caught:
                 await trio.to_thread.run_sync(use, store)
 
-            assert isinstance(caught.value, OperationFailed)  # Certainly sent nowhere.
+            assert isinstance(caught.value, OperationFailed)  # The call was certainly not sent.
             assert (await store.get("key")).record.value == b"before"  # type: ignore[union-attr]
 
 

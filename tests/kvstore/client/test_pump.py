@@ -155,8 +155,8 @@ async def test_a_client_that_was_idle_gives_a_named_member_its_time(autojump_clo
 async def test_a_caller_that_is_cancelled_right_after_its_call_has_ended_breaks_no_client(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A call with a named member tells the client's core the time, which may end other calls. Their callers learn of
-    it in the next flush, and may be cancelled before that."""
+    """A call with a named member tells the client's core the time, which may end other calls. The callers of the ended
+    calls learn of it in the next flush, and may be cancelled before that."""
 
     async def dial(address: str) -> trio.abc.Stream:
         await trio.sleep_forever()

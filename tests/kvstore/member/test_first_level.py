@@ -77,7 +77,8 @@ def test_a_first_state_of_a_level_is_the_empty_store_after_it_was_raised_to_this
 
 
 def test_founders_that_begin_at_different_levels_are_not_of_one_cluster(tmp_path: Path) -> None:
-    """Their first states differ, so their logs must never be mixed. Members of different clusters refuse each other."""
+    """The first states of two levels differ, so the founders' logs must never be mixed. Members of different clusters
+    refuse each other."""
     ids = {level: initialize_folder(config(tmp_path / str(level), level=level)).cluster_id for level in (1, 2)}
 
     assert ids[1] != ids[2]

@@ -1,4 +1,4 @@
-"""What the metrics port takes for a request, and the bytes of its answers. Without sockets."""
+"""These tests check, without sockets, what the metrics port takes for a request, and the bytes of its answers."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class _Picky(trio.abc.HostnameResolver):
 
 
 async def test_a_resolver_that_cannot_take_a_name_makes_it_an_address_that_is_not_there(tmp_path: Path) -> None:
-    """Both connecting and listening report it as a bad address, not as a bug of this program."""
+    """Both connecting and listening report such a name as a bad address, not as a bug of this program."""
     previous = trio.socket.set_custom_hostname_resolver(_Picky())
     try:
         with pytest.raises(InvalidAddress, match="label too long"):

@@ -109,7 +109,7 @@ LEVEL_1_COMMANDS = [(command, body) for command, body in EVERY_COMMAND if valida
 
 @pytest.mark.parametrize(("command", "body"), EVERY_COMMAND, ids=lambda each: type(each).__name__)
 def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: Command, body: list[Any]) -> None:
-    """These arrays are on disks, so this table only ever grows at its end.
+    """Logs on disks contain these arrays, so this table only grows at its end.
 
     See docs/reference/specification.md#82-commands.
     """
@@ -242,7 +242,7 @@ NOTHING: list[Any] = [6, [], [], []]
 
 
 def nested(*inner: Any, depth: int) -> list[Any]:
-    """These operations inside `depth` nested transactions."""
+    """Put these operations inside `depth` nested transactions."""
     return [6, [], list(inner) if depth == 1 else [nested(*inner, depth=depth - 1)], []]
 
 
@@ -384,7 +384,7 @@ BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
     ([16, 300 * SECOND_NS + 1], Reason.OUT_OF_RANGE, 300 * SECOND_NS + 1, 300 * SECOND_NS),
     ([1, b"k" * 1025, b"", 0, 1], Reason.KEY_TOO_LONG, 1025, 1024),
     ([7, b"", b"k" * 1026, False], Reason.KEY_TOO_LONG, 1026, 1025),
-    ([9, b"k" * 1017, b"", 0], Reason.KEY_TOO_LONG, 1025, 1024),  # With the revision.
+    ([9, b"k" * 1017, b"", 0], Reason.KEY_TOO_LONG, 1025, 1024),  # The key's size includes the revision.
     ([9, b"k", b"v" * (MIB + 1), 0], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
     ([6, [[1, 1, b"k", 0, b"z" * 1026]], [], []], Reason.KEY_TOO_LONG, 1026, 1025),
     ([6, [], [[6, [], put_many(64), put_many(64)]], []], Reason.TOO_MANY_OPERATIONS, 129, 128),

@@ -160,7 +160,7 @@ def test_what_may_have_been_done_is_unknown_when_the_answer_is_lost(request_: Re
     world = World("s1", "s2", leader="s1", ttl_ns=60 * SECOND)
     world.core.submit(1, request_, world.now + 5 * SECOND)
     world.settle()
-    assert (len(world["s1"].asked), world.sessions) == (1, 0)  # No session was registered for it.
+    assert (len(world["s1"].asked), world.sessions) == (1, 0)  # No session was registered for the request.
 
     world.crash("s1")
 

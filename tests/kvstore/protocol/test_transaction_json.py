@@ -106,7 +106,7 @@ def test_transactions_may_be_nested_as_deep_as_the_store_carries_them_out() -> N
     assert validate_body(command_body(read(nested(TXN_DEPTH_MAX)))) is None
     with pytest.raises(InvalidDocument, match="at most 4 deep"):
         read(nested(TXN_DEPTH_MAX + 1))
-    with pytest.raises(InvalidDocument):  # Not a RecursionError.
+    with pytest.raises(InvalidDocument):  # No RecursionError is raised.
         read(nested(300))
 
 

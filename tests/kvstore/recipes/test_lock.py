@@ -123,7 +123,7 @@ def test_a_paused_holder_never_writes_over_its_successor() -> None:
 
 
 async def _write_with_pauses(seed: int) -> int:
-    """One run; returns how many writes of former holders were refused."""
+    """Do one run; returns how many writes of former holders were refused."""
     async with SimulatedStore(seed, delay_seconds=0.3) as store:
         random, written, refused = store.random, list[int](), 0
 

@@ -143,7 +143,8 @@ def test_an_address_with_more_than_its_half_that_is_all_busy_protects_no_idle_co
 
 
 def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
-    """Otherwise the program would be locked out of its own store. None of its connections is closed for others."""
+    """Otherwise the program would be locked out of its own store. None of the program's connections is closed for
+    others."""
     port = Port(3)
     port.fill(["x", IN_PROCESS, "y"])  # type: ignore[arg-type]
     port.busy = {1, 2, 3}

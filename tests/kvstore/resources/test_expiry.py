@@ -88,7 +88,7 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
 
     while host.machine.leases.by_id:
         cluster.now += SECOND // 1_000
-        host.node.tick(cluster.now)  # As the listener does before each check.
+        host.node.tick(cluster.now)  # The listener also ticks before each check.
         assert host.service.expire_due()
         cluster.settle()
 
@@ -157,8 +157,8 @@ def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(q
 
 @pytest.mark.timeout(60)
 async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Path) -> None:
-    """With a real timer the lease never ends early. It ends at most a quarter of a second late, unless the machine is
-    busy."""
+    """With a real timer the lease never ends early. The lease ends at most a quarter of a second late, unless the
+    machine is busy."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         sent_at = trio.current_time()
         lease = await store.lease_grant(1)

@@ -34,7 +34,7 @@ class Aging:
         self.written: list[tuple[int, int]] = []  # (time in ns, revision).
 
     def write(self, seconds: int) -> None:
-        """One put of the same key every second."""
+        """Put the same key every second."""
         for _ in range(seconds):
             result = self.client.do(Put(b"a", b"%d" % len(self.written)))
             assert isinstance(result, PutResult)

@@ -130,7 +130,7 @@ def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_en
 
 
 def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Cluster) -> None:
-    """Otherwise a flood would need only one more cheap request for each session."""
+    """If it did, a flood would need only one more cheap request for each session."""
     flood = filled(cluster)
     ids = sessions_of(cluster)
     flood.register(1)  # This makes the leader look at the unused sessions.

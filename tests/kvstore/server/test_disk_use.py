@@ -24,7 +24,8 @@ def bytes_of(folder: Path, suffix: str) -> list[int]:
 
 
 def test_the_log_and_the_snapshots_of_a_member_stay_within_their_bounds(quick_folder: Path) -> None:
-    """With one member away, 300 KB of puts over 40 KB of state; then it comes back and is sent a snapshot."""
+    """While one member is away, clients put 300 KB over 40 KB of state. Then the member comes back and is sent a
+    snapshot."""
     cluster = Cluster(quick_folder, 3, sizes=SIZES)
     client = cluster.client()
     leader = cluster.leader()

@@ -74,7 +74,7 @@ def test_bodies_decoded_together_are_those_decoded_one_by_one(bodies: list[bytes
 
 
 def decode_any(body: bytes) -> Any:
-    """One item of any types that takes up the whole body."""
+    """Decode one item, with items of any type inside, that takes up the whole body."""
     import io
 
     import cbor2

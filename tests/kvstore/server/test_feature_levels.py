@@ -125,7 +125,7 @@ def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cl
     cluster.cut.clear()
     cluster.kill(behind)
 
-    # Its hello still gives the levels of the newer build, as a hello sent before the raise does.
+    # The older build's hello gives the newer levels, like a hello that was sent before the level was raised.
     cluster.start(behind, OLDER, says=NEWER)
     with pytest.raises(UnsupportedFeatureLevel, match="at feature level 2, which is final; this build knows 1"):
         cluster.wait(5)

@@ -39,8 +39,8 @@ async def test_a_member_can_be_added_to_a_store_of_one_that_has_moved(tmp_path: 
 
 @pytest.mark.parametrize("was_down", [False, True])
 async def test_a_leader_that_has_moved_tells_its_new_address_to_who_joins(tmp_path: Path, was_down: bool) -> None:
-    """This also holds if the member was down when the others were told. Then its folder and its first hello have the
-    old address."""
+    """This also holds if the member was down when the others were told. Then the member's folder and its first hello
+    have the old address."""
     (s1,), (s2,), (s3,), (moved,), (s9,) = (new_members(each) for each in ("s1", "s2", "s3", "s3", "s9"))
     with trio.fail_after(30):
         async with (

@@ -131,7 +131,7 @@ def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(qui
 async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_told_before_it_begins(
     tmp_path: Path,
 ) -> None:
-    """Such a member would become a learner that nobody listens to. With another id it is let in."""
+    """Such a member would become a learner that nobody listens to. With another id the machine is let in."""
     s1, s2, s3 = new_members("s1", "s2", "s3")
     async with open_node(tmp_path / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
         await store.put("key", "value")

@@ -168,7 +168,7 @@ def test_an_error_while_completions_are_carried_out_ends_the_member(
 def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the greeting the answer is a refusal."""
+    """If the error comes before the greeting, the answer is a refusal."""
     monkeypatch.setattr(kvstore.server.request_judge, "check_client_hello", raises(TypeError()))
     stranger = RawClient(cluster, greets=False)
 

@@ -63,7 +63,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 class Paced(RawClient):
-    """A client that passes its bytes to the service; the test says when the service goes on."""
+    """A client that passes its bytes to the service. The test says when the service goes on."""
 
     def send(self, data: bytes) -> None:
         if not self.is_closed and not self.service.is_greeted(self.connection_id):

@@ -271,7 +271,7 @@ def test_a_picture_keeps_only_what_it_has_not_handed_out_yet() -> None:
 
 def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_never() -> None:
     fed = Fed()
-    fed.machine._chunk_bytes = 200  # So each result gets a chunk of its own.
+    fed.machine._chunk_bytes = 200  # With this size, each result gets a chunk of its own.
     old = [fed.register(time=1) for _ in range(3)]
     for session in old:
         fed.do(Get(b"0"), session, 1)

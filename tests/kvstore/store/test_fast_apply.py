@@ -228,7 +228,8 @@ def test_sound_payloads_are_decoded_together() -> None:
 
 
 TTL = 20
-"""Of the sessions of lone clients: the pauses below add up to it, so that times and deadlines are equal, too."""
+"""The time to live of the lone clients' sessions. The pauses below can add up to TTL, so that a time can equal a
+deadline."""
 
 usual = st.tuples(
     st.integers(1, SESSIONS),
@@ -241,7 +242,8 @@ unusual = st.one_of(others, odd_puts, wrong_lengths)
 pauses = st.dictionaries(
     st.integers(0, 60), st.sampled_from([TTL // 2, TTL // 2, TTL // 2, TTL, 1, TTL + 10]), max_size=4
 )
-"""Before which commands time passes: few, since sessions that are over make all that follows unusual."""
+"""The places of commands before which time passes. There are few, because an expired session makes all later commands
+unusual."""
 
 
 def log_of_lone_clients(
@@ -266,7 +268,8 @@ def calm(plan: list[Any], **others: Any) -> example:
 
 @settings(deadline=None, max_examples=300)
 @calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # The deadline of two sessions is at place 5.
-@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)  # Only the loop touches session 1.
+# Only the fast loop touches the sessions.
+@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)
 # The third put has no room for its result.
 @calm([(1, 1, 40, b"a", b"")] * 4, limits=StoreLimits(results_per_session_max=2))
 @given(

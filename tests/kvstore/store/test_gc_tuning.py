@@ -161,7 +161,7 @@ async def test_what_a_cluster_is_asked_leaves_nothing_to_the_collector(tmp_path:
 
 @asynccontextmanager
 async def a_cluster(folder: Path) -> AsyncIterator[list[str]]:
-    """Three members in this process, with real files and sockets; their client addresses."""
+    """Run three members in this process, with real files and sockets; gives their client addresses."""
     ports = free_ports(6)
     members = tuple(Member(f"s{i}", f"127.0.0.1:{ports[i]}", f"127.0.0.1:{ports[i + 3]}") for i in range(3))
 

@@ -306,7 +306,7 @@ ODD_ROWS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.parametrize("change", ODD_ROWS.values(), ids=ODD_ROWS)
 def test_a_row_whose_columns_do_not_fit_is_refused(change: Callable[[list[Any]], Any]) -> None:
     header, chunks = taken(lived_in())
-    header["events"] = 2 * BLOCK_EVENTS  # With this number, only the change is wrong, even if the row has many events.
+    header["events"] = 2 * BLOCK_EVENTS  # This number makes the change the only error, even if the row has many events.
     row = row_of(chunks[2][1:])
     change(row)
     chunks[2][1:] = [row]

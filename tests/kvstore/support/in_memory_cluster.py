@@ -101,7 +101,7 @@ class Sizes:
     """The bounds on a member's log and snapshots."""
 
     raft: RaftConfig = field(
-        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # No time passes in `settle`.
+        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # No time passes in `Cluster.settle`.
     )
     storage: StorageLimits = field(default_factory=StorageLimits)
 

@@ -108,7 +108,8 @@ class SimulatedClient(Client):
     def __init__(self, store: SimulatedStore) -> None:
         super().__init__(["simulated:1"], dialer=_no_dialer)
         self.store = store
-        self.paused_until = 0.0  # Until this time no message leaves or reaches this program, as if it did not run.
+        # Until this time no message leaves or reaches this program, as if the program did not run.
+        self.paused_until = 0.0
         self._pump = SimulatedPump(self)  # type: ignore[assignment]
         self._renewals = Renewals(self._renew_all, self._pump.start_soon)
 

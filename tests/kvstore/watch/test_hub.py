@@ -174,7 +174,7 @@ def test_the_bounds_of_a_hub_are_set_before_its_first_watch() -> None:
         HubBounds(follow_events=0)
 
 
-# From a revision on.
+# Watches from a revision on.
 
 
 def test_a_watch_from_an_old_revision_is_sent_what_is_kept_and_then_what_comes() -> None:
