@@ -225,6 +225,15 @@ def test_only_the_first_of_two_equal_proposals_is_applied_by_one_entry() -> None
     stage.tells()
 
 
+def test_two_equal_proposals_may_be_in_one_entry() -> None:
+    stage = LevelStage()
+    stage.takes(Acknowledge.IN_SYNC)
+    stage.checker.proposed(stage.node(), TICKET + 1, stage.command, Acknowledge.IN_SYNC)
+    twice = Entry(stage.index, stage.term, EntryKind.COMMANDS, stage.command + stage.command)
+    stage.checker.applied(twice, stage.now)
+    stage.tells(*(AppliedInSync(ticket, stage.index, None, stage.names) for ticket in (TICKET, TICKET + 1)))
+
+
 # Responses.
 
 

@@ -5,6 +5,7 @@ See docs/reference/specification.md#910-acknowledgement-levels.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -79,13 +80,14 @@ class LevelChecker:
         self._ticked_at = now
 
     def applied(self, entry: Entry, now: int) -> None:
-        """Note an entry that the node has applied. A request that is repeated may be in several entries, so an entry
-        ends only the first proposal with the same command."""
-        ended: set[bytes] = set()
+        """Note an entry that the node has applied. A request that is repeated may be in several entries, or several
+        times in one entry. The first proposals with the same command are applied first."""
+        ended: Counter[bytes] = Counter()
         for write in self._in_sync.values():
-            is_new = write.applied_at is None and write.term == entry.term and write.command not in ended
-            if is_new and write.command in entry.payload:
-                ended.add(write.command)
+            if write.applied_at is not None or write.term != entry.term:
+                continue
+            if ended[write.command] < entry.payload.count(write.command):
+                ended[write.command] += 1
                 write.applied_at, write.slack_ns, write.halves = now, self._slack_ns, self._halves(entry.index)
 
     def _halves(self, last_index: int | None = None) -> Halves:
