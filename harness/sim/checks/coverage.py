@@ -160,7 +160,6 @@ WANTED: dict[str, int] = {
     levels.LEFT: SELDOM,
     levels.JOINT: RARE,
     levels.DEPOSED: SELDOM,
-    levels.LATE: RARE,
     responses.UNDER_REPLICATED: SELDOM,
     responses.REFUSED: SELDOM,
     fates.COMMITTED_TOLD: SELDOM,
