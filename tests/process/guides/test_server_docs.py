@@ -71,7 +71,7 @@ async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
 
 def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
     """The test runs all Python blocks of docs/reference/client.md. A store runs beside those that need a client."""
-    client_code, lock_code, bulk_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    client_code, lock_code, bulk_code, level_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     run_python("-c", embedded_code, cwd=tmp_path)
 
     async def with_store() -> None:
@@ -80,6 +80,7 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
                 (client_code, b"b'hello' 3\n"),
                 (lock_code, b"written\n"),
                 (bulk_code, b"10000 puts, 0 failed\n"),
+                (level_code, b"the early write is COMMITTED\non the disks of 1 members\n"),
             ):
                 code = block.replace("127.0.0.1:7101", store.client_address).replace('"127.0.0.1:7102"', "")
                 done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True)
