@@ -12,8 +12,8 @@ from kvstore.backup.file import BackupDamaged, BackupFailed, SnapshotFacts
 from kvstore.backup.save import WAIT_SECONDS_DEFAULT, SavedSnapshot, save_snapshot
 from kvstore.cli.common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
 from kvstore.cli.output import OPERATION, say, show
-from kvstore.cli.process import failure_of_member
-from kvstore.cli.serve import folder_options
+from kvstore.cli.server.process import failure_of_member
+from kvstore.cli.server.serve import folder_options
 from kvstore.client.client import Client
 from kvstore.errors import Unavailable
 from kvstore.member.config import MemberConfig

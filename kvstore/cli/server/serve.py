@@ -11,7 +11,7 @@ import trio
 
 from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.output import OPERATION, say
-from kvstore.cli.process import failure_of_member, serve
+from kvstore.cli.server.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
 from kvstore.limits import (
     FEATURE_LEVEL_MAX,
