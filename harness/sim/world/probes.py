@@ -151,8 +151,7 @@ class NodeProbe(Node):
         super().propose(command, ticket, acknowledge)
         if acknowledge is not Acknowledge.NONE:
             self.proposed((ticket,))
-        if acknowledge is not Acknowledge.MAJORITY:
-            self.proposed_at_level(ticket, command, acknowledge)
+        self.proposed_at_level(ticket, command, acknowledge)
 
     @property
     def has_open_acknowledgements(self) -> bool:
@@ -163,6 +162,8 @@ class NodeProbe(Node):
         """See raft.Node."""
         super().propose_all(commands, tickets)
         self.proposed(tickets)
+        for ticket, command in zip(tickets, commands, strict=True):
+            self.proposed_at_level(ticket, command, Acknowledge.MAJORITY)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
         """See raft.Node."""

@@ -28,6 +28,7 @@ from raft import (
     Entry,
     EntryKind,
     Node,
+    NotLeader,
     Refused,
     TraceEvent,
     frame,
@@ -223,6 +224,25 @@ def test_only_the_first_of_two_equal_proposals_is_applied_by_one_entry() -> None
     stage.tells(AppliedInSync(TICKET, stage.index, None, stage.names))
     stage.later()
     stage.tells()
+
+
+def test_an_equal_proposal_of_another_level_is_applied_first() -> None:
+    """Two clients delete the same key, the first one at level MAJORITY. Only the first write is in the entry, so the
+    second one does not wait for members in sync when the leader steps down (seed 30000242)."""
+    stage = LevelStage()
+    stage.checker.proposed(stage.node(), TICKET - 1, stage.command, Acknowledge.MAJORITY)
+    stage.takes(Acknowledge.IN_SYNC)
+    stage.applies()
+    stage.steps_down()
+    stage.tells()
+
+
+def test_a_refused_proposal_is_in_no_entry() -> None:
+    """The entry has the second of two equal proposals, because the first one was refused."""
+    stage = LevelStage()
+    stage.checker.proposed(stage.node(), TICKET - 1, stage.command, Acknowledge.MAJORITY)
+    stage.tells(Refused(TICKET - 1, NotLeader("s1", None)))
+    stage.names_members(*stage.names)
 
 
 def test_two_equal_proposals_may_be_in_one_entry() -> None:

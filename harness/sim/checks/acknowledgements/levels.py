@@ -13,7 +13,19 @@ from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.membership import Halves, halves_of, has_majorities
 from harness.sim.engine.errors import broken, require
 from harness.sim.world.context import MachineView
-from raft import Accepted, Acknowledge, Applied, AppliedInSync, Completion, Copies, Entry, Node, RaftConfig, TraceEvent
+from raft import (
+    Accepted,
+    Acknowledge,
+    Applied,
+    AppliedInSync,
+    Completion,
+    Copies,
+    Entry,
+    Node,
+    RaftConfig,
+    Refused,
+    TraceEvent,
+)
 
 WAIT_HEARTBEATS = 4
 """A write waits for members in sync for at most the lag and this many heartbeat intervals: the lag is measured at
@@ -50,6 +62,7 @@ class LevelChecker:
         self._node_id = member.node_id
         self._open: dict[int, _Write] = {}  # By ticket; those of level NONE stay for ever.
         self._in_sync: dict[int, _Write] = {}  # Those of level IN_SYNC.
+        self._unapplied: dict[int, _Write] = {}  # Proposals of every level, in the order of the log.
         self._term: int | None = None  # The term in which the node leads.
         self._led_since = 0
         self._voters: frozenset[str] = frozenset()  # The voters when the node began to lead,
@@ -61,7 +74,10 @@ class LevelChecker:
 
     def proposed(self, node: Node, ticket: int, command: bytes, level: Acknowledge) -> None:
         """Note a proposal that the node has accepted. The service refuses it while too few members are in sync."""
-        write = self._open[ticket] = _Write(level, command, node.core.leading_term)
+        write = self._unapplied[ticket] = _Write(level, command, node.core.leading_term)
+        if level is Acknowledge.MAJORITY:
+            return
+        self._open[ticket] = write
         if level is not Acknowledge.IN_SYNC:
             return
         self._in_sync[ticket] = write
@@ -80,14 +96,16 @@ class LevelChecker:
         self._ticked_at = now
 
     def applied(self, entry: Entry, now: int) -> None:
-        """Note an entry that the node has applied. A request that is repeated may be in several entries, or several
-        times in one entry. The first proposals with the same command are applied first."""
+        """Note an entry that the node has applied. The same command may be in several entries, or several times in one
+        entry: a client repeats its request, or two clients send equal ones. The first proposals with the same command
+        are applied first, whatever their level."""
         ended: Counter[bytes] = Counter()
-        for write in self._in_sync.values():
-            if write.applied_at is not None or write.term != entry.term:
-                continue
-            if ended[write.command] < entry.payload.count(write.command):
+        for ticket, write in list(self._unapplied.items()):
+            if write.term is None or write.term < entry.term:  # No later entry can contain it.
+                del self._unapplied[ticket]
+            elif write.term == entry.term and ended[write.command] < entry.payload.count(write.command):
                 ended[write.command] += 1
+                del self._unapplied[ticket]
                 write.applied_at, write.slack_ns, write.halves = now, self._slack_ns, self._halves(entry.index)
 
     def _halves(self, last_index: int | None = None) -> Halves:
@@ -100,6 +118,10 @@ class LevelChecker:
         term = node.core.leading_term
         if term != self._term or self._in_sync:
             self._follow_leadership(term, now)
+        completions = list(completions)
+        for completion in completions:
+            if isinstance(completion, Refused):  # It is in no entry.
+                self._unapplied.pop(completion.ticket, None)
         if not self._open:
             return
         # A node that has stopped or failed answers with what it knows, like a former leader.
