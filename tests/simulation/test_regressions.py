@@ -19,6 +19,8 @@ SEEDS = {
     5: "after a lost connection the leader looked for entries that it had compacted",
     20110206: "each answer that another had overtaken made the leader send chunks of a snapshot again",
     20135839: "the rule about rejections looked at a log that a snapshot had replaced in the same step",
+    30000242: "a rule took the entry of an equal write of another level for that of a write of level IN_SYNC",
+    30005228: "a watch left every member before a hub with small steps had passed over changes that it does not want",
 }
 """Seed → what it showed. Seed 5 fails with the mutant of its bug. Seed 20110206 ran into the bound on events.
 

@@ -43,7 +43,7 @@ ASK_NS = 150 * MILLISECOND_NS
 
 PATIENCE_ASKS = 10
 """At the end of a run, a watch asks a member for progress this many times. If it has not received everything by then,
-it goes to another member.
+it goes to another member, which it asks twice as many times.
 """
 
 CREATED = 1
@@ -81,6 +81,7 @@ class WatchClient:
         self._is_reading = True
         self._unreturned = 0  # The bytes of the window that this client has not given back yet.
         self._asks = 0  # At the end of a run: how often it has asked the present member for progress.
+        self._patience_asks = PATIENCE_ASKS
         self._heard_at = 0
         self._member = ""
 
@@ -325,7 +326,9 @@ class WatchClient:
             self._return_window()
             has_all = self.next_revision > self._parts.replay.revision
             self._asks = 0 if has_all else self._asks + 1
-            if self._asks > PATIENCE_ASKS:
+            if self._asks > self._patience_asks:
+                # A hub with small steps may just need longer to pass over changes that the watch does not want.
+                self._patience_asks *= 2
                 self._leave()
             else:
                 self._ask_progress()
