@@ -24,8 +24,8 @@ from kvstore.cli.standard_streams import EXIT_OUTPUT_LOST, end_with_true_exit_co
 from kvstore.protocol.text import escape_controls
 
 COMMANDS = {
-    "init": ("kvstore.cli.server.serve", "init"),
-    "serve": ("kvstore.cli.server.serve", "serve_command"),
+    "init": ("kvstore.cli.daemon.serve", "init"),
+    "serve": ("kvstore.cli.daemon.serve", "serve_command"),
     "put": ("kvstore.cli.data", "put"),
     "get": ("kvstore.cli.data", "get"),
     "del": ("kvstore.cli.data", "delete"),

@@ -11,9 +11,9 @@ import click
 from kvstore.backup.file import BackupDamaged, BackupFailed, SnapshotFacts
 from kvstore.backup.save import WAIT_SECONDS_DEFAULT, SavedSnapshot, save_snapshot
 from kvstore.cli.common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
+from kvstore.cli.daemon.process import failure_of_member
+from kvstore.cli.daemon.serve import folder_options
 from kvstore.cli.output import OPERATION, say, show
-from kvstore.cli.server.process import failure_of_member
-from kvstore.cli.server.serve import folder_options
 from kvstore.client.client import Client
 from kvstore.errors import Unavailable
 from kvstore.member.config import MemberConfig

@@ -262,7 +262,7 @@ def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name:
 def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run `hwm` as another user. That user may not be able to read this interpreter, so the imports come first."""
     code = (
-        "import os, kvstore.cli.main, kvstore.cli.server.serve, kvstore.cli.server.process\n"
+        "import os, kvstore.cli.main, kvstore.cli.daemon.serve, kvstore.cli.daemon.process\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); kvstore.cli.main.main()"
     )
     return subprocess.run(

@@ -174,7 +174,7 @@ async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so
 def hwm_with_a_small_bound(*arguments: str | Path) -> list[str]:
     """The command line of `hwm`, but with OPEN_MAX as the bound on open proposals. The bound has no option."""
     program = (
-        "import functools, runpy, kvstore.cli.server.serve as serve;"
+        "import functools, runpy, kvstore.cli.daemon.serve as serve;"
         f"serve.RaftConfig = functools.partial(serve.RaftConfig, proposals_pending_max={OPEN_MAX});"
         "runpy.run_module('kvstore.cli.main', run_name='__main__')"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.cli.common import ExitCode
-from kvstore.cli.server.process import failure_of_member
+from kvstore.cli.daemon.process import failure_of_member
 from kvstore.protocol.commands import UnreadablePayload
 from kvstore.server.request_errors import RequestErrors
 from raft import IncarnationReplaced, NewerConfiguration, NodeStopped
@@ -93,7 +93,7 @@ def test_a_panic_of_the_decoder_for_want_of_memory_says_memory() -> None:
 import resource, sys
 from pathlib import Path
 import cbor2
-from kvstore.cli.server.process import failure_of_member
+from kvstore.cli.daemon.process import failure_of_member
 
 data, kept = cbor2.dumps([bytes(1_000_000)]), []
 pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -257,7 +257,7 @@ def test_a_message_with_a_line_break_stays_one_line() -> None:
 
 def test_a_member_without_metrics_loads_nothing_of_it() -> None:
     code = (
-        "import sys, kvstore.cli.server.serve, kvstore.cli.server.process; "
+        "import sys, kvstore.cli.daemon.serve, kvstore.cli.daemon.process; "
         "print([m for m in sys.modules if 'prometheus' in m or m.startswith(('h11', 'kvstore.monitoring.metrics'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kvstore.cli.common import ExitCode
-from kvstore.cli.server.process import failure_of_member
+from kvstore.cli.daemon.process import failure_of_member
 from kvstore.embedded import open_node
 from kvstore.limits import ServiceLimits
 from kvstore.monitoring import metrics_http

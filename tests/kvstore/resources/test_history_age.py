@@ -161,7 +161,7 @@ def test_a_refused_compaction_is_proposed_again(quick_folder: Path, monkeypatch:
 
 def test_the_option_of_the_server_is_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[MemberConfig] = []
-    monkeypatch.setattr("kvstore.cli.server.serve.serve", lambda config, _: configs.append(config))
+    monkeypatch.setattr("kvstore.cli.daemon.serve.serve", lambda config, _: configs.append(config))
     for arguments in ([], ["--history-minutes", "5"]):
         assert CliRunner().invoke(cli, ["serve", "data", *arguments]).exit_code == 0
     assert [each.service.history_age_ns_max for each in configs] == [0, 5 * 60 * SECOND_NS]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kvstore.cli.server.serve import serve_command
+from kvstore.cli.daemon.serve import serve_command
 from kvstore.client.client_limits import ClientLimits
 from kvstore.errors import Busy, InvalidRequest
 from kvstore.member.config import MemberConfig
@@ -209,7 +209,7 @@ def test_whose_session_made_room_registers_another_one(cluster: Cluster, monkeyp
 def test_the_longest_time_to_live_is_an_option_of_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader applies its own option. Sessions of an hour are for clients that sleep."""
     given: list[MemberConfig] = []
-    monkeypatch.setattr("kvstore.cli.server.serve.serve", lambda config, _: given.append(config))
+    monkeypatch.setattr("kvstore.cli.daemon.serve.serve", lambda config, _: given.append(config))
 
     for options in ([], ["--session-ttl-max", "3600"]):
         assert CliRunner().invoke(serve_command, [str(tmp_path), *options]).exit_code == 0

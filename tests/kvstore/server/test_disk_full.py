@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kvstore.cli.server.process import failure_of_member
+from kvstore.cli.daemon.process import failure_of_member
 from kvstore.cli.status import of_its_disk, role_and_part
 from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol.commands import Get, Put

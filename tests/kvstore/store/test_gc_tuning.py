@@ -14,7 +14,7 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import Client, open_node
-from kvstore.cli.server import process
+from kvstore.cli.daemon import process
 from kvstore.member.config import MemberConfig
 from kvstore.store import gc_tuning
 from raft import Member

@@ -14,7 +14,7 @@ import trio
 
 from kvstore import Client, open_node
 from kvstore.cli.common import ExitCode
-from kvstore.cli.server.serve import serve_command
+from kvstore.cli.daemon.serve import serve_command
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 

@@ -10,8 +10,9 @@ import click
 import trio
 
 from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
+from kvstore.cli.daemon.configuration import ConfiguredCommand, show_configuration
+from kvstore.cli.daemon.process import failure_of_member, serve
 from kvstore.cli.output import OPERATION, say
-from kvstore.cli.server.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
 from kvstore.limits import (
     FEATURE_LEVEL_MAX,
@@ -221,7 +222,7 @@ def init(
     say(f"{folder}: member {identity.node_id} of cluster {identity.cluster_id.hex()}")
 
 
-@click.command("serve")
+@click.command("serve", cls=ConfiguredCommand)
 @folder_options
 @level_option
 @join_options
@@ -327,8 +328,13 @@ def serve_command(
     history_minutes: int | None,
     log_level: str,
     log_format: str,
+    check_config: bool,
 ) -> None:
     """Run the member whose data is in DIR, until SIGTERM.
+
+    Every option can also come from the environment (--listen-peer: HWM_LISTEN_PEER; DIR: HWM_DIR; lists are separated
+    by spaces), or from the TOML file of --config (listen-peer = "..."; dir = "..."). The command line has precedence
+    over the environment, and the environment over the file.
 
     \b
     Exit codes: 0 stopped as asked; 2 wrong options; 3 refused to start (the
@@ -337,7 +343,8 @@ def serve_command(
     does not answer; 6 stopped itself (its disk failed, or an invariant broke);
     7 was removed from its cluster, for ever.
     """
-    start_logging(log_level, as_json=log_format == "json")
+    if not check_config:
+        start_logging(log_level, as_json=log_format == "json")
     try:
         joining = joining_from(join, cluster_id, node_id, members, cluster_token, feature_level)
         config = MemberConfig(
@@ -371,7 +378,10 @@ def serve_command(
         )
     except (InvalidConfiguration, InvalidAddress) as error:
         raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error
-    serve(config, ready_file)
+    if check_config:
+        show_configuration(click.get_current_context())
+    else:
+        serve(config, ready_file)
 
 
 def _raft_config(
