@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 
 from kvstore.cli.common import ExitCode, Failure, failure_of_system
+from kvstore.cli.daemon.service_manager import notify
 from kvstore.cli.output import say
 from kvstore.cli.standard_streams import wait_for_no_reader_of_words
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
@@ -198,6 +199,7 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
             everything.cancel()
         else:
             say(f"{running[0].node_id}: stopping")
+            notify(STOPPING="1", STATUS="stopping")
             running[0].request_stop()
             everything.deadline = trio.current_time() + STOP_SECONDS_MAX
 
@@ -214,6 +216,7 @@ def _announce(member: RunningMember, place: WriteTarget | None) -> None:
     if member.metrics_address:
         line += f" metrics={member.metrics_address}"
     say(line)
+    notify(READY="1", STATUS=line)
     if place is None:
         return
     if place.is_written_in_place:
