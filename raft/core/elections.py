@@ -15,19 +15,19 @@ from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest,
 from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
-"""The maximum random delay (ns) of a campaign after the loss of the leader's connections. The random delay separates
-members that would otherwise campaign at the same time, because of their ids and priorities. Most other members also
-notice the loss within this time."""
+"""The maximum random delay (ns) of a campaign after the loss of the leader's connections. Without this random delay,
+some members would campaign at the same time, depending on their ids and priorities. Most other members notice the loss
+within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""A campaign after the loss of the leader's connections repeats its requests, because members that have not noticed the
-loss yet ignore them. The first pause is a heartbeat interval divided by this number, usually 10 ms. Each further pause
-is twice as long."""
+"""The divisor of the first pause in a campaign after the loss of the leader's connections: the pause is a heartbeat
+interval divided by this number, usually 10 ms. Each further pause is twice as long. After each pause the campaign
+repeats its requests, because members that have not noticed the loss yet ignore them."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """Return the number that `random.randrange(below)` would return. This function is called at every append. It makes
-    only a third of the function calls that `randrange` makes."""
+    """Return the number that `random.randrange(below)` would return. Every append calls this function, which makes only
+    a third of the calls that `randrange` makes."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -37,7 +37,7 @@ def drawn(random: Random, below: int) -> int:
 
 
 class Elections:
-    """The part of one member in elections: its own campaign, its timer, and its answers to other members."""
+    """Elections as one member sees them: its election timer, its own campaign, and its answers to other candidates."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -46,11 +46,11 @@ class Elections:
         self._heard_leader_at: int | None = None  # Monotonic ns: the last message from a leader of any term.
         self._is_leader_lost = False  # True if the leader's connections have ended since its last message.
         self._leader_lost_at: int | None = None  # Monotonic ns: the last call of `leader_lost` that was not ignored.
-        # Monotonic ns: the regular time-out, if an early campaign has set `deadline` to an earlier time; otherwise
+        # The regular time-out (monotonic ns) if an early campaign has set `deadline` to an earlier time; otherwise
         # None.
         self._timeout_at: int | None = None
         self._retry_ns = 0  # The pause before an early campaign asks for pre-votes again.
-        # Monotonic ns: until this time the member keeps a promise that it may have made to a leader before a restart.
+        # The end (monotonic ns) of a promise that this member may have made to a leader before a restart.
         self._silent_until = state.now + state.configuration.lease_ns
         self.deadline = state.now  # A single voter campaigns at once.
         if not state.is_alone:
@@ -60,23 +60,23 @@ class Elections:
         """Restart the election timer with a newly drawn time-out, so that split votes are rare (Raft §5.2)."""
         config = self._state.config
         spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
-        spread += self._promise_ns  # While the promise to the leader lasts, this member must not vote for itself.
+        spread += self._promise_ns  # A member must not campaign while its promise lasts.
         self.deadline = self._state.now + spread
         self._timeout_at = None
 
     def leader_heard(self) -> None:
-        """A message from this term's leader arrived."""
+        """Restart the timer, because a message from this term's leader has arrived."""
         self._heard_leader_at = self._state.now
         self._is_leader_lost = False
         self.restart_timer()
 
     def leader_lost(self) -> bool:
-        """The connections with the leader have ended, so the leader may be gone: campaign soon.
+        """Campaign soon, because the connections with the leader have ended.
 
-        This hint may be wrong. A wrong hint does no harm, because members that hear the leader ignore the pre-vote
-        request (thesis §9.6). At most one hint per election time-out counts, so that a bad network causes few
-        campaigns. If leaders read by lease, every hint is ignored, because each member has promised its leader not to
-        campaign for a while. Returns False if the hint was ignored.
+        The lost connections are only a hint. If the leader is alive, the hint does no harm, because members that hear
+        the leader ignore the pre-vote request (thesis §9.6). At most one hint per election time-out is used, so that a
+        bad network causes few campaigns. If leaders read by lease, every hint is ignored, because each member has
+        promised its leader not to campaign for a while. Returns False if the hint was ignored.
         """
         state, config = self._state, self._state.config
         if not config.leader_loss_hint or state.configuration.lease_ns:
@@ -90,11 +90,12 @@ class Elections:
         return True
 
     def _order_delay_ns(self) -> int:
-        """The delay (ns) by which the voters campaign one after the other. It is one heartbeat interval for each voter
-        with a smaller id; the lost leader is not counted.
+        """The delay (ns) of this member's early campaign: one heartbeat interval for each voter with a smaller id,
+        except the lost leader. So the voters campaign one after the other.
 
-        A member knows only its own election priority. A member with the highest priority waits a quarter of the
-        interval per voter, just as it draws its time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
+        A member knows only its own election priority. A member with the highest priority waits only a quarter of the
+        interval per voter; its time-outs are also drawn from the first quarter of the range
+        (`RaftConfig.campaign_latest_ns`).
         """
         state = self._state
         rank = sum(voter < state.node_id for voter in state.voting_peer_ids if voter != state.leader_id)
@@ -106,21 +107,21 @@ class Elections:
 
     @property
     def campaigns_early(self) -> bool:
-        """True while the loss of the leader's connections is the only reason to campaign: the regular time-out is not
-        over."""
+        """True while the loss of the leader's connections is the only reason to campaign, because the regular time-out
+        has not passed."""
         return self._timeout_at is not None and self._state.now < self._timeout_at
 
     def keeps_a_promise(self) -> bool:
-        """Return True if the timer went off while the promise to a leader holds. Then also set the timer to the end of
-        the promise.
+        """Return True if this member may not campaign yet, because its promise to a leader still holds. In this case,
+        also set the timer to the end of the promise.
 
         While the promise holds, this member must not vote for itself. The promise can outlast the timer, because one
         message may first restart the timer and then bring the configuration with the promise. A promise from before a
         restart holds even if its configuration is cut from the log.
 
-        The only voter need not keep such a promise, because no other member can lead. But this holds only once this
-        member knows that the entry that made it the only voter is committed. Until then the leader that removed the
-        other voters may still lead, and may read by a lease that rests on the promise.
+        The only voter need not keep such a promise, because no other member can lead. But it must keep the promise
+        until it knows that the entry that made it the only voter is committed. Before that, the leader that removed the
+        other voters may still lead, and may read by a lease that depends on the promise.
         """
         state = self._state
         is_last_voter = state.is_alone and state.configured_at <= state.commit_index
@@ -135,7 +136,7 @@ class Elections:
     @property
     def hears_a_leader(self) -> bool:
         """True for `_promise_ns` after the leader's last message, unless the connections with the leader have ended
-        since.
+        after that message.
 
         See docs/reference/specification.md#78-elections.
         """
@@ -150,8 +151,8 @@ class Elections:
         the last message from a leader, and for `lease_ns` after this member's start, because it may have heard a leader
         before the start.
 
-        A leader that requests a campaign (`transfer`) has given up its lease, so the request ends every promise. The
-        exception is a promise from before a restart, because that promise may have been given to another leader.
+        A leader that requests a campaign (`transfer`) has given up its lease, so this member's promise to it no longer
+        matters. A promise from before a restart still holds, because it may have been given to another leader.
         """
         state = self._state
         if state.now < self._silent_until:
@@ -162,13 +163,14 @@ class Elections:
 
     @property
     def _promise_ns(self) -> int:
-        """How long (ns) this member ignores requests for votes after it has heard a leader."""
+        """How long (ns) after a leader's message this member ignores requests for votes."""
         own_ns, lease_ns = self._state.config.election_timeout_min_ns, self._state.configuration.lease_ns
         return own_ns if own_ns > lease_ns else lease_ns
 
     @property
     def _is_bound(self) -> bool:
-        """True while the promise to a leader that may read by lease lasts, even in a later term."""
+        """True while this member's promise to a leader that may read by lease lasts. The promise holds even in a later
+        term."""
         if self._heard_leader_at is None:
             return False
         return self._state.now < self._heard_leader_at + self._state.configuration.lease_ns
@@ -176,10 +178,10 @@ class Elections:
     # This member's campaign
 
     def ask_for_pre_votes(self) -> Tally:
-        """Ask whether a majority would vote for us in the next term. No member changes its term because of this.
+        """Ask whether a majority would vote for us in the next term. A pre-vote changes no member's term.
 
         The requests leave once the end of our log is durable. A campaign after the loss of the leader's connections
-        asks again soon, because other members may notice the loss a moment later.
+        repeats the requests soon, because other members may notice the loss a moment later.
         """
         state, last = self._state, self._state.log.last_position
         if self.campaigns_early:
@@ -193,7 +195,7 @@ class Elections:
 
     def ask_for_votes(self, *, transfer: bool) -> None:
         """Ask for votes (Raft §5.2). The term, this candidate's vote for itself and the end of its log must be durable
-        before a request leaves, and before its own vote counts.
+        before any request is sent and before the candidate's own vote counts.
 
         `transfer`: the leader itself wants this campaign, so even members that hear the leader answer (thesis §4.2.3).
         """
@@ -207,8 +209,8 @@ class Elections:
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
         """Count one answer to the campaign under way.
 
-        A second answer from the same member does not count. An answer from a member that is no voter does not count
-        either, even if it is this member itself.
+        Only the first answer of each member counts. Answers of members that are not voters do not count; this member
+        itself may not be a voter.
         """
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)
@@ -222,16 +224,16 @@ class Elections:
         if sequence is None or sequence > self._state.writes.durable_sequence:
             return self._state.quorum.tally(self._votes)
         self._own_vote_sequence = None
-        self.restart_timer()  # Start the timer anew, because the requests leave only now.
+        self.restart_timer()  # The requests are sent only now, so the time-out begins now.
         return self.count_vote(self._state.node_id, granted=True)
 
     @property
     def waits_for_its_own_vote(self) -> bool:
-        """True while a candidate's vote for itself is not durable, so that its requests have not left."""
+        """True while a candidate's vote for itself is not durable yet, so that its requests have not been sent."""
         return self._own_vote_sequence is not None
 
     def end_campaign(self) -> None:
-        """End the campaign, which was won, lost or given up: drop its votes and its waiting requests."""
+        """End the campaign: drop its votes and the requests that wait to be sent."""
         self._votes.clear()
         self._own_vote_sequence = None
         self._state.outbox.drop_campaign()
@@ -241,7 +243,7 @@ class Elections:
         self.restart_timer()
 
     def _begin_early(self) -> None:
-        """Begin an early campaign. The regular time-out stays as it was drawn, so a hint never delays a campaign."""
+        """Begin an early campaign. The regular time-out is not drawn again, so a hint never delays a campaign."""
         assert self._timeout_at is not None
         self.end_campaign()
         self.deadline = min(self._state.now + self._retry_ns, self._timeout_at)
@@ -250,11 +252,11 @@ class Elections:
     # Answers to others
 
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
-        """Grant the pre-vote if we could vote for the candidate in `next_term`. The answer changes no state of this
-        member, not even the timer.
+        """Answer a PreVoteRequest: grant it if we could vote for the candidate in `next_term`. Answering changes no
+        state of this member, not even the timer.
 
-        We answer even if we or the candidate are no voters in our own configuration, because our configuration may be
-        older than the candidate's. The candidate's configuration decides whose answers count (thesis §4.2.2).
+        We answer even if our configuration does not list us or the candidate as voters, because it may be older than
+        the candidate's configuration. The candidate's configuration decides whose answers count (thesis §4.2.2).
         """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)
@@ -263,8 +265,8 @@ class Elections:
         state.send(peer_id, PreVoteResponse(term=state.term, next_term=request.next_term, granted=granted))
 
     def answer_vote(self, peer_id: str, request: VoteRequest) -> None:
-        """Answer a RequestVote (Raft Figure 2): at most one vote per term, and none for a log less complete than
-        ours."""
+        """Answer a RequestVote (Raft Figure 2): grant at most one vote per term, and none to a candidate whose log is
+        less complete than ours."""
         state = self._state
         assert request.term == state.term, (request, state.term)
         if state.voted_for not in (None, peer_id):
@@ -278,14 +280,14 @@ class Elections:
             state.send(peer_id, VoteResponse(term=state.term, granted=True))
 
     def refuse_vote(self, peer_id: str, reason: str) -> None:
-        """Refuse the vote; the answer carries our term."""
+        """Refuse the vote. The answer states our term."""
         state = self._state
         state.trace("vote_refused", peer_id=peer_id, pre_vote=False, reason=reason)
         state.send(peer_id, VoteResponse(term=state.term, granted=False))
 
     def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
-        """True if the candidate's log is at least as up to date as ours. The log with the later last term is more up to
-        date; if the last terms are equal, the longer log is (Raft §5.4.1)."""
+        """True if the candidate's log is at least as up to date as ours. Of two logs, the one with the later last term
+        is more up to date; if the last terms are equal, the longer log is more up to date (Raft §5.4.1)."""
         ours = self._state.log.last_position
         theirs = LogPosition(request.last_index, request.last_term)
         return (theirs.term, theirs.index) >= (ours.term, ours.index)

@@ -23,7 +23,7 @@ class Follower:
         """The highest leaderCommit received (Raft Figure 2), even if our log does not reach it yet."""
 
     def on_append(self, leader_id: str, message: AppendEntries) -> None:
-        """Append as many entries as there is room for, raise the marks, and answer."""
+        """Handle an AppendEntries: append as many entries as there is room for, raise the marks, and answer."""
         state = self._state
         if message.commit_index > self.leader_commit_index:
             self.leader_commit_index = message.commit_index
@@ -31,7 +31,7 @@ class Follower:
         if message.prev_index > state.commit_index and ours != message.prev_term:
             self._reject(leader_id, message)
             return
-        # Up to the high-water mark our log equals the leader's log (Raft §5.4, leader completeness).
+        # Our log equals the leader's log up to the high-water mark (Raft §5.4, leader completeness).
         assert ours in (None, message.prev_term), (message.prev_index, message.prev_term, ours)
         proven_index = self._take(message)
         if proven_index > state.leader_match_index:
@@ -54,12 +54,14 @@ class Follower:
             state.outbox.ready.snapshot_chunks.append((leader_id, message))
 
     def install(self, position: LogPosition, configuration: Configuration, leader_time: int) -> None:
-        """A received snapshot is durable: keep the log if it holds the snapshot's position, otherwise drop the log."""
+        """Install a received snapshot, which is durable: keep the log if it contains the entry at the snapshot's
+        position, otherwise drop the log."""
         state = self._state
         if position.index > state.commit_index:
             kept_log = state.log.term_at(position.index) == position.term
             if not kept_log:
-                assert state.role is not Role.LEADER, position  # A leader holds all that is committed (Raft §5.4).
+                # A leader's log contains all committed entries (Raft §5.4).
+                assert state.role is not Role.LEADER, position
                 state.reset_log(position, configuration)
             state.open_proposals.passed_by_snapshot(position.index)
             state.snapshot_index = state.last_applied = position.index
@@ -72,12 +74,12 @@ class Follower:
             state.acknowledge(state.leader_id, state.commit_index)
 
     def refuse_stale(self, peer_id: str, message: AppendEntries | InstallSnapshot) -> None:
-        """Reject a leader of an older term; it learns the current term from the rejection (Raft §5.1)."""
+        """Reject a message from a leader of an older term. The rejection states the current term (Raft §5.1)."""
         rejected_index = message.prev_index if isinstance(message, AppendEntries) else message.snapshot_index
         self._send_rejection(peer_id, rejected_index, LogPosition(0, 0), read_counter=0)
 
     def _take(self, message: AppendEntries) -> int:
-        """Append the new entries. Return the index up to which this log is now known to equal the leader's.
+        """Append the new entries. Return the index up to which this log now certainly equals the leader's.
 
         The log is cut only at an entry whose term *differs* from the leader's (Raft §5.3, step 3). So a delayed or
         duplicated append never cuts entries that match.
@@ -107,28 +109,29 @@ class Follower:
 
     def _that_fit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return as many of `entries`, from the first one on, as `unapplied_bytes_max` allows. The leader sends the
-        rest again.
+        remaining entries again.
 
-        The bound applies only while *committed* entries wait to be applied, because applying them makes room. While
-        none waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry then could stop all
-        progress: the entry may be the first one of the current term, and no earlier entry can commit before it.
+        The bound applies only while *committed* entries wait to be applied, because applying them makes room. While no
+        committed entry waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry in this state
+        could stop all progress: no earlier entry can commit before the first entry of the current term, and the refused
+        entry may be that one.
 
         While the disk is full, this member accepts no entry with commands, and no entry that follows one with commands.
-        The remaining space is for votes and for the first entries of new leaders.
+        The remaining space is reserved for votes and for the first entries of new leaders.
         """
         state = self._state
         if state.log.is_disk_full:
             entries = list(takewhile(lambda entry: entry.kind is not EntryKind.COMMANDS, entries))
         room = state.config.unapplied_bytes_max - state.log.bytes_after(state.last_applied)
         for place, entry in enumerate(entries):
-            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
+            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # The sum is `size_bytes`, computed without a call.
             if room < 0 and state.commit_index > state.last_applied:
                 return entries[:place]
         return entries
 
     def _reject(self, leader_id: str, message: AppendEntries) -> None:
-        """Reject the append. The answer has a hint: the last position at which the logs can still match. So each
-        rejection skips a whole term (Raft §5.3)."""
+        """Reject the append. The answer has a hint: the last position at which the two logs can still match. So the
+        leader skips a whole term after each rejection (Raft §5.3)."""
         state = self._state
         hint_index = max(state.log.last_at_most(message.prev_index, message.prev_term), state.commit_index)
         hint_term = state.log.term_at(hint_index)

@@ -1,9 +1,9 @@
 """Reads on a member that does not lead: linearizable reads at a read index from the leader, and bounded staleness.
 
 A read of bounded staleness needs no read index if this member can prove that its state is young enough. All other reads
-wait for a read index. One request for a read index is under way at a time, for all reads that waited when it was sent;
-later reads share the next request. So the leader's work does not grow with the number of reads on its followers. A lost
-request is sent again. If no leader is known, the waiting reads fail.
+wait for a read index. At most one request for a read index is under way at a time. It serves all reads that were
+waiting when it was sent; later reads share the next request. So the leader's work does not grow with the number of
+reads on its followers. A lost request is sent again. If no leader is known, the waiting reads fail.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class _PendingRequest:
 
 
 class ReadIndexClient:
-    """The reads of one member that wait for a read index, over all terms. The core calls `advance` if `has_work`."""
+    """The reads of one member that wait for a read index, over all terms. If `has_work` is True, the core calls
+    `advance`."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        # Numbers start at the clock, so they differ from the numbers before a restart, and late answers to requests
-        # from before the restart are ignored.
+        # The first number is the clock's time, so that numbers differ from those before a restart, and late answers to
+        # requests from before the restart are ignored.
         self._last_number = state.now
         self.count = 0  # The number of open reads.
         self._waiting: list[PendingRead] = []
@@ -69,7 +70,8 @@ class ReadIndexClient:
         return bool(self._waiting) if request is None else self._is_void(request) or self._is_lost(request)
 
     def advance(self) -> None:
-        """On a member that does not lead: serve the reads that are ready, and request a read index for the others."""
+        """Serve the reads that are ready, and request a read index for the others. Called only on a member that does
+        not lead."""
         state = self._state
         self._is_new = False
         self._serve()
@@ -89,8 +91,8 @@ class ReadIndexClient:
             self._send_request(request)
 
     def take_waiting(self) -> list[PendingRead]:
-        """Remove and return the reads that have no read index yet. This member has become the leader and serves them
-        without a request."""
+        """Remove and return the reads that have no read index yet. Called when this member has become the leader, which
+        serves them without a request."""
         self._is_new = False
         self._serve()
         reads = (self._request.reads if self._request is not None else []) + self._waiting
@@ -99,7 +101,7 @@ class ReadIndexClient:
         return reads
 
     def on_response(self, number: int, read_index: int) -> None:
-        """The leader has sent a read index. A response to an older request is ignored."""
+        """Handle the leader's response, which contains a read index. A response to an older request is ignored."""
         request = self._request
         if request is None or request.number != number or self._is_void(request):
             return

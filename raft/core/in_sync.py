@@ -1,8 +1,8 @@
-"""Which voters are in sync, in the view of one leader.
+"""The voters that are in sync with their leader.
 
-A voter is in sync if its durable log lately had everything that the leader's log had: within `in_sync_lag_ns_max`. The
-members in sync decide when a write that asked for it is answered. They decide nothing about commits, elections or
-reads, which need a majority.
+A voter is in sync if its durable log contains all entries that the leader's log had `in_sync_lag_ns_max` ago. A write
+of the acknowledgement level IN_SYNC is answered once all voters in sync hold it. Commits, elections and reads do not
+depend on the voters in sync, because they need a majority.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from raft.config import RaftConfig
 from raft.core.progress import Progress
 
 REJOIN_LAG_PARTS = 2
-"""A voter joins the set again only if it lags by at most this part of the bound (a half). A voter that lags by about
-the bound would otherwise leave and join all the time."""
+"""A voter joins the set again only if its lag is at most the bound divided by this number. Otherwise a voter whose lag
+is close to the bound would leave and join all the time."""
 
 REJOIN_HEARTBEATS = 2
-"""A voter joins the set again only if it had so small a lag at this many heartbeats in a row."""
+"""A voter joins the set again only if its lag was that small at this many heartbeats in a row."""
 
 PAUSE_HEARTBEATS = 2
-"""If the leader itself made no heartbeat for this many intervals, it was paused. This time counts as lag of nobody."""
+"""If the leader itself sent no heartbeat for this many intervals, it was paused. The pause is not counted as a lag of
+its peers."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    caught_up_at: int  # Monotonic ns: the peer's durable log had everything that the leader's log had then.
+    caught_up_at: int  # Monotonic ns: when the peer's durable log last contained the leader's log.
     is_in_sync: bool
-    good_heartbeats: int = 0  # How many heartbeats in a row found a small lag, while the peer is not in sync.
+    good_heartbeats: int = 0  # Heartbeats in a row with a small lag, while the peer is not in sync.
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The durable logs of the voters, as their leader knows them. While the configuration is joint, the voters are
-    those of both halves."""
+    """How far the log of each voter is durable, as far as the leader knows. While the configuration is joint, the
+    voters of both halves are included."""
 
     positions: tuple[tuple[str, int], ...]  # (node id, last durable index), in the order of ids.
     in_sync_ids: tuple[str, ...]  # The voters in sync, in the order of ids. A leader that votes is always one of them.
 
     @property
     def in_sync_index(self) -> int:
-        """The last index that is durable on every member in sync. 0 if there is none."""
+        """The last index that is durable on every member in sync; 0 if no member is in sync."""
         return min([index for node_id, index in self.positions if node_id in self.in_sync_ids], default=0)
 
     def holders(self, index: int) -> tuple[str, ...]:
@@ -52,7 +53,8 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class InSyncChange:
-    """A peer has joined the members in sync, or has left them. `lag_ns`: its lag at this moment."""
+    """The event that a peer has joined the members in sync, or has left them. `lag_ns`: the peer's lag at this
+    moment."""
 
     peer_id: str
     has_joined: bool
@@ -63,27 +65,30 @@ class InSyncPeers:
     """The lag of each peer of a leader, and whether the peer counts as in sync. Learners are measured, too, so that a
     learner that becomes a voter is in sync at once if it has caught up.
 
-    A new leader counts every peer as in sync, since it knows nothing of them yet. So a write waits for all voters until
-    each has caught up, or has been silent for the greatest lag. A peer that is added later must first catch up.
+    A new leader counts every peer as in sync, because it knows nothing about the peers yet. So an IN_SYNC write of a
+    new leader waits for each voter until the voter has caught up, or has been silent for the greatest allowed lag. A
+    peer that is added later must first catch up.
     """
 
     def __init__(self, peer_ids: Iterable[str], config: RaftConfig, now: int, *, last_index: int) -> None:
         self._lag_ns_max = config.in_sync_lag_ns_max
         self._interval_ns = config.heartbeat_interval_ns
         self._peers = dict.fromkeys(peer_ids, _Peer(now, is_in_sync=True))
-        # (Monotonic ns, end of the leader's log at that time) of each recent heartbeat. For each lag up to the bound
-        # there is a note, so a peer that always lags a little is seen to catch up with some of them.
+        # (monotonic ns, end of the leader's log at that time) of each recent heartbeat. The heartbeats reach back to
+        # the maximum lag, so that a peer that always lags a little still reaches one of the noted ends.
         self._ends: deque[tuple[int, int]] = deque()
         self.begin(now, last_index=last_index)
 
     def begin(self, now: int, *, last_index: int) -> None:
-        """Count every known peer as in sync at this time, at which the leader's log ends at `last_index`."""
+        """Count every known peer as in sync at the time `now` (monotonic ns). `last_index` is the end of the leader's
+        log at that time."""
         self._peers = {peer_id: _Peer(now, is_in_sync=True) for peer_id in self._peers}
         self._ends.clear()
         self._ends.append((now, last_index))
 
     def heartbeat(self, now: int, last_index: int, peers: Mapping[str, Progress]) -> list[InSyncChange]:
-        """Measure all peers, and note the end of the log. Called at each heartbeat. Returns the changes of the set.
+        """Measure the lag of all peers, and note the end of the leader's log. Called at each heartbeat. Returns the
+        peers that have joined or left the set.
 
         Cost: O(peers x lag / interval) at worst, and usually O(peers).
         """
@@ -113,13 +118,15 @@ class InSyncPeers:
         return peer is not None and peer.is_in_sync
 
     def lag_ns(self, peer_id: str, now: int) -> int:
-        """How long ago (ns) the peer last had everything that the leader's log had then, as of the last heartbeat."""
+        """The peer's lag (ns) at the last heartbeat: the time since its durable log last contained the whole log of the
+        leader."""
         peer = self._peers.get(peer_id)
         return self._lag_ns_max if peer is None else now - peer.caught_up_at
 
     def _caught_up_at(self, progress: Progress) -> int:
-        """The latest noted time whose end of the log the peer has reached. It is no later than the last message of the
-        peer: a dead peer of an idle leader lacks no entry, but must not count as in sync for ever."""
+        """The latest time for which the peer's durable log reaches the noted end of the leader's log. The result is
+        never later than the peer's last message: a dead peer of an idle leader lacks no entry, but must not count as in
+        sync for ever."""
         for noted_at, last_index in reversed(self._ends):
             if last_index <= progress.match_index:
                 return min(noted_at, progress.heard_at)

@@ -1,7 +1,7 @@
 """The role of the leader: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
 
-Most events send no message themselves: `send_pending` runs once per `take_ready` and sends all messages that the events
-since the last call have made necessary. In this way many proposals leave in one append, and many reads share one round.
+Most events send no message themselves. Instead, `send_pending` runs once per `take_ready` and sends all messages that
+the events since the last call require. So many proposals share one append, and many reads share one round.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ class Leader:
         self.due_at = self._heartbeat_deadline
         """The time (monotonic ns) of the next `tick` that may have something to do.
 
-        It is never later than a deadline. It may be too early after a deadline has moved to a later time: `tick`
-        corrects this. If a commit update is no longer needed, because an append has carried the new high-water mark,
-        `due_at` is corrected at once, so that no host is woken for nothing.
+        The value is never later than a deadline. After a deadline has moved to a later time, the value may be too
+        early, and `tick` corrects it. If a commit update is no longer needed, because an append has carried the new
+        high-water mark, `due_at` is corrected at once, so that the event loop does not wake up without work.
         """
-        # When this entry commits, all earlier entries commit, too (thesis §6.4).
+        # When this first entry of the term commits, all earlier entries commit, too (thesis §6.4).
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
 
     # Time
 
     def leader_time_now(self) -> int:
-        """The greatest leader_time that the log had at the election, plus the time since the election by this leader's
-        monotonic clock.
+        """The leader_time (ns) of this moment: the greatest leader_time in the log at the election, plus the time since
+        the election by this leader's monotonic clock.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -112,10 +112,10 @@ class Leader:
 
     @property
     def has_lost_its_quorum(self) -> bool:
-        """True if no majority was heard within an election time-out, so that this leader must step down (thesis §6.2).
+        """True if this leader has not heard a majority within an election time-out and so must step down (thesis §6.2).
 
-        The times at which peers were heard only rise. So the deadline only rises as well, and need not be computed
-        again before the last computed one has passed.
+        The deadline only moves to later times, because the times at which peers were heard only rise. So it is computed
+        again only when the last computed deadline has passed.
         """
         if self._state.now < self._quorum_deadline:
             return False
@@ -123,10 +123,11 @@ class Leader:
         return self._state.now >= self._quorum_deadline
 
     def has_lost_its_disk(self) -> bool:
-        """True if committed entries do not become durable here, so that they are not applied and no client is answered.
+        """True if this leader's disk has stalled, so that committed entries are not applied here and no client gets an
+        answer.
 
         Called at least once per heartbeat interval. A leader whose disk stalls still sends heartbeats, which need no
-        disk. So without this check no other leader would be elected.
+        disk. So without this check the other members would not elect a new leader.
         """
         state, durable_index = self._state, self._state.writes.durable_index
         if self._durable_index != durable_index or state.commit_index <= durable_index:
@@ -135,7 +136,7 @@ class Leader:
         return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
 
     def tick(self) -> None:
-        """Do the work of the timers that are due, and compute `due_at` again."""
+        """Run the timers that are due, and compute `due_at` again."""
         now = self._state.now
         if now >= self._heartbeat_deadline:
             self._heartbeat()
@@ -176,12 +177,12 @@ class Leader:
             if peer.next_index - 1 < state.log.first_known_index:
                 peer.probe_again()  # The entries in flight have been compacted away.
             else:
-                # If the entries in flight were lost, the peer rejects this append.
+                # The peer rejects this append if the entries in flight were lost.
                 self._send_append(peer_id, peer.next_index - 1, ())
         self.has_pending_sends = True
 
     def _measure_lags(self) -> None:
-        """Decide which voters are in sync."""
+        """Update which voters are in sync, and record each change."""
         state = self._state
         for change in self.in_sync.heartbeat(state.now, state.log.last_index, self.peers):
             if change.peer_id in state.voting_peer_ids:
@@ -189,7 +190,7 @@ class Leader:
                 state.trace(name, peer_id=change.peer_id, lag_ms=change.lag_ns // MILLISECOND_NS)
 
     def copies(self) -> Copies:
-        """The durable logs of the voters, and which of them are in sync. Cost: O(voters)."""
+        """How far the log of each voter is durable, and which voters are in sync. Cost: O(voters)."""
         state, peers, in_sync = self._state, self.peers, self.in_sync
         positions = [(peer_id, peers[peer_id].match_index) for peer_id in state.voting_peer_ids]
         in_sync_ids = [peer_id for peer_id in state.voting_peer_ids if in_sync.is_in_sync(peer_id)]
@@ -206,7 +207,8 @@ class Leader:
         return self._quorum_value(self._state.now, [peer.heard_at for peer in self.peers.values()])
 
     def _quorum_value(self, own: int, of_peers: list[int]) -> int:
-        """The value that a majority of each half has reached; `of_peers` is in the order of `peers`.
+        """The value that a majority of each half has reached. `of_peers` has one value per peer, in the order of
+        `peers`.
 
         `membership.halves` names members by position, not by id. So no map from ids to values is built per event.
         """
@@ -218,7 +220,7 @@ class Leader:
     # Proposals and reads
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge before anything has changed."""
+        """Append one entry to the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
         state, limit = self._state, self._state.config.uncommitted_bytes_max
         if self.transfer.current is not None:
             raise TransferUnderWay(self.transfer.current.peer_id)
@@ -230,12 +232,12 @@ class Leader:
         return self._append(kind, payload)
 
     def propose_commands(self, commands: Sequence[bytes]) -> LogPosition:
-        """Put one entry with these commands at the end of the log. Raises Busy or TooLarge before anything has
-        changed."""
+        """Append one entry with these commands to the log. Raises Busy or TooLarge; then nothing has changed."""
         return self.propose(EntryKind.COMMANDS, encode_batch(self.leader_time_now(), commands))
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
-        """Append the first configuration of `change`, which is in force at once. Raises ChangeRefused, Busy."""
+        """Append the first configuration of `change`. This configuration is in force at once. Raises ChangeRefused,
+        Busy."""
         configuration = self.membership.prepared(change)
         position = self.propose(EntryKind.CONFIGURATION, configuration.encode())
         self._configuration_appended()
@@ -254,8 +256,8 @@ class Leader:
         self.has_pending_sends = True
 
     def on_read_index_request(self, peer_id: str, message: ReadIndexRequest) -> None:
-        """Another member requests a read index. The response leaves after a round, or without one if the lease
-        holds."""
+        """Handle a request for a read index from another member. The response is sent after a round, or at once if the
+        lease holds."""
         self.reads.requests[peer_id] = message.number
         self.has_pending_sends = True
 
@@ -270,7 +272,7 @@ class Leader:
     # Answers
 
     def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
-        """The peer's log is durable up to `match_index`, so the high-water mark may rise."""
+        """Handle an acknowledgement: the peer's log is durable up to `match_index`, so the high-water mark may rise."""
         log = self._state.log
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.priority = message.priority
@@ -285,21 +287,21 @@ class Leader:
         self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
-        """Send again from the last place at which the logs can still match: our last entry that is at or before the
-        hint and has no later term than the hint."""
+        """Handle a rejected append: send again from the last position at which the logs can still match. This position
+        is our last entry at or before the hint whose term is not later than the term of the hint."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True
         self.advance_commit()
 
     def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
-        """A peer has received part of a snapshot. The node, not the core, carries out the transfer."""
+        """Note that a peer has received part of a snapshot. The node, not the core, carries out the transfer."""
         self._hear(peer_id, message.last_applied, read_counter=0)
         self.has_pending_sends = True
         self._state.outbox.ready.snapshot_progress.append((peer_id, message))
 
     def probe_again(self, peer_id: str, *, paused: bool) -> None:
-        """The connection to a peer was lost, or a snapshot transfer to it was given up."""
+        """Probe a peer again, because its connection was lost or a snapshot transfer to it was given up."""
         peer = self.peers.get(peer_id)
         if peer is not None:
             peer.probe_again(paused=paused)
@@ -317,7 +319,7 @@ class Leader:
     def _may_send_to(self, peer: Progress) -> bool:
         """True if `send_pending` may have a message for this peer.
 
-        After the last answer to a lone put the result is False, so that this answer causes no call of `send_pending`.
+        After the last answer to a single put the result is False, so that this answer causes no call of `send_pending`.
         """
         if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
             return True
@@ -326,8 +328,8 @@ class Leader:
     # Marks
 
     def advance_commit(self) -> None:
-        """Commit, raise the low-water mark, and confirm reads. Called when the position of any member, including this
-        leader, may have risen.
+        """Raise the high-water mark and the low-water mark, and confirm reads. Called when the position of any member,
+        including this leader, may have risen.
 
         The commit index rises to the highest *durable* position of a majority, if the entry there is of this term
         (Raft §5.4.2, Figure 8).
@@ -347,10 +349,11 @@ class Leader:
         self.applied()
 
     def applied(self) -> None:
-        """Raise the low-water mark: the part of `advance_commit` that is needed after `last_applied` alone has risen.
+        """Raise the low-water mark. After an event that raises only `last_applied`, this is the only part of
+        `advance_commit` that is needed.
 
-        Each member has both applied and synced the log up to some index. The mark is the lowest of these indexes. It
-        rises only after every member has reported to this leader.
+        The low-water mark is the highest index up to which every member has both applied and synced the log. It rises
+        only after every member has reported to this leader.
 
         See docs/reference/specification.md#64-low-water-mark.
         """
@@ -367,14 +370,14 @@ class Leader:
                 return
             applied = peer.last_applied if peer.last_applied < peer.match_index else peer.match_index
             if applied <= floor:
-                return  # The usual case: this peer has not reported yet that it has applied the newest entries.
+                return  # The usual case: this peer has not reported the newest entries as applied yet.
             mark = applied if applied < mark else mark
         state.raise_low_watermark(mark)
 
     @property
     def has_applied_in_its_term(self) -> bool:
-        """True if this leader has applied an entry of its own term. Then it has applied everything that was committed
-        in earlier terms."""
+        """True if this leader has applied an entry of its own term, and so has also applied everything that was
+        committed in earlier terms."""
         return self._state.last_applied >= self._own_first_index
 
     @property
@@ -395,7 +398,7 @@ class Leader:
             self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
 
     def _serve_reads(self) -> None:
-        """If the lease holds, serve by lease the reads that allow it. Serve all other reads in rounds."""
+        """If the lease holds, serve the LEASE reads by it. Serve all other reads in rounds."""
         reads, state = self.reads, self._state
         if (reads.by_lease or reads.requests) and self._lease_holds():
             state.staleness.record_proof(state.now, state.commit_index)
@@ -405,7 +408,7 @@ class Leader:
             self._begin_read_round()
 
     def _lease_holds(self) -> bool:
-        """True if no leadership transfer is under way and the promises of a majority are still in force."""
+        """True if no leadership transfer is under way and a majority's promises to this leader still hold."""
         if not self.lease.is_wanted or self.transfer.current is not None:
             return False
         answered = self._quorum_value(self.reads.counter, self.lease.counters(self.peers.values()))
@@ -414,8 +417,8 @@ class Leader:
     # Sending
 
     def send_pending(self) -> None:
-        """Send what each peer's window allows and the commit updates that are due. Begin a read round if one is
-        needed."""
+        """Send the entries that each peer's window allows, and the commit updates that are due. Begin a read round if
+        one is needed."""
         self.has_pending_sends = False
         if (self.reads.count or self.reads.requests) and self.reads.is_wanted and self._has_committed_in_its_term:
             self._serve_reads()
@@ -435,13 +438,13 @@ class Leader:
                     state.outbox.ready.reads_ready_by_mode += [(ticket, mode) for ticket in tickets]
 
     def _send_commit_updates(self) -> None:
-        """Send an empty append to each idle peer that has an old high-water mark. First wait up to `mark_delay_ns` for
-        an append with entries that carries the new mark."""
+        """Send the new high-water mark, in an empty append, to each idle peer that does not have it yet. Before that,
+        wait up to `mark_delay_ns` for an append with entries, which would carry the mark."""
         state = self._state
         waiting: list[str] = []
         for peer_id, peer in self.peers.items():
-            # A heartbeat can raise the peer's mark only up to its match index. If our log no longer reaches back to
-            # that index, the peer must get a snapshot instead.
+            # A heartbeat can raise the peer's mark only up to its match index. If our log no longer contains that
+            # index, the peer must get a snapshot instead.
             is_behind = peer.commit_sent < min(state.commit_index, peer.match_index)
             if is_behind and peer.is_idle and peer.match_index >= state.log.first_known_index:
                 waiting.append(peer_id)
@@ -459,8 +462,8 @@ class Leader:
                 self._send_heartbeat(peer_id)
 
     def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
-        """Begin a round. The caller has made sure that an entry of this term is committed: until then the high-water
-        mark of a new leader may be too low (thesis §6.4)."""
+        """Begin a round. The caller must first check that an entry of this term is committed, because before that the
+        high-water mark of a new leader may be too low (thesis §6.4)."""
         is_lone = self.reads.is_lone and not is_heartbeat
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
@@ -471,7 +474,7 @@ class Leader:
             self._confirm_reads()  # A single voter is its own majority.
 
     def _begin_lease_round(self) -> None:
-        """Begin a round that renews the lease. The lease counts from the start of the round, because each answer proves
+        """Begin a round that renews the lease. The lease begins with the start of the round, because each answer proves
         that the peer heard this leader after that moment."""
         if self.lease.is_wanted:
             self.reads.counter += 1
@@ -483,13 +486,14 @@ class Leader:
             self._send_heartbeat(peer_id)
 
     def _send_heartbeat(self, peer_id: str) -> None:
-        """Send an empty append at the position that the peer has confirmed. So the peer can raise its high-water mark
-        up to there, and can answer without its disk."""
+        """Send an empty append at the position that the peer has confirmed. The peer can raise its high-water mark up
+        to that position, and can answer without waiting for its disk."""
         match_index = self.peers[peer_id].match_index
         self._send_append(peer_id, match_index if match_index >= self._state.log.first_known_index else 0, ())
 
     def _send_entries(self, peer_id: str, peer: Progress) -> bool:
-        """Send one append to the peer. Return False if the peer has been sent all entries, or needs a snapshot."""
+        """Send one append to the peer. Return False if all entries have already been sent to the peer, or if it needs a
+        snapshot."""
         log, config = self._state.log, self._state.config
         if peer.next_index - 1 < log.first_known_index:
             peer.want_snapshot()
@@ -511,8 +515,8 @@ class Leader:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Send an append. The message may leave before its entries are durable here. It waits only until the leader's
-        term is durable, which is always the case already.
+        """Send an append. The message may be sent before its entries are durable here. It depends only on the leader's
+        term, which is already durable.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
@@ -539,4 +543,5 @@ class Leader:
                 low_watermark=state.low_watermark,
                 read_counter=self.reads.counter,
             )
-        state.outbox.send(peer_id, same, after=state.writes.barrier_sequence)  # This is `state.send` without a call.
+        # The same as `state.send`, without the cost of a call.
+        state.outbox.send(peer_id, same, after=state.writes.barrier_sequence)

@@ -1,9 +1,9 @@
 """Leadership transfer (thesis §3.10): the choice of a successor, one attempt at a time, and transfers by priority.
 
-A leader hands over to a member with a higher election priority after that member has been fit for long enough. A
-transfer by priority always goes to a higher priority, so two members never pass the leadership to and fro. If the
-preferred member takes over but loses the leadership again (a slow disk, a bad network), the next wait is twice as long,
-up to `DOUBLINGS_MAX` times.
+A leader transfers the leadership to a member with a higher election priority after that member has been fit for long
+enough. Each transfer by priority raises the priority of the leader, so two members never pass the leadership back and
+forth. If the preferred member takes over but loses the leadership again (because of a slow disk or a bad network), the
+next wait is twice as long. The wait is doubled at most `DOUBLINGS_MAX` times.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class TransferAttempt:
 
     peer_id: str
     deadline: int
-    is_asked: bool = False  # True if the peer was asked to campaign since the last heartbeat.
+    is_asked: bool = False  # True if a request to campaign was sent since the last heartbeat.
 
 
 def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_before: int) -> str:
-    """The peer that is to take over: `wanted_id`, or else the peer with the longest log among those heard lately.
+    """Choose the peer that is to take over: `wanted_id` if it is given, or else the peer with the longest log among the
+    peers heard lately.
 
     Raises TransferRefused if `wanted_id` is not a peer, or if every peer that could be chosen has been silent since
     `silent_before` (monotonic ns) or needs a snapshot.
@@ -74,7 +75,7 @@ class LeadershipTransfer:
         self.current: TransferAttempt | None = None  # Set while a transfer is under way.
 
     def begin(self, wanted_id: str | None) -> str:
-        """Begin to make another voter the leader: `wanted_id`, or else the fittest voter. Return its id.
+        """Begin to make another voter the leader: `wanted_id` if it is given, or else the fittest voter. Return its id.
 
         Raises TransferRefused.
         """
@@ -90,11 +91,11 @@ class LeadershipTransfer:
         return peer_id
 
     def on_removed(self) -> None:
-        """This leader was removed. Ask the fittest voter to campaign at once, without an election time-out (thesis
-        §4.2.2).
+        """Ask the fittest voter to campaign at once, without an election time-out, because this leader was removed
+        (thesis §4.2.2).
 
-        The request does not wait until the successor has the whole log, because this leader sends no more entries.
-        Entries that are in flight arrive before the request.
+        The request is sent even if the successor does not have the whole log yet, because this leader sends no more
+        entries. Entries in flight arrive before the request.
         """
         if self.current is None:
             with suppress(TransferRefused):
@@ -115,8 +116,8 @@ class LeadershipTransfer:
         self._state.send(attempt.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
 
     def on_heartbeat(self) -> None:
-        """Repeat the request to campaign, which may have been lost. At the deadline, give the transfer up and continue
-        to lead."""
+        """Repeat the request to campaign, because the last one may have been lost. At the deadline, give up the
+        transfer and continue to lead."""
         attempt, state = self.current, self._state
         if attempt is None:
             return
@@ -148,7 +149,7 @@ class PriorityTransfer:
         self._since = state.now
 
     def successor(self, peers: Mapping[str, Progress]) -> str | None:
-        """The member to which the leader should hand over now, or None. Called at every heartbeat."""
+        """The member to which the leader should transfer the leadership now, or None. Called at every heartbeat."""
         state = self._state
         fittest = self._find(peers)
         if fittest != self._fittest:

@@ -1,14 +1,13 @@
 """Leases: how long a leader may read its own state without a round (thesis §6.4.1).
 
-A member whose log has a configuration with `lease_ns` makes a promise whenever it hears a leader: for `lease_ns` by its
-own clock it votes for no other member, even after a restart (`elections`). So once a majority has answered a round of
-messages, no other leader can be elected until `lease_ns` after the round was *sent*. The time counts from the sending,
-because the leader does not know when its messages arrived. The possible drift of the clocks is subtracted
-(`RaftConfig.lease_of`).
+If a member's log has a configuration with `lease_ns`, the member makes a promise whenever it hears a leader: it votes
+for no other member for `lease_ns` by its own clock, even after a restart (`elections`). So once a majority has answered
+a round of messages, no other leader can be elected until `lease_ns` after the round was *sent*. The lease begins when
+the round is sent, because the leader does not know when its messages arrived. The possible drift of the clocks is
+subtracted (`RaftConfig.lease_of`).
 
 The members agree on `lease_ns` through the log. A leader that wants to read by lease first appends a configuration with
-`lease_ns`. A member's answers count for the lease once the member has acknowledged that entry, which is then durable
-there.
+`lease_ns`. A member's answers count for the lease only after the member has acknowledged this entry as durable.
 
 Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer.
 After a failed transfer, the request to campaign may still arrive. The request names the last index of the leader's log,
@@ -42,18 +41,18 @@ class Lease:
         return leased_from is not None and leased_from <= state.commit_index
 
     def sent(self, counter: int) -> None:
-        """Note the start of a round. The first message with this counter leaves now."""
+        """Note the start of a round, whose first message is sent now."""
         now, promise_ns = self._state.now, self._state.committed_configuration.lease_ns
         self._rounds.append((counter, now))
         while len(self._rounds) > 1 and self._rounds[1][1] + promise_ns <= now:
-            self._rounds.popleft()  # All promises made in this round have expired.
+            self._rounds.popleft()  # All promises that answered this round have expired.
 
     def campaign_requested(self, peer_id: str) -> None:
-        """Note a request to campaign before it is sent. The campaign that it starts may break every promise."""
+        """Note a request to campaign before it is sent. The requested campaign may break every promise."""
         self._campaign_requests[peer_id] = self._state.log.last_index
 
     def counters(self, peers: Iterable[Progress]) -> list[int]:
-        """For each peer, the counter of the latest round that it answered with a promise; 0 if there is none."""
+        """For each peer, the counter of the latest round that the peer answered with a promise; 0 if there is none."""
         leased_from = self._state.configurations.leased_from or 0
         return [peer.read_counter if peer.match_index >= leased_from else 0 for peer in peers]
 

@@ -1,8 +1,9 @@
-"""The log as the core sees it: the terms of all retained entries, recent entries in memory, others in the `LogStore`.
+"""The core's view of the log: the terms of all retained entries, and recent entries in memory; older entries are read
+from the `LogStore`.
 
-`base_index` is the index right before the first entry: the last compacted index, or the index of a snapshot. The term
-at `base_index` is known after a compaction or a reset. It is not known after a start if the log begins *before* the
-index of the snapshot.
+`base_index` is the index right before the first entry: the last compacted index, or the index of a snapshot. After a
+compaction or a reset, the term at `base_index` is known. After a start, this term is not known if the log begins
+*before* the index of the snapshot.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RaftLog:
         self._cache_bytes = 0
         self._left_behind: list[
             Entry
-        ] = []  # Entries dropped by a reset. Each append frees a few of them: to free all at once takes long.
+        ] = []  # Entries dropped by a reset. Each append frees a few, because freeing all at once would take long.
         self._sizes_from = store.last_index  # _sizes[k] is the size (bytes) of the first k entries after this index.
         self._sizes = [0]
         self.last_term = self._find_last_term()
@@ -71,13 +72,13 @@ class RaftLog:
 
     @property
     def cached_bytes(self) -> int:
-        """The approximate memory of the cached entries. It may exceed `log_cache_bytes_max` while many entries are not
-        durable, and until later appends have evicted these."""
+        """The approximate memory of the cached entries. The value may exceed `log_cache_bytes_max` while many entries
+        are not durable. Later appends evict these entries once they are durable."""
         return self._cache_bytes
 
     @property
     def cached_from(self) -> int:
-        """The index of the first entry in memory; `last_index + 1` if there is none. Earlier entries are in the
+        """The index of the first entry in memory; `last_index + 1` if there is none. Earlier entries are only in the
         store."""
         return self.last_index - len(self._cache) + 1
 
@@ -103,11 +104,11 @@ class RaftLog:
         return 0 if index == 0 else None
 
     def last_at_most(self, index: int, term: int) -> int:
-        """The last index at or before `index` whose term is at most `term`. By this search each rejected append skips a
-        whole term (Raft §5.3).
+        """The last index at or before `index` whose term is at most `term`. With this search, the leader skips a whole
+        term after each rejected append (Raft §5.3).
 
         If `index` is below `base_index`, or if even the term at `base_index` is above `term`, the result is below
-        `base_index`: no entry of this log can match.
+        `base_index`, which means that no entry of this log can match.
         """
         if index < self.base_index:
             return index
@@ -129,7 +130,7 @@ class RaftLog:
             assert stored[0].index == first_index, (stored[0].index, first_index)
             return stored
         if first_index == last_index:
-            return [self._cache[first_index - cache_first]]  # The usual case for a lone put.
+            return [self._cache[first_index - cache_first]]  # The usual case for a single put.
         found: list[Entry] = []
         for entry in self._cache[first_index - cache_first : last_index - cache_first + 1]:
             bytes_max -= entry.size_bytes
@@ -144,10 +145,10 @@ class RaftLog:
         return self._sizes[-1] - self._sizes[min(max(index - self._sizes_from, 0), len(self._sizes) - 1)]
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Put entries right after the last entry."""
+        """Append entries, whose first index must follow the last index of the log."""
         for entry in entries:
             assert entry.index == self.last_index + 1, (entry.index, self.last_index)
-            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
+            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # The sum is `size_bytes`, computed without a call.
             assert entry.term >= self.last_term, (entry.term, self.last_term)
             if not self._runs or self.last_term != entry.term:
                 self._runs.append(LogPosition(entry.index, entry.term))
@@ -164,7 +165,7 @@ class RaftLog:
             del self._left_behind[-EVICTED_AT_ONCE:]
 
     def truncate_from(self, index: int) -> None:
-        """Cut the entry at `index` and all later entries."""
+        """Remove the entry at `index` and all later entries."""
         assert self.first_index <= index <= self.last_index, (index, self)
         cut = self.last_index - index + 1
         for entry in self._cache[-cut:]:
@@ -201,7 +202,8 @@ class RaftLog:
         assert index <= self.last_index, (index, self)
         self.base_index, self.base_term = index, self.term_at(index)
         self.first_known_index = index
-        passed = bisect_right(self._run_starts, index)  # Runs that begin at or before `index`. The last may end later.
+        # Runs that begin at or before `index`. The last run may end after `index`.
+        passed = bisect_right(self._run_starts, index)
         kept = self._runs[passed:]
         if index < self.last_index and not (kept and kept[0].index == index + 1):
             kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))
@@ -217,8 +219,8 @@ class RaftLog:
             self._sizes_from += passed
 
     def _find_last_term(self) -> int:
-        """Find the last term. Called after each change of `_runs` except an append. The result is kept in `last_term`,
-        because the core reads it at every event."""
+        """Set `last_term`. Called after each change of `_runs` except an append. `last_term` is an attribute, because
+        the core reads it at every event."""
         term = self._runs[-1].term if self._runs else self.base_term
         assert term is not None, self.last_index
         return term
@@ -228,7 +230,7 @@ class RaftLog:
         bytes_left = self._cache_bytes
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
         compacted = len(self._cache) - (self.last_index - self.base_index)
-        # Only durable entries are evicted, because the store surely has them.
+        # Only durable entries are evicted, because only they are certainly in the store.
         evictable = len(self._cache) - (self.last_index - self.durable_index)
         count = 0
         for entry in islice(self._cache, EVICTED_AT_ONCE):

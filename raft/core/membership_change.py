@@ -1,4 +1,4 @@
-"""The leader's part in membership changes: its peers, the voters that count, the steps of a change (thesis §4).
+"""Membership changes on the leader: its peers, the voters whose answers count, and the steps of a change (thesis §4).
 
 Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, a decision needs
 a majority of each half. Once the joint configuration is committed, the leader appends the final configuration. The
@@ -31,7 +31,8 @@ class MembershipChanger:
 
     def __init__(self, state: CoreState, *, own_first_index: int) -> None:
         self._state, self._own_first_index = state, own_first_index
-        self.peers: dict[str, Progress] = {}  # In the order of ids. The dictionary itself is never replaced.
+        # In the order of ids. This dictionary is changed in place, never replaced.
+        self.peers: dict[str, Progress] = {}
         self.halves: tuple[tuple[int, ...], ...] | None = None
         """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. This is None in the
         usual case: there is one half, and every member votes."""
@@ -46,7 +47,8 @@ class MembershipChanger:
     def prepared(self, change: MembershipChange) -> Configuration:
         """The first configuration of `change`. Raises ChangeRefused."""
         state = self._state
-        if state.commit_index < self._own_first_index:  # Raft §6 lacks this check; Ongaro's correction of 2015 has it.
+        # Raft §6 does not have this check; Ongaro's correction of 2015 added it.
+        if state.commit_index < self._own_first_index:
             raise ChangeRefused(ChangeRefusal.NOT_READY, "this leader has committed nothing in its term yet; try again")
         if self.is_under_way:
             raise ChangeRefused(ChangeRefusal.PENDING, "another change is under way; wait for its end")
@@ -73,8 +75,8 @@ class MembershipChanger:
     def next_step(self) -> Configuration | None:
         """The configuration to append now, or None.
 
-        After a committed joint configuration comes the final one. A leader that wants to read by lease appends a
-        configuration with `lease_ns`, so that members make the promise on which leases rest.
+        After a joint configuration is committed, the final configuration follows. A leader that wants to read by lease
+        appends a configuration with `lease_ns`, so that members make the promises that its lease needs.
         """
         state = self._state
         if state.commit_index < max(state.configured_at, self._own_first_index):
@@ -90,7 +92,7 @@ class MembershipChanger:
 
     def drop_departed_peers(self) -> None:
         """Stop replicating to each removed member that has applied its removal. After a time-out, stop replicating to
-        all of them."""
+        all removed members."""
         state = self._state
         if self.is_under_way:
             return

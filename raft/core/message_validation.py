@@ -1,9 +1,9 @@
-"""Validation of messages: before a message is used, it must be consistent in itself and with the state of this member.
+"""Validation of messages: a message is used only if it is consistent in itself and with the state of this member.
 
 If no honest peer could send a message, the message changes nothing and its connection is closed (`ProtocolError`). So
-no sender can make a member persist a number that would harm the member for ever, or make the member fail an assertion
-about its own state. A well-formed but false message (a vote given twice, an invented log) is not detected: Raft assumes
-that members do not lie.
+no sender can make a member store a number that would harm it for ever, or violate an assertion about the member's own
+state. A well-formed but false message (a vote given twice, an invented log) is not detected: Raft assumes that members
+do not lie.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEADER_TIME_AHEAD_NS_MAX = 2**58
 leader_time advances with the clock of the leader, and stands still while there is no leader. So only a leader that
 appends no entry for nine years could cause a larger step."""
 
-_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
+_CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup per entry.
 _U64 = 27  # The first byte of a CBOR unsigned integer of 8 bytes.
 
 
@@ -57,7 +57,7 @@ class MessageValidation:
         self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")
 
     def check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
-        """Raise ProtocolError for a message that no honest peer sends to this member.
+        """Raise ProtocolError if no honest peer would send this message to this member.
 
         `leader` is this member's own `Leader` while it leads, otherwise None. The peer has completed the handshake, but
         need not be a member. Raises NewerConfiguration for a configuration of a newer build, ValidationFault if the
@@ -74,7 +74,9 @@ class MessageValidation:
         state = self._state
         if message.term != state.term:
             if message.term < state.term:
-                return  # The core uses no other field: it answers with its own term, or drops the message.
+                # The core uses no other field of a message of an old term: it answers with its own term, or drops the
+                # message.
+                return
             self._check_term(message.term)
         in_term = message.term == state.term
         match message:
@@ -114,7 +116,7 @@ class MessageValidation:
             )
 
     def _check_leader(self, peer_id: str, leader: Leader | None) -> None:
-        """Check election safety (Raft Figure 3): a term has one leader."""
+        """Check election safety (Raft Figure 3): a term has at most one leader."""
         state = self._state
         if leader is not None:
             raise ProtocolError(f"it leads in term {state.term}, as {state.node_id} does")
@@ -122,7 +124,7 @@ class MessageValidation:
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
 
     def _check_append(self, message: AppendEntries) -> None:
-        """Check the entries: they follow `prev_index` without a gap, their terms never fall, and they agree with the
+        """Check the entries: they follow `prev_index` without a gap, their terms never fall, and they agree with those
         entries of our log that are committed or came from the same leader.
 
         A configuration among them must have a form that this build knows, because it will be in force as soon as its
@@ -164,9 +166,9 @@ class MessageValidation:
         return state.commit_index
 
     def _check_agreed(self, index: int, term: int) -> None:
-        """Check that the leader has our entry at `index`, as it must for one of two reasons. Either the entry is
-        committed (leader completeness, Raft §5.4). Or the same leader has sent it before, and a leader never changes
-        its own log (leader append-only, Raft §5.3).
+        """Check that the leader has our entry at `index`. The caller knows one of two reasons why the leader must have
+        it. Either the entry is committed (leader completeness, Raft §5.4), or the same leader has sent it before, and a
+        leader never changes its own log (leader append-only, Raft §5.3).
         """
         ours = self._state.log.term_at(index)
         if ours is not None and ours != term:
@@ -176,8 +178,8 @@ class MessageValidation:
             raise ProtocolError(f"a log that has term {term} at {index}, {words}")
 
     def _check_leader_time(self, entry: Entry, message: AppendEntries) -> None:
-        """Check that the leader_time can be decoded and does not jump ahead. A jump would expire sessions and could
-        never be undone."""
+        """Check that the leader_time can be decoded and does not jump ahead. A jump would make sessions expire and
+        could never be undone."""
         state, time = self._state, batch_leader_time(entry.payload)
         if time > LEADER_TIME_NS_MAX:
             raise ProtocolError(f"entry {entry.index} has leader_time {time} ns; the greatest is {LEADER_TIME_NS_MAX}")

@@ -1,7 +1,7 @@
-"""Messages that wait for the disk: each message leaves once the write that it depends on is durable.
+"""Messages that wait for the disk: each message is sent once the write that it depends on is durable.
 
-A later event may make a waiting message untrue, and then the message never leaves. Examples are a message of a term
-that is over, and a request for votes in a campaign that was given up.
+If a later event makes a waiting message untrue, the message is dropped. Examples are a message of an earlier term, and
+a request for votes in a campaign that was given up.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -17,7 +17,7 @@ from raft.protocol.messages import AppendAccepted, AppendRejected, Message, PreV
 
 
 class Outbox:
-    """Gathers the next `Ready`. Messages to one peer that wait for the same write keep their order."""
+    """Collects the messages of the next `Ready`. Messages to one peer that wait for the same write keep their order."""
 
     def __init__(self, writes: WriteStream) -> None:
         self.ready = Ready()
@@ -37,7 +37,7 @@ class Outbox:
         self.waiting.append((after, peer_id, message))
 
     def release(self) -> None:
-        """More writes are durable: send the messages that waited for these writes."""
+        """Send the messages whose writes have become durable."""
         still_waiting = []
         for after, peer_id, message in self.waiting:
             if after <= self._writes.durable_sequence:
@@ -47,18 +47,19 @@ class Outbox:
         self.waiting = still_waiting
 
     def drop_terms_before(self, term: int) -> None:
-        """This member has moved to `term`: drop its waiting messages of older terms."""
+        """Drop the waiting messages of terms before `term`, because this member has moved to `term`."""
         self._keep(lambda message: message.term >= term)
 
     def drop_acknowledgements(self) -> None:
-        """A snapshot has replaced the log: drop the waiting acknowledgements of the old log."""
+        """Drop the waiting acknowledgements of the old log, because a snapshot has replaced that log."""
         self._keep(lambda message: not isinstance(message, AppendAccepted))
 
     def check_acknowledges_before(self, index: int) -> None:
-        """Assert that no waiting message acknowledges the entry at `index` or a later one. The log was just cut there.
+        """Assert that no waiting message acknowledges the entry at `index` or a later one. Called after the log was cut
+        at `index`.
 
-        The cut came from a leader of a later term, because validation refuses a leader that contradicts its own
-        appends. The change of term has dropped the acknowledgements of the earlier term.
+        A leader never contradicts its own appends, so the cut came from a leader of a later term. The acknowledgements
+        of the earlier term were dropped when the term changed.
         """
         for _, peer_id, message in self.waiting:
             assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
@@ -73,8 +74,8 @@ class Outbox:
 
 
 def _joined(older: Message, newer: Message) -> Message:
-    """Merge two messages that have the same kind and peer and wait for the same write, so that a slow disk cannot make
-    the queue grow without bound.
+    """Merge two messages of the same kind to the same peer that wait for the same write, so that a slow disk cannot
+    make the queue grow without bound.
 
     An acknowledgement and a read counter include all lower ones, so the greater value is kept. All other fields are
     taken from the newer message.

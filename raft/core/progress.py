@@ -1,4 +1,5 @@
-"""The progress of one peer as its leader sees it, and the window of messages in flight (Raft Figure 2, leader's state).
+"""What a leader knows about the progress of one peer, and the window of messages in flight (Raft Figure 2, leader's
+state).
 
 `PROBE`: the leader sends one append at a time, until one is accepted. `REPLICATE`: appends are pipelined, within a
 window that is bounded in messages, entries and bytes. `SNAPSHOT`: the leader's log no longer has the peer's next entry,
@@ -23,25 +24,25 @@ class PeerState(enum.Enum):
 
 
 class Progress:
-    """One peer of a leader, during one term. All that the leader knows comes from the peer's reports in this term."""
+    """The progress of one peer of a leader, during one term. All values come from the peer's reports in this term."""
 
     def __init__(self, config: RaftConfig, *, next_index: int, now: int) -> None:
         self._config = config
         self.state = PeerState.PROBE
         self.match_index = 0  # The peer's durable log equals ours up to this index.
         self.next_index = next_index
-        self.heard_at = now  # Monotonic ns. A new leader counts each peer as heard at its election.
+        self.heard_at = now  # Monotonic ns. A new leader starts with the time of its election.
         self.read_counter = 0  # The last read round that the peer confirmed.
         self.last_applied: int | None = None  # None until the peer has reported in this term.
         self.priority = 0  # The election priority that the peer last reported.
         self.commit_sent = 0  # The highest commit index to which the appends sent so far can bring the peer.
         self.paused = False  # True while a probe is unanswered. The next heartbeat allows another probe.
-        self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
+        self._window: deque[tuple[int, int]] = deque()  # (last index, bytes) of each unanswered append.
         self._window_bytes = 0
         self._moved = False  # True if `match_index` has risen since the last heartbeat.
-        # These are attributes, because each put reads them several times.
+        # The next two are attributes and not properties, because each put reads them several times.
         self.is_idle = True  # True if no answer to an append is outstanding.
-        self.may_send = True  # True if one more append may leave.
+        self.may_send = True  # True if one more append may be sent.
 
     @property
     def window_bytes(self) -> int:
@@ -49,8 +50,8 @@ class Progress:
         return self._window_bytes
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """Note that an append with entries up to `last_index` was sent. In `PROBE` the next append waits for the
-        answer."""
+        """Note that an append with entries up to `last_index` was sent. In the state `PROBE` the next append waits for
+        the answer."""
         if self.state is PeerState.PROBE:
             self.paused = True
             self._note_window()
@@ -63,12 +64,12 @@ class Progress:
         self._note_window()
 
     def accepted(self, match_index: int, *, first_index: int, last_index: int) -> bool:
-        """The peer has confirmed `match_index`. Return True if the index has risen; a late or repeated answer never
-        lowers it.
+        """Note that the peer has confirmed its log up to `match_index`. Return True if the confirmed index has risen; a
+        late or repeated answer never lowers it.
 
-        `first_index` and `last_index` are those of the leader's log. Probing ends only when the peer has taken at least
-        the first entry of a probe. A peer that takes none, because it has no room, is probed again at the next
-        heartbeat.
+        `first_index` and `last_index` are those of the leader's log. Probing ends only when the peer has accepted at
+        least the first entry of a probe. If the peer accepts none, because it has no room, it is probed again at the
+        next heartbeat.
         """
         assert match_index <= last_index, (match_index, last_index)
         moved = match_index > self.match_index
@@ -87,7 +88,7 @@ class Progress:
         return moved
 
     def rejected(self, rejected_index: int, next_index: int) -> bool:
-        """The peer rejected an append because its log does not match at `rejected_index`.
+        """Handle a rejected append: the peer's log does not match at `rejected_index`.
 
         Returns False if the rejection is out of date and is ignored.
         """
@@ -100,11 +101,12 @@ class Progress:
         return True
 
     def probe_again(self, *, paused: bool = False) -> None:
-        """Probe again where the peer's log ends, because messages in flight were lost or a transfer was given up.
+        """Probe again at the end of the peer's log, because messages in flight were lost or a snapshot transfer was
+        given up.
 
-        A lost probe is repeated with the same `next_index`. Going back to `match_index` would be wrong: a new leader
-        has `match_index` 0, and its log may be compacted there. Such a leader would send a snapshot to a peer that
-        lacks nothing.
+        A lost probe is repeated with the same `next_index`. Going back to `match_index` would be wrong, because
+        `match_index` is 0 on a new leader, whose log may be compacted there. Such a leader would send a snapshot to a
+        peer that lacks nothing.
         """
         if self.state is not PeerState.PROBE:
             self.next_index = self.match_index + 1
@@ -113,11 +115,11 @@ class Progress:
         self._note_window()
 
     def want_snapshot(self) -> None:
-        """The leader's log no longer has the peer's next entry, so the peer needs a snapshot."""
+        """Note that the peer needs a snapshot, because the leader's log no longer has the peer's next entry."""
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """Note a heartbeat. After a heartbeat a probe may be sent even if the last probe is unanswered.
+        """Note a heartbeat. Note a heartbeat: another probe may be sent, even if the last probe is unanswered.
 
         Returns True if appends are in flight, and none was confirmed since the previous heartbeat.
         """
@@ -134,7 +136,7 @@ class Progress:
         self._note_window()
 
     def _note_window(self) -> None:
-        """Set `is_idle` and `may_send`. Called after each change of what they depend on."""
+        """Compute `is_idle` and `may_send` again. Called after each change of the window or the state."""
         config, in_flight = self._config, len(self._window)
         self.is_idle = not in_flight and not self.paused
         self.may_send = (
@@ -153,7 +155,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """A peer as its leader sees it."""
+    """A leader's view of one peer at one moment."""
 
     peer_id: str
     state: str  # probe, replicate or snapshot.
@@ -161,5 +163,5 @@ class PeerStatus:
     next_index: int
     last_applied: int
     recent_active: bool
-    is_in_sync: bool = False  # For a learner: whether it would be in sync if it were a voter.
-    lag_ns: int = 0  # How long ago the peer last had everything that the leader's log had then.
+    is_in_sync: bool = False  # On a learner: True if it would be in sync as a voter.
+    lag_ns: int = 0  # The time since the peer's durable log last contained the whole log of the leader.

@@ -1,4 +1,4 @@
-"""The open proposals of a member: entries that it appended as leader and has not applied yet.
+"""The open proposals of a member: entries that the member appended as leader and has not applied yet.
 
 If the log of this member was cut, a proposal may still be committed by other members. There is only one proof that a
 proposal has no effect: an entry of another term is *committed* at the proposal's index. If a snapshot replaces the log
@@ -18,7 +18,7 @@ from raft.core.ready import Certainty, ProposalEnded
 
 @dataclass(slots=True)
 class _Range:
-    """Open proposals of one term. The ones up to `checked` are known to be committed as they were proposed."""
+    """The open proposals of one term. The proposals up to `checked` are known to be committed unchanged."""
 
     term: int
     first_index: int
@@ -27,15 +27,15 @@ class _Range:
 
 
 class OpenProposals:
-    """The open proposals, usually one range per term of leadership. They are bounded by the bounds on uncommitted and
-    unapplied entries."""
+    """The open proposals, usually one range per term of leadership. The bounds on uncommitted and unapplied entries
+    also bound their number."""
 
     def __init__(self, log: RaftLog, outbox: Outbox) -> None:
         self._log, self._outbox = log, outbox
         self._ranges: list[_Range] = []
 
     def proposed(self, index: int, term: int) -> None:
-        """This member, as leader of `term`, has appended an entry at `index`."""
+        """Add a proposal: this member, as leader of `term`, has appended an entry at `index`."""
         if self._ranges and self._ranges[-1].term == term:
             assert index == self._ranges[-1].last_index + 1, (index, self._ranges)
             self._ranges[-1].last_index = index
@@ -43,15 +43,15 @@ class OpenProposals:
             self._ranges.append(_Range(term, index, index, index - 1))
 
     def committed(self, commit_index: int) -> None:
-        """The high-water mark has risen. A proposal certainly has no effect if an entry of another term is now
-        committed at its index."""
+        """Check the open proposals after the high-water mark has risen. A proposal certainly has no effect if an entry
+        of another term is now committed at its index."""
         if not self._ranges:
             return  # The usual case on a follower: it has proposed nothing.
         has_ended = False
         for proposals in tuple(self._ranges):
             if self._log.last_term == proposals.term:
                 # The usual case on a leader. Only this member appended entries of that term. The last entry of our log
-                # is one of them, so the log contains all of them up to there.
+                # is of that term, so the log contains all entries of the term up to it.
                 proposals.checked = max(proposals.checked, min(proposals.last_index, commit_index))
                 continue
             while proposals.checked < proposals.last_index and proposals.checked < commit_index:
@@ -68,7 +68,7 @@ class OpenProposals:
             self._forget_empty()
 
     def applied(self, index: int) -> None:
-        """The state machine has returned the results of all entries up to `index`, so these proposals have ended."""
+        """Remove the proposals up to `index`, because the state machine has returned their results."""
         if not self._ranges:
             return
         for proposals in self._ranges:
@@ -79,7 +79,8 @@ class OpenProposals:
             self._forget_empty()
 
     def passed_by_snapshot(self, index: int) -> None:
-        """A snapshot at `index` has replaced the state. It does not contain the results of the entries up to there."""
+        """End the proposals up to `index`, because a snapshot at `index` has replaced the state. The snapshot does not
+        contain their results."""
         for proposals in self._ranges:
             last_index = min(proposals.last_index, index)
             for passed in range(proposals.first_index, last_index + 1):

@@ -1,7 +1,8 @@
-"""The consensus core of one member. It takes events and returns their effects as a `Ready`, without I/O and clocks.
+"""The consensus core of one member. The core takes events and returns their effects as a `Ready`. It does no I/O and
+reads no clock.
 
-Every change of role happens in this file; the work of each role is in `elections`, `leader` and `follower`. The rule
-that a message of a later term makes a member a follower in that term (Raft §5.1) is applied in one place, `_step`. The
+Every change of role happens in this file; the work of each role is in `elections`, `leader` and `follower`. Only
+`_step` applies the rule that a message of a later term makes a member a follower in that term (Raft §5.1). The
 invariants of the marks are asserted after almost every event.
 
 See docs/reference/specification.md#61-order-of-the-marks.
@@ -57,10 +58,11 @@ class Clock(Protocol):
 
 
 class RaftCore:
-    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. In production a `Node` owns and calls it.
+    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. In production a `Node` owns and calls the
+    core.
 
     The effects of events gather until `take_ready`. The core reads `log_store` but never writes to it: the caller must
-    write each `Ready.write` to it *before* the next event. Everything that `log_store` has at the start must be
+    write each `Ready.write` to the store *before* the next event. The content of `log_store` at the start must be
     durable.
     """
 
@@ -78,12 +80,13 @@ class RaftCore:
         now: int,
         mark_delay_ns: int = 0,
     ) -> None:
-        """`snapshot` is the position of the newest snapshot. `leader_time` (ns) and `configuration` are those of this
+        """`snapshot` is the position of the newest snapshot. `leader_time` (ns) and `configuration` come from this
         snapshot; later configurations are in the log. `now` is monotonic, in ns.
 
-        If no configuration names this member, it waits until a leader sends one that does. `mark_delay_ns`: how long a
-        leader waits for an append that can carry a new high-water mark before it sends the mark to an idle peer in a
-        message of its own. It waits equally long for the members that it asks first about a lone read.
+        If no configuration names this member, the member waits until a leader sends a configuration that names it.
+        `mark_delay_ns`: how long (ns) a leader waits for an append that can carry a new high-water mark before it sends
+        the mark to an idle peer in an extra message. In the round for a single read, the leader waits equally long for
+        its preferred quorum before it asks the other members.
 
         Raises InvalidConfiguration if the log has a configuration that this build does not know.
         """
@@ -127,10 +130,10 @@ class RaftCore:
     # Events
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Take one message from a peer. From a peer that is no known member, only some kinds of messages are used.
+        """Process one message from a peer. If the peer is not a known member, only some kinds of messages are used.
 
-        Raises ProtocolError if no honest peer could send the message, and NewerConfiguration if only newer builds know
-        a configuration in it. In both cases nothing has changed.
+        Raises ProtocolError if no honest peer could send the message, and NewerConfiguration if the message contains a
+        configuration that only newer builds know. In both cases nothing has changed.
         """
         if peer_id not in self._state.peer_ids and not self._accepts(peer_id, message):
             return
@@ -151,7 +154,7 @@ class RaftCore:
         if now < self.quiet_until:
             return  # The usual case: no timer is due.
         if now < self.next_deadline:
-            self._note_work()  # An unanswered request for a read index may count as lost by now.
+            self._note_work()  # A request for a read index may have been unanswered for so long that it counts as lost.
             return
         if leader is not None:
             if leader.has_lost_its_quorum:
@@ -163,20 +166,20 @@ class RaftCore:
         elif self._elections.keeps_a_promise():
             pass  # The timer was set to the end of the promise.
         elif self._elections.waits_for_its_own_vote:
-            self._elections.restart_timer()  # No request has left yet. A new campaign would wait for the disk as well.
+            # No request has been sent yet, and a new campaign would wait for the disk as well.
+            self._elections.restart_timer()
         elif not self._state.may_campaign:
-            self._state.follow(None)  # From now on no leader is known, so reads that wait for a leader fail.
+            self._state.follow(None)  # No leader is known from now on, so reads that wait for a leader fail.
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()
         self._settle()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Append one entry to the log and return its position. Later the entry is in `Ready.apply` or in `Ready.ended`,
-        unless its outcome stays open.
+        """Append one entry to the log and return its position. A later `Ready` contains the outcome: the entry is in
+        `apply` or in `ended`. The outcome may also stay open for ever.
 
-        Raises NotLeader, Busy (there are too many uncommitted bytes) or TooLarge. The call then certainly had no
-        effect.
+        Raises NotLeader, Busy (too many uncommitted bytes) or TooLarge. If it raises, the call certainly had no effect.
         """
         if kind is EntryKind.CONFIGURATION:
             raise InvalidConfiguration("members are changed by propose_change")
@@ -193,8 +196,8 @@ class RaftCore:
     def propose_change(self, change: MembershipChange) -> LogPosition:
         """Begin a membership change. Return the log position of its first configuration.
 
-        If this first configuration is joint, the final one is appended after the joint one is committed, by the member
-        that is the leader at that time. Raises NotLeader, ChangeRefused or Busy; then nothing has changed.
+        If this first configuration is joint, the final configuration is appended once the joint one is committed. The
+        member that leads at that time appends it. Raises NotLeader, ChangeRefused or Busy; then nothing has changed.
         """
         position = self._leading().propose_change(change)
         self._settle()
@@ -228,10 +231,10 @@ class RaftCore:
         self._settle()
 
     def persisted(self, sequence: int) -> None:
-        """Every `LogWrite` up to this sequence is durable. The messages that waited for these writes leave, and the
-        entries in these writes count for commits."""
+        """Report that every `LogWrite` up to this sequence is durable. The core then sends the messages that waited for
+        these writes, and counts the entries in them as durable here."""
         self._state.writes.persisted(sequence)
-        if self._state.outbox.waiting:  # Rare on a leader: its appends do not wait for the disk.
+        if self._state.outbox.waiting:  # Rarely true on a leader: its appends do not wait.
             self._state.outbox.release()
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
             self._become_leader()
@@ -242,7 +245,7 @@ class RaftCore:
         self._settle()
 
     def applied(self, index: int) -> None:
-        """The state machine has applied everything up to `index`."""
+        """Report that the state machine has applied all entries up to `index`."""
         if index <= self._state.last_applied:
             return
         assert index <= self._handed_out_index, (index, self._handed_out_index)
@@ -256,8 +259,8 @@ class RaftCore:
         self._note_work()
 
     def snapshot_saved(self, position: LogPosition) -> None:
-        """A snapshot of this member's own state at `position` is durable, so the entries up to there may be
-        compacted."""
+        """Report that a snapshot of this member's own state at `position` is durable, so that the entries up to this
+        position may be compacted."""
         assert position.index <= self._state.last_applied, (position, self._state.last_applied)
         self._state.snapshot_index = max(self._state.snapshot_index, position.index)
         self._state.configurations.forget_before(position.index)
@@ -272,9 +275,10 @@ class RaftCore:
         self._settle()
 
     def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
-        """A received snapshot file is durable, and the state machine gets the snapshot's state now.
+        """Report that a received snapshot file is durable, and that the state machine takes over the snapshot's state
+        now.
 
-        `leader_time` (ns) is that of the snapshot. A snapshot at or below `commit_index` changes nothing.
+        `leader_time` (ns) comes from the snapshot. A snapshot at or below `commit_index` changes nothing.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -290,21 +294,23 @@ class RaftCore:
         self._settle()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
-        """The snapshot transfer to this peer was given up. A leader probes the peer again after the next heartbeat."""
+        """Report that the snapshot transfer to this peer was given up. A leader probes the peer again after the next
+        heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
             self._settle()
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """The connection to this peer was lost. A leader probes the peer again after the next heartbeat."""
+        """Report that the connection to this peer was lost. A leader probes the peer again after the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
             self._settle()
 
     def leader_connection_lost(self, peer_id: str) -> None:
-        """The peer has ended its connections with this member. If the peer is the leader, it has probably crashed.
+        """Report that the peer has ended its connections with this member. If the peer is the leader, it has probably
+        crashed.
 
-        The caller must not report connections that this member has ended, or that ended with a refusal.
+        The caller must not report a connection that this member has ended, or that ended with a refusal.
         """
         state = self._state
         if state.role is Role.FOLLOWER and state.leader_id == peer_id and self._elections.leader_lost():
@@ -312,7 +318,7 @@ class RaftCore:
             self._settle()
 
     def mute_events(self, names: frozenset[str]) -> None:
-        """Stop creating events with these names. Some kinds would occur in every turn, and each event costs 1 µs."""
+        """Stop creating events with these names. Some events would occur in every turn, and creating one costs 1 µs."""
         self._state.muted_events = names
 
     # Effects
@@ -336,7 +342,7 @@ class RaftCore:
             first_index, last_index = state.last_applied + 1, self.appliable_index
             ready.apply = state.log.read(first_index, last_index, state.config.apply_bytes_max)
             self._handed_out_index = ready.apply[-1].index
-        # This is `_note_work` without a call. All other effects have just been taken.
+        # The same as `_note_work`, without the cost of a call. All other effects have just been taken.
         leader, reads = self._leader, self._read_index_client
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work
@@ -345,7 +351,8 @@ class RaftCore:
         return ready
 
     def _advance_follower_reads(self) -> None:
-        """Advance the reads that wait for a read index. If this member now leads, it serves them itself."""
+        """Advance the reads that wait for a read index. If this member now leads, serve these reads in its own
+        rounds."""
         leader = self._leader
         if leader is None:
             self._read_index_client.advance()
@@ -375,13 +382,13 @@ class RaftCore:
 
     @property
     def voted_for(self) -> str | None:
-        """The candidate that got this member's vote in the current term."""
+        """The candidate that got this member's vote in the current term; None if there is none."""
         return self._state.voted_for
 
     @property
     def has_applied_in_its_term(self) -> bool:
-        """True if this member leads and has applied an entry of its own term. Then it has applied everything that was
-        committed in earlier terms."""
+        """True if this member leads and has applied an entry of its own term, and so has also applied everything that
+        was committed in earlier terms."""
         return self._leader is not None and self._leader.has_applied_in_its_term
 
     @property
@@ -415,7 +422,7 @@ class RaftCore:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True if this member hears a leader or is the leader. A leader that no longer hears a quorum steps down."""
+        """True if this member is the leader or hears a leader. A leader that no longer hears a quorum steps down."""
         return self._leader is not None or self._elections.hears_a_leader
 
     def is_peer(self, peer_id: str) -> bool:
@@ -427,8 +434,8 @@ class RaftCore:
     def accepts_hello_from(self, peer_id: str) -> bool:
         """True if this member accepts the hello of this peer.
 
-        It accepts every peer that it knows. It also accepts an unknown peer that may be a leader under a newer
-        configuration: the leader that it hears, or any peer while it hears none.
+        A member accepts every peer that it knows. It also accepts an unknown peer that may be a leader under a newer
+        configuration: the leader that the member hears, or any peer while it hears no leader.
         """
         is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
         return is_known or not self.hears_a_leader or peer_id == self.leader_id
@@ -451,7 +458,7 @@ class RaftCore:
     def leader_commit_index(self) -> int:
         """The highest leaderCommit received since the start (Raft Figure 2), or 0.
 
-        Every entry up to this index is committed, but this member may not have all of them yet.
+        All entries up to this index are committed, but this member may not have all of them yet.
         """
         return self._follower.leader_commit_index
 
@@ -552,12 +559,12 @@ class RaftCore:
         ]
 
     def copies(self) -> Copies | None:
-        """The durable logs of the voters, and which voters are in sync; None if this member does not lead."""
+        """How far the log of each voter is durable, and which voters are in sync; None if this member does not lead."""
         return None if self._leader is None else self._leader.copies()
 
     @property
     def state_age_ns(self) -> int | None:
-        """How old (ns) the applied state could be at most at the last event; None if there is no proof."""
+        """The maximum age (ns) of the applied state at the time of the last event; None if no maximum can be proved."""
         return self._state.state_age_ns()
 
     # Messages
@@ -566,8 +573,9 @@ class RaftCore:
         """True if this message is used although its sender is not in our newest configuration (thesis §4.1).
 
         The sender may be a leader or a candidate under a configuration that we do not have yet. So its requests are
-        used, and whether they succeed depends on its term and its log. A leader also uses the answers of removed
-        members to which it still replicates. Other members ignore a removed member once its removal is committed here.
+        processed; its term and its log decide whether they succeed. A leader also uses the answers of removed members
+        to which it still replicates. All other members ignore a removed member once they know that its removal is
+        committed.
         """
         state, leader = self._state, self._leader
         if leader is not None and peer_id in leader.membership.departing:
@@ -594,7 +602,7 @@ class RaftCore:
         if message.term > state.term and not moves_no_term:
             self._become_follower(term=message.term, reason="a higher term")  # Raft §5.1.
         if message.term < state.term and not (isinstance(message, PreVoteResponse) and message.granted):
-            self._answer_stale(peer_id, message)  # Without an answer the peer could keep its old term for ever.
+            self._answer_stale(peer_id, message)  # Without this answer the peer could keep its old term for ever.
         else:
             self._step_in_term(peer_id, message)
 
@@ -634,7 +642,7 @@ class RaftCore:
                 assert_never(message)
 
     def _answer_stale(self, peer_id: str, message: Message) -> None:
-        match message:  # All other kinds are ignored.
+        match message:  # Messages of all other kinds are ignored.
             case AppendEntries() | InstallSnapshot():
                 self._follower.refuse_stale(peer_id, message)
             case VoteRequest():
@@ -662,18 +670,19 @@ class RaftCore:
                 self._become_follower(reason="a majority refused its pre-vote")
 
     def _on_timeout_now(self, peer_id: str, message: TimeoutNow) -> None:
-        """The leader asks this member to campaign at once, without a pre-vote (thesis §3.10). Only the current leader
-        may ask.
+        """Handle the leader's request to campaign at once, without a pre-vote (thesis §3.10). Only the current leader
+        may send it.
 
-        The request is ignored if the log has grown since it was sent, because the leader has then given the transfer up
-        and may read by lease.
+        The request is ignored if the log has grown since the request was sent. In this case the leader has given up the
+        transfer and may read by lease.
         """
         state, is_void = self._state, message.last_index not in (-1, self._state.log.last_index)
         if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign and not is_void:
             self._become_candidate(transfer=True)
 
     def _hear_leader(self, peer_id: str) -> None:
-        """A message from the leader of the current term has arrived. It ends a campaign in this term (Raft §5.2)."""
+        """Note a message from the leader of the current term. Such a message ends this member's campaign in this term
+        (Raft §5.2)."""
         assert self._state.leader_id in (None, peer_id), (self._state.leader_id, peer_id, self._state.term)
         if self._state.role is not Role.FOLLOWER:
             self._become_follower(reason="a leader of this term is there")
@@ -716,8 +725,8 @@ class RaftCore:
             self._become_candidate()
 
     def _become_candidate(self, *, transfer: bool = False) -> None:
-        """Begin a new term and vote for this member (Raft §5.2). Both become durable before any message carries
-        them."""
+        """Begin a new term and vote for this member (Raft §5.2). The term and the vote become durable before any
+        message states them."""
         state = self._state
         self._elections.end_campaign()
         state.move_to_term(state.term + 1)
@@ -747,9 +756,9 @@ class RaftCore:
         self._note_work()
 
     def _note_work(self) -> None:
-        """Set the attributes that each event sets."""
+        """Update the attributes that the node reads. Every event calls this."""
         leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
-        durable_index = state.writes.durable_index  # The next line is `state.appliable_index`, without a call.
+        durable_index = state.writes.durable_index  # The next line computes `state.appliable_index` without a call.
         self.appliable_index = state.commit_index if state.commit_index < durable_index else durable_index
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
         # While reads are open, each tick must check whether a request for a read index counts as lost.

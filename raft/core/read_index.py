@@ -4,12 +4,13 @@ The read index of a read is the high-water mark at the start of its round. The r
 answered a message that was sent after the start. These answers prove that no later leader had committed anything when
 the round began. A round is identified by (term, counter): answers from another term do not count. Usually one round is
 under way at a time, and reads that arrive in the meantime share the next round. Requests for a read index from other
-members (`follower_reads`) share the rounds, too. One such request stands for all reads that wait on its sender.
+members (`follower_reads`) share the rounds, too. One such request covers all reads that wait on the member that sent
+it.
 
-A round needs the answers of a majority only. Every further message costs the peer a turn of its event loop, and the
-answer costs the leader a turn. So the round for a lone read first asks a preferred quorum. It asks the other peers only
-if the preferred quorum is silent. The choice does not affect safety, because only the answers of a majority confirm a
-round.
+A round needs the answers of a majority only. Each message beyond a majority costs its receiver a turn of the event
+loop, and the answer costs the leader a turn. So the round for a single read first asks a preferred quorum. The leader
+asks the other peers only if the preferred quorum is silent. The choice does not affect safety, because only the answers
+of a majority confirm a round.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ now."""
 
 @dataclass(slots=True)
 class Round:
-    """The reads and requests that one round confirms together."""
+    """The reads, and the requests of other members, that one round confirms together."""
 
     counter: int
     read_index: int
@@ -41,7 +42,7 @@ class Round:
 
 
 class ReadRounds:
-    """The reads of one leader, during one term. The caller chooses the tickets."""
+    """The open reads of one leader, during one term. The caller chooses the tickets."""
 
     def __init__(self, *, reads_pending_max: int) -> None:
         self.counter = 0
@@ -51,7 +52,7 @@ class ReadRounds:
         self.by_lease: list[int] = []  # Tickets that wait for a check of the lease.
         self.requests: dict[str, int] = {}  # Member id → number of its latest request that waits for a round.
         self.under_way: deque[Round] = deque()
-        self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read_index, tickets, how)
+        self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read index, tickets, mode)
 
     @property
     def is_wanted(self) -> bool:
@@ -60,28 +61,28 @@ class ReadRounds:
 
     @property
     def is_lone(self) -> bool:
-        """True if exactly one read, and no request from another member, waits for a round."""
+        """True if exactly one read waits for a round, and no request from another member."""
         return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read. The read joins the next round, unless the lease can serve it. Raises Busy if too many reads are
-        open."""
+        """Take a read. Add a read, which joins the next round unless the lease can serve it. Raises Busy if too many
+        reads are open."""
         if self.count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
         self.count += 1
         (self.by_lease if by_lease else self.waiting).append(ticket)
 
     def begin_round(self, read_index: int, now: int) -> int:
-        """Put all waiting reads and requests into one round. From now on every append carries the returned counter."""
+        """Put all waiting reads and requests into one round. From now on, every append states the returned counter."""
         self.counter += 1
         self.under_way.append(Round(self.counter, read_index, now, self.waiting, self.requests))
         self.waiting, self.requests = [], {}
         return self.counter
 
     def confirmed_up_to(self, counter: int) -> list[Round]:
-        """A majority has answered the round `counter`, which confirms all earlier rounds, too. Return these rounds.
+        """Confirm the round `counter`, which a majority has answered, and all earlier rounds. Return these rounds.
 
-        The reads of these rounds are now confirmed. The caller must respond to the requests of these rounds.
+        Returns these rounds. The caller must respond to their requests from other members.
         """
         ended = []
         while self.under_way and self.under_way[0].counter <= counter:
@@ -91,7 +92,7 @@ class ReadRounds:
         return ended
 
     def confirm_by_lease(self, read_index: int) -> dict[str, int]:
-        """The lease holds: confirm the reads that wait for a check of the lease. Return the requests from other
+        """Confirm the reads that wait for a check of the lease, because the lease holds. Return the requests from other
         members, to which the caller must respond."""
         if self.by_lease:
             self.confirmed.append((read_index, self.by_lease, ReadMode.LEASE))
@@ -99,7 +100,7 @@ class ReadRounds:
         return requests
 
     def without_lease(self) -> None:
-        """The lease does not hold: the reads that waited for a check of the lease join the next round."""
+        """Move the reads that wait for a check of the lease to the next round, because the lease does not hold."""
         self.waiting += self.by_lease
         self.by_lease = []
 
@@ -124,24 +125,24 @@ class ReadRounds:
 
 
 class PreferredQuorum:
-    """The peers that made up the majority in the last round that asked all peers, for one leader and term. A lone read
-    asks only these peers at first."""
+    """The peers that made up the majority in the last round that asked all peers, for one leader and term. The round
+    for a single read asks only these peers at first."""
 
     def __init__(self, patience_ns: int) -> None:
         """If the preferred quorum is silent for `patience_ns`, the leader asks the other peers, too. If `patience_ns`
         is 0, every round asks all peers at once.
 
-        With a patience of 1 ms instead of 5 ms, the leader asks the other peers during every third lone read, and the
-        rate of such reads is a tenth lower.
+        With a patience of 1 ms instead of 5 ms, the leader asks the other peers in every third round for a single read,
+        and the rate of such reads falls by a tenth.
         """
         self._patience_ns = patience_ns
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # True if the present round, or the next one, asks all peers.
+        self._needs_full_round = True  # True if the current round, or the next one, asks all peers.
         self.over_at = NEVER  # Monotonic ns: when to ask the other peers, too.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
-        """The peers to ask in a round that begins now: the preferred quorum if the round is for one read alone, or else
+        """The peers to ask in a round that begins now: the preferred quorum if the round is for a single read, or else
         all peers."""
         self.over_at = NEVER
         self._needs_full_round |= self._rounds_left == 0 or any(peer_id not in peers for peer_id in self._quick)
@@ -152,17 +153,17 @@ class PreferredQuorum:
         return self._quick
 
     def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
-        """The peers to ask in addition, because the round `counter` takes too long.
+        """The other peers, which are asked because the round `counter` takes too long.
 
-        The preferred quorum was asked already and may just be slow. If its messages were lost with a connection, the
-        next heartbeat repeats them.
+        The preferred quorum has already been asked and may just be slow. If the messages to it were lost with a
+        connection, the next heartbeat repeats them.
         """
         self.over_at, self._needs_full_round = NEVER, True
         return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])
 
     def confirmed(self, peers: Mapping[str, Progress], counter: int) -> None:
-        """A majority has confirmed the round `counter`. After a full round, the peers that have answered it are the new
-        preferred quorum."""
+        """Note that a majority has confirmed the round `counter`. If the round asked all peers, those that have
+        answered become the new preferred quorum."""
         self.over_at = NEVER
         if self._needs_full_round:
             self._needs_full_round, self._rounds_left = False, ROUNDS_MAX

@@ -39,22 +39,23 @@ class ProposalEnded:
 
 @dataclass(slots=True)
 class Ready:
-    """The effects that have gathered since the last `take_ready`. Handle the fields in the order in which they are
-    listed below.
+    """The effects that have gathered since the last `take_ready`. The caller must handle the fields in the order in
+    which they are listed.
 
-    `write` must go to the log before a later `Ready` is handled. The messages in `send` may leave at once. A message
-    that depends on a write is not among them before `persisted` reports that write: until then the message stays in the
-    core, because a later event (a cut, a new term) may make it untrue. The entries in `apply` are committed *and*
-    durable here: give them to the state machine, then call `applied(index)`.
+    `write` must go to the log before a later `Ready` is handled. The messages in `send` may be sent at once. A message
+    that depends on a write stays in the core until `persisted` reports that write, because a later event (a cut, a new
+    term) may make the message untrue. The entries in `apply` are committed *and* durable here: give them to the state
+    machine, then call `applied(index)`.
     """
 
     write: LogWrite | None = None
     send: list[tuple[str, Message]] = field(default_factory=list)
     apply: list[Entry] = field(default_factory=list)
     reads_ready: list[int] = field(default_factory=list)
-    """Tickets of READ_INDEX reads that must be served now. The state is applied far enough."""
+    """The tickets of READ_INDEX reads that must be served now, because the state machine has applied their read
+    index."""
     reads_ready_by_mode: list[tuple[int, ReadMode]] = field(default_factory=list)
-    """The same for reads served in other modes."""
+    """The (ticket, mode) of each read in another mode that must be served now."""
     reads_failed: list[tuple[int, RaftError]] = field(default_factory=list)
     ended: list[ProposalEnded] = field(default_factory=list)
     snapshot_wanted: list[str] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""The staleness of a member's state: an upper bound of its age, if the member can prove one.
+"""The staleness of a member's state: an upper bound on its age, if the member can prove one.
 
-A proof is a pair (local time, index): every write that was acknowledged before this time has at most this index. The
-proof comes from a read index that was *requested* at this time or later. The time of the response proves nothing,
-because nobody knows how long the response was in flight.
+A proof is a pair (local time, index): no write that was acknowledged before this time has a higher index. The proof
+comes from a read index that was *requested* at this time or later. The time of the response proves nothing, because
+nobody knows how long the response was in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StalenessTracker:
         self._proofs: deque[tuple[int, int]] = deque()  # (moment, index), both rising.
 
     def record_proof(self, moment: int, index: int) -> None:
-        """Take a proof: a state with `index` applied contains every write that was acknowledged before `moment`
+        """Add a proof: a state with `index` applied contains every write that was acknowledged before `moment`
         (monotonic ns)."""
         proofs = self._proofs
         if proofs and proofs[-1][1] >= index:
@@ -31,8 +31,8 @@ class StalenessTracker:
             proofs.append((moment, index))
 
     def fresh_as_of(self, last_applied: int) -> int | None:
-        """The latest moment (monotonic ns) such that the applied state surely contains every write acknowledged before
-        it; None if there is no proof."""
+        """The latest moment (monotonic ns) for which a proof shows that the applied state contains every write
+        acknowledged before the moment; None if there is no proof."""
         proofs = self._proofs
         while proofs and proofs[0][1] <= last_applied:
             moment = proofs.popleft()[0]

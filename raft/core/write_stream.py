@@ -1,4 +1,4 @@
-"""The ordered write stream: numbered log writes, and how much of the log each of them makes durable.
+"""The ordered write stream: the numbered log writes, and how much of the log each write makes durable.
 
 All changes since the last `take` become one `LogWrite`. Entries may be cut while the write that contains them is still
 under way. So a cut lowers every `DurabilityClaim` that is above the remaining log.
@@ -18,15 +18,16 @@ DurabilityClaim = tuple[int, int]
 
 
 class WriteStream:
-    """Gathers the next `LogWrite` and knows how far the log is durable."""
+    """Collects the changes of the next `LogWrite`, and tracks how far the log is durable."""
 
     def __init__(self, *, durable_index: int) -> None:
         self.durable_index = durable_index
         self.durable_sequence = 0
         self.issued_sequence = 0  # The last write that was taken.
         self.pending = False  # True if there are changes that no `LogWrite` carries yet.
-        self._claims: deque[DurabilityClaim] = deque()  # In the order of sequence and of index.
-        self.barrier_sequence = 0  # The last write with a new term, a vote or a reset. Every message waits for it.
+        self._claims: deque[DurabilityClaim] = deque()  # In rising order of sequence and index.
+        # The last write with a new term, a vote or a reset. Every message waits for this write.
+        self.barrier_sequence = 0
         self._hard_state_changed = False
         self._reset: LogPosition | None = None
         self._replace_from: int | None = None
@@ -49,16 +50,16 @@ class WriteStream:
 
     @property
     def wants_state(self) -> bool:
-        """True if the term or the vote has changed, so that the next `take` needs both."""
+        """True if the term or the vote has changed, so that the next call of `take` must pass both."""
         return self._hard_state_changed
 
     def change_hard_state(self) -> None:
-        """The term or the vote has changed. The caller passes the new values to `take`."""
+        """Note that the term or the vote has changed. The caller passes the new values to `take`."""
         self._hard_state_changed = self.pending = True
         self.barrier_sequence = self.issued_sequence + 1
 
     def append(self, entries: list[Entry]) -> None:
-        """Put entries at the end of the log."""
+        """Append entries to the log."""
         assert entries, "an append without entries"
         if self._entries:
             assert entries[0].index == self._entries[-1].index + 1, (entries[0], self._entries[-1])
@@ -115,7 +116,7 @@ class WriteStream:
         return write
 
     def persisted(self, sequence: int) -> None:
-        """Every write up to `sequence` is durable."""
+        """Note that every write up to `sequence` is durable."""
         assert sequence <= self.issued_sequence, (sequence, self.issued_sequence)
         if sequence > self.durable_sequence:
             self.durable_sequence = sequence
