@@ -25,41 +25,47 @@ def fast_paths_wanted(environment: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftConfig:
-    """Timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy two-core machine."""
+    """The settings of one member: timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy
+    two-core machine."""
 
     heartbeat_interval_ns: int = 50 * MILLISECOND_NS
-    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: a lost or late heartbeat starts no election.
-    election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Twice the minimum: the wide range makes split votes rare.
+    # Six heartbeats, so that one lost heartbeat starts no election.
+    election_timeout_min_ns: int = 300 * MILLISECOND_NS
+    # Twice the minimum, because a wide range makes split votes rare.
+    election_timeout_max_ns: int = 600 * MILLISECOND_NS
 
-    batch_bytes_max: int = MIB  # The commands of one entry. A command above the bound gets its own entry.
+    batch_bytes_max: int = MIB  # The commands of one entry. A larger command gets its own entry.
     pending_bytes_max: int = 32 * MIB  # Commands that wait to be proposed.
     uncommitted_bytes_max: int = 64 * MIB  # A leader's entries above the high-water mark.
-    unapplied_bytes_max: int = 64 * MIB  # A follower's entries above last_applied. The follower refuses others.
+    unapplied_bytes_max: int = 64 * MIB  # A follower's entries above last_applied. Further entries are refused.
     log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older entries are read from the disk.
-    append_bytes_max: int = MIB  # The entries of one append request. An entry above the bound is sent alone.
-    append_entries_max: int = 128  # The same bound in entries. A peer decodes and appends this many in 1 ms.
+    append_bytes_max: int = MIB  # The size of one append request. A larger entry is sent alone.
+    append_entries_max: int = 128  # The entries of one append request. A peer appends 128 in 1 ms.
     window_messages_max: int = 64  # Unanswered append requests per peer.
-    window_bytes_max: int = 8 * MIB  # The entries in unanswered append requests, per peer.
-    # The same bound in entries. A leader encodes this many in 1 ms, and a peer writes this many in 1 ms.
+    window_bytes_max: int = 8 * MIB  # The size of the unanswered append requests, per peer.
+    # The entries in unanswered append requests, per peer. A leader encodes 1,024 entries in 1 ms, and a peer writes
+    # them in 1 ms.
     window_entries_max: int = 1_024
-    apply_bytes_max: int = MIB // 4  # The entries that are read and applied before other events get their turn.
-    apply_commands_max: int = 1_024  # The same in commands: they take 1 ms. Each entry counts as eight more.
-    reads_pending_max: int = 100_000  # Reads that have been requested and are not served yet.
+    apply_bytes_max: int = MIB // 4  # The size of the entries applied in one slice, between other events.
+    apply_commands_max: int = 1_024  # The commands applied in one slice, in 1 ms. An entry counts as 8 more.
+    reads_pending_max: int = 100_000  # Reads that were requested and are not served yet.
     proposals_pending_max: int = 100_000  # Commands that were accepted from clients and have no outcome yet.
 
     # A member builds a snapshot once its log has grown by this many bytes since the last snapshot, or earlier if the
     # state is small.
     snapshot_log_bytes: int = 256 * MIB
     snapshot_chunk_bytes: int = 256 * 1024  # The part of a snapshot in one InstallSnapshot message.
-    # Three separate rate limits: for building snapshots, for sending them (to all peers together), for installing them.
+    # This value limits three rates separately: building snapshots, sending them (to all peers together), and installing
+    # them.
     snapshot_bytes_per_second: int = 32 * MIB
     # How much of the log is kept for a slow member (docs/reference/specification.md#65-compaction).
     retention_bytes_max: int = 512 * MIB
-    room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk. Each check writes a MiB.
-    lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the other members.
+    room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk; a check writes 1 MiB.
+    lease_reads: bool = False  # True if a leader may answer reads by its lease, without a round.
     clock_drift_ppm_max: int = 10_000  # The greatest drift of any clock from true time. NTP keeps it below 600 ppm.
     leader_loss_hint: bool = True  # A follower campaigns soon after the connections with its leader have ended.
-    election_priority: int = 0  # 0 to PRIORITY_MAX. A fit member of the highest priority is made leader.
+    # 0 to PRIORITY_MAX. A leader transfers the leadership to a fit member with a higher priority.
+    election_priority: int = 0
 
     # How far a voter may lag behind its leader and still be in sync.
     in_sync_lag_ns_max: int = 1_000 * MILLISECOND_NS
@@ -80,26 +86,27 @@ class RaftConfig:
             raise InvalidConfiguration(f"election_priority is 0 to {PRIORITY_MAX}, not {self.election_priority}")
         if self.clock_drift_ppm_max >= MILLION // 2:
             raise InvalidConfiguration("clock_drift_ppm_max must be below half a million: a clock so bad is none")
-        for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):  # Each must fit in a frame.
+        # Their values must fit in a frame.
+        for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):
             if getattr(self, name) > ENTRY_PAYLOAD_BYTES_MAX:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
 
     def lease_of(self, promise_ns: int) -> int:
-        """How long, by this member's clock, a peer's promise of `promise_ns` certainly lasts. The result counts from
-        the moment at which this member sent the message that the peer answered.
+        """How long (ns, by this member's clock) a peer's promise of `promise_ns` certainly lasts after this member sent
+        the message that the peer answered.
 
-        The peer made its promise later, when the message arrived. This member's clock may be as slow, and the peer's
-        clock as fast, as `clock_drift_ppm_max` allows.
+        The peer's promise begins later, when the message arrives. The result assumes the worst drift: this member's
+        clock is slow by `clock_drift_ppm_max`, and the peer's clock is fast by as much.
         """
         return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
 
     def true_time_max(self, elapsed_ns: int) -> int:
-        """The longest true time (ns) that may have passed while this member's clock advanced by `elapsed_ns`."""
+        """The longest true time (ns) that can pass while this member's clock advances by `elapsed_ns`."""
         return -(-elapsed_ns * MILLION // (MILLION - self.clock_drift_ppm_max))
 
     @property
     def campaign_latest_ns(self) -> int:
-        """The upper end of the range from which election time-outs are drawn. A higher `election_priority` makes the
-        range shorter; the highest priority leaves a quarter of the range."""
+        """The upper end (ns) of the range from which election time-outs are drawn. A higher `election_priority` makes
+        the range shorter; the highest priority leaves a quarter of the range."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

@@ -13,7 +13,8 @@ from raft.types import ReadMode, TraceEvent
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The command is committed, durable and applied here at `index`; the state machine returned `result`."""
+    """The command is committed, and is durable and applied on this member, at `index`. The state machine returned
+    `result`."""
 
     ticket: int
     index: int
@@ -31,7 +32,7 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request certainly had no effect and will have none."""
+    """The request has had no effect and never will."""
 
     ticket: int
     error: RaftError
@@ -50,8 +51,8 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A command of level LEADER is durable on this leader, as part of the entry at (index, term). It is not applied.
-    It has an effect if this entry is committed, and otherwise never."""
+    """A command of the acknowledgement level LEADER is durable on this leader, as part of the entry at (index, term).
+    The command is not applied yet. It will have an effect only if this entry is committed."""
 
     ticket: int
     index: int
@@ -60,8 +61,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class AppliedInSync:
-    """`Applied` for a command of level IN_SYNC. `acknowledged_by`: the members that certainly hold the entry durably,
-    in the order of ids. These are all members in sync, unless this member ceased to lead while it waited for them."""
+    """The result of an applied command of the acknowledgement level IN_SYNC. `acknowledged_by`: the members that
+    certainly hold the entry durably, in the order of ids. If this member still leads, all members in sync are among
+    them."""
 
     ticket: int
     index: int
@@ -73,7 +75,8 @@ class AppliedInSync:
 class AppliedBatch:
     """`Applied` for all commands of one entry: the command with the ticket `tickets[i]` has the result `results[i]`.
 
-    There is one object per batch, not per command, because making an object costs as much as applying a small command.
+    The node makes one object per batch, not per command, because making an object costs as much as applying a small
+    command.
     """
 
     tickets: Sequence[int]
@@ -83,7 +86,7 @@ class AppliedBatch:
 
 @dataclass(slots=True)
 class ReadsReady:
-    """`ReadReady` for each of `tickets`."""
+    """`ReadReady` for all reads with these `tickets`."""
 
     tickets: Sequence[int]
     mode: ReadMode = ReadMode.READ_INDEX
@@ -97,8 +100,7 @@ CompletionBatch = AppliedBatch | ReadsReady | Completion
 
 
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
-    """Split batches into completions of one request each, in the same order. This is meant for callers that need not be
-    fast.
+    """Split batches into completions of one request each, in the same order. For callers that need not be fast.
 
     >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
@@ -117,8 +119,8 @@ def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
 
 @dataclass(slots=True)
 class Effects:
-    """The work that a flush leaves to the caller: send the messages, hand the completions over, and stop if `failure`
-    is set."""
+    """The work that a flush leaves to the caller: send the messages, pass on the completions, and stop if `failure` is
+    set."""
 
     send: list[tuple[str, Message]] = field(default_factory=list)
     completions: list[CompletionBatch] = field(default_factory=list)  # In order.

@@ -14,10 +14,10 @@ class InvalidConfiguration(RaftError, ValueError):
 
 
 class NewerBuildNeeded(Exception):
-    """Base of the errors about data, in a file or from a peer, that only newer builds understand.
+    """Base of the errors for data that only newer builds understand. The data is in a file or comes from a peer.
 
-    The data is valid, so another attempt does not help. The member sends no further vote or acknowledgement and stops.
-    A newer build can continue from the same folder. Members send data in a new form only if the feature level in force
+    The data is valid, so a retry does not help. The member sends no further vote or acknowledgement and stops. A newer
+    build can continue with the same data folder. Members send data in a new form only if the feature level in force
     includes that form (docs/reference/versions.md).
     """
 
@@ -56,9 +56,10 @@ class ValidationFault(ProtocolError):
 
 
 class NotLeader(RaftError):
-    """This member cannot take the request now; the request had no effect here.
+    """This member is not the leader, so it refused the request, which had no effect here.
 
-    `leader_id` names the leader that this member knows, which may be out of date; None if it knows none.
+    `leader_id` is the id of the last leader that this member knows, which may be out of date; None if it knows no
+    leader.
     """
 
     def __init__(self, node_id: str, leader_id: str | None) -> None:
@@ -71,7 +72,8 @@ class NotLeader(RaftError):
 
 
 class Busy(RaftError):
-    """A bound is reached. The request was refused before anything was done with it, so it certainly had no effect."""
+    """A bound is reached. The request was refused before any part of it was carried out, so it certainly had no
+    effect."""
 
     def __init__(self, reason: str, limit: int) -> None:
         super().__init__(reason, limit)
@@ -82,7 +84,8 @@ class Busy(RaftError):
 
 
 class DiskFull(Busy):
-    """This member's disk has no room. The write was refused before anything was done with it, so it had no effect."""
+    """This member's disk has no room. The write was refused before any part of it was carried out, so it had no
+    effect."""
 
     def __init__(self, node_id: str) -> None:
         super().__init__("the disk", 0)
@@ -99,7 +102,7 @@ class DiskFull(Busy):
 class NoDescriptors(DiskFull):
     """The write was refused because the log must open another file, and no file descriptor is left.
 
-    `words`: the system's message; it includes the limit if the limit of this process was reached.
+    `words`: the system's message. If the limit of this process was reached, the message includes the limit.
     """
 
     def __init__(self, node_id: str, words: str) -> None:
@@ -168,9 +171,9 @@ class ChangeRefusal(enum.Enum):
 
 
 class ChangeRefused(RaftError):
-    """A membership change was not begun, and nothing has changed. `text` names the cause.
+    """The membership change was refused, and nothing has changed. `text` names the cause.
 
-    `lag`: if the reason is BEHIND, how many entries the learner lacks.
+    `lag`: how many entries the learner lacks, if the reason is BEHIND.
     """
 
     def __init__(self, reason: ChangeRefusal, text: str, lag: int | None = None) -> None:
@@ -193,10 +196,10 @@ class TooLarge(RaftError):
 
 
 class TooStale(RaftError):
-    """A read of bounded staleness was not served, because this member knows no leader to ask, and its own state may be
-    older than the bound.
+    """A read of bounded staleness was not served, because this member's own state may be older than the bound, and the
+    member knows no leader that it could ask.
 
-    `age_ns`: the maximum age that this member's state can have; None if the member cannot prove any maximum.
+    `age_ns`: the maximum age (ns) of this member's state; None if the member cannot prove a maximum.
     """
 
     def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:
@@ -248,8 +251,8 @@ ENDING_ERRORS = (OSError, StoreFailed, NewerBuildNeeded)
 
 
 class NodeStopped(RaftError):
-    """The node was stopped, its disk failed, an invariant broke, or it needs a newer build. It takes no more requests
-    and sends no further votes or acknowledgements until it is restarted.
+    """The node was stopped, its disk failed, an invariant broke, or it needs a newer build. The node takes no more
+    requests and sends no further votes or acknowledgements until it is restarted.
 
     See docs/reference/specification.md#37-failed-sync.
     """

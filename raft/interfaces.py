@@ -1,4 +1,4 @@
-"""The interfaces that the engine needs from outside: a log, a snapshot store, a pin store, a state machine.
+"""The interfaces through which the engine uses a log, a snapshot store, a pin store and a state machine.
 
 A method with a parameter `done` returns at once. `done` is called later, on the caller's own thread or event loop, but
 never from inside the method: `done(None)` means success, `done(error)` failure. Reads are synchronous, because the data
@@ -21,9 +21,9 @@ Done = Callable[[BaseException | None], None]
 class LogWrite:
     """One write of the core's ordered write stream. It must be durable before `RaftCore.persisted(sequence)` is called.
 
-    The store first writes the hard state. Then it drops the whole log, which continues after the position `reset`, or
-    it cuts the entries from the index `replace_from` on. Last it appends `entries`. The entries that replace cut ones
-    are always in the same write as the cut.
+    The store first writes the hard state. If `reset` is set, the store then drops the whole log, which continues after
+    this position. If `replace_from` is set, the store then cuts the entries from this index on. Finally it appends
+    `entries`. A cut and the entries that replace the cut entries are always in the same write.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -36,7 +36,7 @@ class LogWrite:
 
 
 class LogStore(Protocol):
-    """The write-ahead log of one node. When the node receives it, everything up to `last_index` is durable.
+    """The write-ahead log of one node. When the store is passed to the node, everything up to `last_index` is durable.
 
     See docs/reference/specification.md#35-recovery.
     """
@@ -53,25 +53,26 @@ class LogStore(Protocol):
 
     @property
     def has_unproven_batch(self) -> bool:
-        """True if no later frame on disk shows that the last frame was synced. An idle node then syncs once more."""
+        """True if no later frame on disk proves that the last frame was synced. In this case an idle node syncs once
+        more."""
         ...
 
     @property
     def is_disk_full(self) -> bool:
         """True while the disk has room only for votes and compaction, so that nothing else should be appended.
 
-        It is also True while the log cannot open a file that it needs; then `lacks_descriptors` is not empty.
+        Also True while the log cannot open a file that it needs; in this case `lacks_descriptors` is not empty.
         """
         ...
 
     @property
     def lacks_descriptors(self) -> str:
-        """The system's message while the log waits because too many files are open; otherwise empty."""
+        """The system's error message while the log waits because too many files are open; otherwise empty."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """The size of all segments on disk."""
+        """The size (bytes) of all segments on disk."""
         ...
 
     def term_runs(self) -> Sequence[LogPosition]:
@@ -84,7 +85,7 @@ class LogStore(Protocol):
         ...
 
     def append(self, write: LogWrite) -> None:
-        """Take one write of the write stream into memory. The write is durable once a later call of `sync` is done."""
+        """Add one write of the write stream, in memory. The write is durable once a later call of `sync` is done."""
         ...
 
     def sync(self, commit_hint: int, done: Done) -> None:
@@ -104,13 +105,13 @@ class LogStore(Protocol):
         ...
 
     def look_for_room(self) -> None:
-        """Check in the background whether the disk has room again. Called at intervals, because each check writes to
-        the disk."""
+        """Check in the background whether the disk has room again. Called only at intervals, because each check writes
+        to the disk."""
         ...
 
     def drop_before(self, index: int) -> None:
-        """Delete in the background the segments whose entries are all below `index`. So `first_index` may stay below
-        `index`."""
+        """Delete in the background the segments whose entries are all below `index`. `first_index` may stay below
+        `index`, because only whole segments are deleted."""
         ...
 
 
@@ -137,24 +138,25 @@ class SnapshotInfo:
 
 
 class SnapshotWriter(Protocol):
-    """A snapshot that is being written, one operation at a time. The snapshot is not visible until `finish` is done.
+    """A snapshot that is being written. Only one operation may be under way at a time. The snapshot is not visible
+    until `finish` is done.
 
     An OSError passed to `done` means that the disk has failed. Any other error means only that this snapshot cannot be
     completed.
     """
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next chunk. After `create` it is a chunk of the state machine's state; after `receive` it consists of
-        bytes of the snapshot file."""
+        """Add the next chunk. If `create` has begun the snapshot, `data` is a chunk of the state machine's state; if
+        `receive` has begun it, `data` is a part of the snapshot file."""
         ...
 
     def finish(self, done: Callable[[SnapshotInfo | BaseException], None]) -> None:
-        """Verify the file if it was received, sync it, rename it, and sync the folder. After that `latest()` may return
+        """Verify the file if it was received, sync it, rename it, and sync the folder. Afterwards `latest()` may return
         the snapshot."""
         ...
 
     def abandon(self) -> None:
-        """Give the snapshot up. Its file is deleted in the background."""
+        """Give up the snapshot. Its file is deleted in the background."""
         ...
 
 
@@ -171,7 +173,7 @@ class SnapshotStore(Protocol):
         ...
 
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
-        """Begin a snapshot that comes from the leader; `write` takes the bytes of its file.
+        """Begin a snapshot that comes from the leader; `write` takes the parts of its file.
 
         If `position` is given, `finish` refuses a snapshot at any other position, and that snapshot never becomes
         visible.
@@ -179,7 +181,7 @@ class SnapshotStore(Protocol):
         ...
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Read `length` bytes of the file, or fewer at its end, to send them."""
+        """Read `length` bytes of the file, or fewer at its end. Used to send the snapshot."""
         ...
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
@@ -203,7 +205,7 @@ class PinStore(Protocol):
         ...
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make a pin durable. It replaces an older pin of the same peer."""
+        """Make a pin durable. The new pin replaces an older pin of the same peer."""
         ...
 
 
@@ -213,10 +215,11 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """The state of a state machine at the moment at which the snapshot was taken, no matter when its chunks are read.
+    """The state of a state machine at one moment. The chunks have the state of this moment, no matter when they are
+    read.
 
-    The owner reads the chunks to the end, or calls `close` once or more. Until then the machine may have to keep old
-    values. No chunk is read after `close`.
+    The owner reads all chunks or calls `close` at least once, because until then the machine may have to keep old
+    values. After `close`, no chunk may be read.
     """
 
     header: Mapping[str, Any]
@@ -225,20 +228,21 @@ class StateSnapshot:
 
 
 class StateRestore(Protocol):
-    """A new state that is read slice by slice. The machine keeps its old state until the new state is complete."""
+    """The restore of a new state, slice by slice. The machine keeps its old state until the new state is complete."""
 
     @property
     def is_restored(self) -> bool:
-        """True once the machine has the new state or the restore was given up. Later steps only free memory."""
+        """True once the machine has the new state or the restore was given up. After that, further steps only free
+        memory."""
         ...
 
     def step(self) -> bool:
-        """Do one slice, which takes a few ms at most. Return False if nothing is left to do. Raises if the chunks are
-        invalid."""
+        """Process one slice, which takes a few ms at most. Return False if nothing is left to do. Raises an error if
+        the chunks are invalid."""
         ...
 
     def give_up(self) -> None:
-        """Keep the machine's old state. Further steps only free the memory of the new state."""
+        """Give up the restore: the machine keeps its old state. Further steps only free the memory of the new state."""
         ...
 
 
@@ -260,8 +264,8 @@ class StateMachine(Protocol):
         ...
 
     def apply(self, entry: Entry) -> Sequence[Any]:
-        """Apply one committed entry. Return one result per command, in order: an empty sequence for the kinds `no_op`
-        and `configuration`."""
+        """Apply one committed entry. Return one result per command, in order: the sequence is empty for the kinds
+        `no_op` and `configuration`."""
         ...
 
     def snapshot(self) -> StateSnapshot:
@@ -270,14 +274,15 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Replace the state by that of a snapshot. Called when the node starts.
+        """Replace the state by the state of a snapshot. Called when the node starts.
 
         A machine with a large state should also have `begin_restore` (raft.snapshots.installer), which is called for
-        snapshots that are received later. If a machine does not have it, `restore` is called for these as well.
+        snapshots that are received later. If a machine has no `begin_restore`, the node calls `restore` for such
+        snapshots as well.
         """
         ...
 
     def state_hash(self) -> bytes:
         """A digest over the fields of the state, not over their encoding. Members with the same `last_applied` have the
-        same hash."""
+        same digest."""
         ...

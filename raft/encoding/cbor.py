@@ -1,13 +1,12 @@
-"""The CBOR profile of every frame: one item of a few simple types. Decoding a frame runs no code from it and expands no
-references.
+"""The CBOR profile of every frame: one item that consists of a few simple types. Decoding never runs code from a frame,
+and never expands references.
 
 Allowed: signed 64-bit integers, bytes, text, arrays, maps with text or integer keys, booleans, null. Refused: floats,
 tags (bignums, regular expressions, shared references, …), undefined and other simple values, indefinite lengths,
 duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after the item, text that is not UTF-8.
 
-The library `cbor2` decodes, with options that make it refuse as much as possible. To refuse every tag before a built-in
-decoder for the tag runs, the library is given a mapping that has its own decoder for each tag. A check of the decoded
-item then refuses the remaining types.
+The library `cbor2` decodes, with options that make it refuse as much as possible. A mapping of tag decoders replaces
+the built-in decoder of every tag by one that raises an error. A check of the decoded item then refuses the other types.
 
 See docs/reference/specification.md#72-cbor-profile.
 """
@@ -44,8 +43,8 @@ _IDLE_MAX = 4  # How many unused decoders are kept. Each thread that decodes nee
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
-    """A mapping that has a decoder for every tag, so that the library never runs its own decoders. Each decoder in the
-    mapping raises an error."""
+    """A mapping from every possible tag to a decoder that raises an error, so that the library never runs its built-in
+    decoders."""
 
     def __getitem__(self, tag: int) -> Callable[..., NoReturn]:
         def refuse(*_: object) -> NoReturn:
@@ -64,8 +63,8 @@ _EVERY_TAG_REFUSED = _EveryTagRefused()
 
 
 class _Source:
-    """A file object over bytes for the decoder. The decoder reads ahead and seeks back; after an item, `offset` is the
-    number of bytes that the item took."""
+    """A file object over the bytes that the decoder reads. The decoder reads ahead and seeks back; after an item,
+    `offset` is the number of bytes of the item."""
 
     __slots__ = ("body", "offset")
 
@@ -93,7 +92,8 @@ class _Source:
 
 
 class _ReusedDecoder:
-    """One decoder with its source. Creating both anew for each small frame would double the cost of decoding it."""
+    """One decoder with its source. Creating a decoder and a source for each small frame would double the cost of
+    decoding."""
 
     def __init__(self) -> None:
         self._source = _Source()
@@ -106,7 +106,7 @@ class _ReusedDecoder:
         )
 
     def decode(self, body: bytes) -> tuple[Any, int]:
-        """Return the first item of `body`, and the number of bytes that it took."""
+        """Return the first item of `body`, and the number of its bytes."""
         source = self._source
         source.body, source.offset = body, 0
         item = self._decoder.decode()
@@ -127,7 +127,8 @@ def decode_item(body: bytes) -> Any:
     except IndexError:
         decoder = _ReusedDecoder()
     try:
-        item, used = decoder.decode(body)  # If this raises, the decoder's state is unknown, and it is not reused.
+        # If this raises, the decoder's state is unknown, so the decoder is not reused.
+        item, used = decoder.decode(body)
     except _DECODER_ERRORS as error:
         raise ProtocolError(f"not an allowed CBOR item: {error}") from error
     if len(_idle) < _IDLE_MAX:
@@ -139,18 +140,19 @@ def decode_item(body: bytes) -> Any:
 
 
 def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool = False) -> list[Any] | None:
-    """Decode one item from each body in a single call. This takes 0.5 µs per small request; `decode_item` takes 1.8 µs.
+    """Decode one item from each body, in a single call of the library. This takes 0.5 µs per small request;
+    `decode_item` takes 1.8 µs.
 
     Returns None if a body is not exactly one item, or contains something that the decoder refuses. The caller then
     decodes each body with `decode_item` to find the invalid one. The *types* of items are not checked: before the
     caller uses an item, it must check that the profile allows its types. `immutable`: arrays become tuples.
 
-    `separator`: random bytes, SEPARATOR_BYTES of them, that no sender of a body can know. The bodies are joined into
-    one array, with a separator after each body, and every second decoded item must be this separator. Then each of the
-    other items is exactly one body, for two reasons. An item that extended beyond its body would have consumed a
-    separator, which no sender can imitate. An item that ended before the end of its body would have left bytes before
-    the separator, and these would have been decoded as further items. The decoded items do not depend on the value of
-    the separator.
+    `separator`: SEPARATOR_BYTES random bytes that no sender of a body can know. The bodies are joined into one array,
+    with a separator after each body, and every second decoded item must be this separator. If this check succeeds, each
+    of the other items is exactly one body, for two reasons. An item that extended beyond its body would have consumed a
+    separator, and no sender can imitate a separator. An item that ended before the end of its body would have left
+    bytes before the separator, and these would have been decoded as further items. The value of the separator does not
+    influence the decoded items.
     """
     assert len(separator) == SEPARATOR_BYTES, len(separator)
     count, between = len(bodies), _SEPARATOR_HEAD + separator
@@ -210,8 +212,8 @@ def encode_head(major: int, number: int) -> bytes:
 
 
 def _check_types(item: Any) -> None:
-    """Refuse types that the profile does not allow. The recursion is bounded, because the decoder has refused deep
-    nesting."""
+    """Raise an error for a type that the profile does not allow. The recursion is bounded, because the decoder has
+    refused deep nesting."""
     kind = type(item)
     if kind is bytes or kind is str or kind is bool or item is None:
         return
@@ -231,7 +233,7 @@ def _check_types(item: Any) -> None:
 
 
 def _check_each(items: Any) -> None:
-    """Call `_check_types` for each item, except for the common types, which are checked here to save the call."""
+    """Check the types of several items. Common types are checked here, without a call of `_check_types`."""
     for item in items:
         kind = type(item)
         if kind is int:

@@ -18,13 +18,13 @@ BATCH_OVERHEAD_BYTES = 5 + 9
 
 
 def encode_batch(leader_time: int, commands: Sequence[bytes]) -> bytes:
-    """Put `commands`, each of which is one raw CBOR item, after `leader_time` (ns, 0 to 2**63 - 1)."""
+    """Build the payload from `leader_time` (ns, 0 to 2**63 - 1) and `commands`, each of which is one raw CBOR item."""
     assert 0 <= leader_time < 1 << 63, leader_time
     return b"".join((encode_head(ARRAY, len(commands) + 1), encode_head(UNSIGNED, leader_time), *commands))
 
 
 def batch_leader_time(payload: bytes) -> int:
-    """The `leader_time` (ns) of an encoded batch. Cost: constant. Raises ProtocolError if `payload` is no batch."""
+    """The `leader_time` (ns) of an encoded batch. Cost: constant. Raises ProtocolError if `payload` is not a batch."""
     count, offset = _read_head(payload, 0, ARRAY)
     if count < 1:
         raise ProtocolError("a batch without leader_time")
@@ -32,8 +32,8 @@ def batch_leader_time(payload: bytes) -> int:
 
 
 def batch_size(payload: bytes) -> int:
-    """The number of commands that the head of an encoded batch states. Cost: constant. Raises ProtocolError if
-    `payload` is no batch."""
+    """The number of commands, as stated in the head of an encoded batch. Cost: constant. Raises ProtocolError if
+    `payload` is not a batch."""
     count, _ = _read_head(payload, 0, ARRAY)
     if count < 1:
         raise ProtocolError("a batch without leader_time")
@@ -41,7 +41,8 @@ def batch_size(payload: bytes) -> int:
 
 
 def _read_head(payload: bytes, offset: int, major: int) -> tuple[int, int]:
-    """Return the number in the head at `offset`, and the offset after the head. The head must have this major type."""
+    """Return the number in the CBOR head at `offset`, and the offset after the head. The head must have the given major
+    type."""
     if offset >= len(payload) or payload[offset] & 0xE0 != major:
         raise ProtocolError("a batch is an array that begins with leader_time")
     info = payload[offset] & 0x1F

@@ -1,6 +1,7 @@
-"""Frames: a big-endian u32 length, then that many bytes of body (docs/reference/specification.md#71-frames).
+"""Frames: each frame is the length of its body (u32, big-endian) and the body
+(docs/reference/specification.md#71-frames).
 
-This module does no I/O: it only splits bytes into bodies. So it works with any transport, and later also with TLS.
+This module does no I/O and only splits bytes into bodies, so it works with any transport.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HEADER_BYTES = 4
 
 
 def frame(body: bytes) -> bytes:
-    """Return `body`, which has 1 to 2**32 - 1 bytes, with its length in front."""
+    """Return the frame of `body`, which must have 1 to 2**32 - 1 bytes."""
     assert 0 < len(body) < 1 << 32, len(body)
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
@@ -27,8 +28,8 @@ def frame(body: bytes) -> bytes:
 class FrameSplitter:
     """Cuts a byte stream into the bodies of its frames.
 
-    Between calls it keeps at most one incomplete frame (`bytes_max` + 4 bytes). It checks a length as soon as the four
-    bytes of the length have arrived, so a sender cannot make the buffer grow by stating a huge length.
+    Between calls the splitter keeps at most one incomplete frame (`bytes_max` + 4 bytes). A length is checked as soon
+    as its four bytes have arrived, so a sender cannot make the buffer grow by stating a huge length.
 
     >>> splitter = FrameSplitter(bytes_max=10)
     >>> splitter.feed(frame(b"one") + frame(b"two")[:5])
@@ -45,15 +46,15 @@ class FrameSplitter:
 
     @property
     def wanted_bytes(self) -> int:
-        """The size (bytes) of the incomplete frame, including its length field. While the length is not known yet, this
-        is the size of the length field."""
+        """The size (bytes) of the incomplete frame, including its length field. While the length is not known yet, the
+        result is the size of the length field."""
         return self._wanted
 
     def feed(self, data: bytes | bytearray) -> list[bytes]:
         """Take the next bytes of the stream. Return the bodies that are complete now, in order.
 
-        Raises ProtocolError for a frame that is empty or too long. The rest of the stream cannot be read then, so the
-        caller must close it.
+        Raises ProtocolError for a frame that is empty or too long. After this error the rest of the stream cannot be
+        read, so the caller must close the stream.
         """
         if not self.rest:
             length = len(data) - HEADER_BYTES
@@ -70,7 +71,7 @@ class FrameSplitter:
         return bodies
 
     def _split(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
-        """Return the complete bodies in `data`, and the number of bytes that their frames take up."""
+        """Return the complete bodies in `data`, and the size (bytes) of their frames."""
         bodies: list[bytes] = []
         start, size = 0, len(data)
         while size - start >= HEADER_BYTES:
