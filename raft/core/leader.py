@@ -248,7 +248,7 @@ class Leader:
         self._update_quorum_deadline()
 
     def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read. If `by_lease` and the lease holds, the read is served by lease, otherwise after a round.
+        """Add a read. If `by_lease` is True and the lease holds, the read is served by lease, otherwise after a round.
 
         Raises Busy if too many reads are open.
         """

@@ -119,7 +119,7 @@ class Progress:
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """Note a heartbeat. Note a heartbeat: another probe may be sent, even if the last probe is unanswered.
+        """Note a heartbeat. After it, another probe may be sent, even if the last probe is unanswered.
 
         Returns True if appends are in flight, and none was confirmed since the previous heartbeat.
         """

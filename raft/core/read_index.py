@@ -65,8 +65,8 @@ class ReadRounds:
         return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read. Add a read, which joins the next round unless the lease can serve it. Raises Busy if too many
-        reads are open."""
+        """Add a read, which joins the next round unless the lease can serve it. Raises Busy if too many reads are
+        open."""
         if self.count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
         self.count += 1

@@ -1,7 +1,8 @@
 """A membership change: the request, the configurations that it leads to, and the reasons to refuse it (thesis §4).
 
 Every change of voters, whether of one voter or of many, goes through a joint configuration. So only one procedure needs
-a proof of safety. Adding or removing learners and changing addresses take one step, because they change no majority.
+a proof of safety. Adding or removing learners and changing addresses need only one step, because they do not change
+which sets of voters are majorities.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ def begin_change(configuration: Configuration, change: MembershipChange) -> Conf
 def naming_new_voters(
     change: MembershipChange, configuration: Configuration, incarnation_of: Callable[[str], bytes]
 ) -> MembershipChange:
-    """Return `change` with the incarnation of each new voter, as the leader has pinned it.
+    """Return `change` with the incarnation of each new voter, taken from the leader's pins.
 
-    The entry that makes a member a voter then also names its incarnation. From then on only the data folder with this
-    incarnation counts as the member, even if another folder used the same id before. Until the entry is committed, each
-    decision also needs a majority of the earlier voters, so votes and acknowledgements from another folder cannot
-    decide anything alone. The leader refuses the change unless the pinned folder has acknowledged nearly all entries.
-    `incarnation_of` is `Node.pinned_incarnation` of the leader.
+    The entry that makes a member a voter then also names its incarnation. Once this entry is in the log, only the data
+    folder with this incarnation counts as the member, even if another folder used the same id before. Until the entry
+    is committed, each decision also needs a majority of the earlier voters, so votes and acknowledgements from another
+    folder cannot decide anything alone. The leader refuses the change unless the pinned folder has acknowledged nearly
+    all entries. `incarnation_of` is `Node.pinned_incarnation` of the leader.
     """
     named = dict[str, Member]()
     for node_id in change.promote:
@@ -82,7 +83,7 @@ def naming_new_voters(
 
 
 def leave_joint(configuration: Configuration) -> Configuration:
-    """The configuration that follows a joint one. The outgoing voters that are not voters in this configuration are
+    """The configuration that follows a joint one. Outgoing voters that are not voters in the new configuration are
     removed."""
     assert configuration.is_joint, configuration
     gone = [node_id for node_id in configuration.outgoing_ids if node_id not in configuration.voter_ids]
@@ -131,7 +132,7 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
 
 
 def _updated(configuration: Configuration, member: Member) -> Member:
-    """Return `member`. If it states no incarnation, add the one that the configuration names."""
+    """Return `member`, with the incarnation from the configuration if `member` has none."""
     known = configuration.member(member.node_id)
     return replace(member, incarnation_id=member.incarnation_id or (known.incarnation_id if known else b""))
 

@@ -34,10 +34,10 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
     """What the other members know about one member. Addresses have the form `host:port`, as the member *advertises*
-    them. An address is empty if nobody dials it.
+    them. An address is empty if nobody dials the member there.
 
-    `incarnation_id` has 16 bytes, or is empty. If it is empty, each peer accepts the incarnation in the member's first
-    hello.
+    `incarnation_id` has 16 bytes or is empty. If the id is empty, each peer accepts the incarnation in the member's
+    first hello.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -58,14 +58,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members of the cluster, each part in canonical order (by node id).
+    """The members of the cluster. Each field is in canonical order (by node id).
 
     A majority of `voters` decides. While `outgoing` is not empty, the configuration is *joint* (Raft §6): a majority of
     each half must agree, and the next configuration has no `outgoing` voters. `learners` have the log but no vote.
     `removed` has the ids of former members, oldest first. These ids are never used again.
 
-    `lease_ns` (0 if leaders do not use leases): whenever a member hears a leader, the member promises to vote for no
-    other member during this time, even after a restart. Once set, this value stays in every later configuration.
+    `lease_ns` (0 if leaders do not use leases): whenever a member hears a leader, it promises to vote for no other
+    member during the next `lease_ns`, even after a restart. Once set, this value stays in every later configuration.
     """
 
     voters: tuple[Member, ...]
@@ -100,7 +100,7 @@ class Configuration:
 
     @property
     def is_joint(self) -> bool:
-        """True if there are two halves, and a majority of each must agree."""
+        """True if the configuration has two halves, and a majority of each must agree."""
         return bool(self.outgoing)
 
     @property
@@ -211,7 +211,8 @@ class Identity:
 
 
 class ConfigurationHistory:
-    """The configurations of one log, by the index of their entry: the one of the snapshot and all later ones (Raft §6).
+    """The configurations of one log, by the index of their entry: the configuration of the snapshot and all later ones
+    (Raft §6).
 
     The newest configuration is in force as soon as its entry is appended, whether it is committed or not. If that entry
     is cut, the previous configuration is in force again. The first remembered configuration may be listed at the index
@@ -256,7 +257,8 @@ class ConfigurationHistory:
         self._configurations.append(configuration)
 
     def cut_from(self, index: int) -> bool:
-        """The entries from `index` on were cut. Return True if this puts another configuration in force."""
+        """Forget the configurations from `index` on, because their entries were cut. Return True if another
+        configuration is in force now."""
         kept = bisect_right(self._indexes, index - 1)
         assert kept > 0, (index, self._indexes)
         is_other = kept < len(self._indexes)
@@ -264,15 +266,16 @@ class ConfigurationHistory:
         return is_other
 
     def reset(self, index: int, configuration: Configuration) -> None:
-        """The log was replaced by a snapshot at `index` with this configuration: forget all others."""
+        """Start again with one configuration, because a snapshot at `index` with this configuration has replaced the
+        log."""
         self._indexes, self._configurations = [index], [configuration]
 
     def forget_before(self, index: int) -> None:
-        """Forget each configuration that a newer one at or before `index` has replaced."""
+        """Forget each configuration that was replaced by a newer one at or before `index`."""
         passed = bisect_right(self._indexes, index) - 1
         if passed > 0:
             del self._indexes[:passed], self._configurations[:passed]
 
     def correct_first(self, configuration: Configuration) -> None:
-        """Replace the first remembered configuration, which was wrong."""
+        """Correct the first remembered configuration."""
         self._configurations[0] = configuration

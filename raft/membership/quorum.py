@@ -1,4 +1,5 @@
-"""The voters of a configuration, and the count of their votes. The leader computes the majority of positions."""
+"""The voters of a configuration, and the count of their votes. The majority of log positions is computed by
+`raft.core.leader`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 
 class Tally(enum.Enum):
-    """The state of a vote. `LOST` means that no majority is possible, whatever the missing answers say."""
+    """The state of a vote. `LOST` means that no majority is possible any more, even if all missing answers agree."""
 
     WON = "won"
     LOST = "lost"

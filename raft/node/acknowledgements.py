@@ -1,6 +1,7 @@
-"""Proposals that are answered earlier or later than a majority holds them: the other levels of `Acknowledge`.
+"""The acknowledgement levels other than MAJORITY: their proposals are answered before or after a majority holds them
+durably.
 
-A node that has no such proposal open calls nothing here.
+While no such proposal is open, the node calls nothing in this module.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -27,23 +28,26 @@ class _Applied:
 
 
 class Acknowledgements:
-    """The open proposals whose level is not MAJORITY. They are part of the open commands until they are applied."""
+    """The open proposals whose level is not MAJORITY. Until such a proposal is applied, it is also one of the open
+    commands."""
 
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
-        self._levels: dict[int, Acknowledge] = {}  # By ticket. A ticket of level LEADER becomes NONE when answered.
+        # Ticket → level. The level LEADER becomes NONE when the proposal is answered.
+        self._levels: dict[int, Acknowledge] = {}
         self._undurable: dict[int, LogPosition] = {}  # The unanswered proposals of level LEADER, in the log's order.
-        self._deposed: dict[int, LogPosition] = {}  # The same, but of an earlier leadership.
+        self._deposed: dict[int, LogPosition] = {}  # The same, from an earlier leadership.
         self._former: set[int] = set()  # The proposals of level IN_SYNC of an earlier leadership.
         self._applied: deque[_Applied] = deque()
-        self._copies: Copies | None = None  # As last known; None before the first proposal of a leadership is applied.
-        self._is_voter = True  # False while this member leads without being a voter: it is being removed.
-        # This is an attribute, because it is read at every turn.
-        self.is_open = False  # True if there is any such proposal.
+        # The last known copies; None before the first proposal of a leadership is applied.
+        self._copies: Copies | None = None
+        self._is_voter = True  # False while a leader that is not a voter is being removed.
+        # `is_open` is an attribute and not a property, because it is read at every turn.
+        self.is_open = False  # True if a proposal whose level is not MAJORITY is open.
 
     @property
     def applied_count(self) -> int:
-        """How many proposals are applied and not answered yet."""
+        """The number of proposals that are applied but not answered yet."""
         return len(self._applied)
 
     def take(self, tickets: Iterable[int], level: Acknowledge) -> None:
@@ -53,13 +57,14 @@ class Acknowledgements:
             self.is_open = True
 
     def proposed(self, position: LogPosition, tickets: Sequence[int]) -> None:
-        """A batch of proposals was appended at `position`."""
+        """Note that a batch of proposals was appended at `position`."""
         for ticket in tickets:
             if self._levels.get(ticket) is Acknowledge.LEADER:
                 self._undurable[ticket] = position
 
     def is_due(self, core: RaftCore) -> bool:
-        """True if `filtered` would answer something that waits for a disk."""
+        """True if `filtered` would now answer a proposal that has waited for this node's disk or for the members in
+        sync."""
         if self._undurable and next(iter(self._undurable.values())).index <= core.durable_index:
             return True
         if not self._applied:
@@ -68,16 +73,16 @@ class Acknowledgements:
         return copies is None or self._applied[0].index <= copies.in_sync_index
 
     def stepped_down(self) -> None:
-        """This node leads no more, or leads in another term. Its log may be cut, so it tells nobody any more that an
-        entry is durable here. If such an entry is committed in the end, that is told. The outcomes of its proposals are
-        due soon, so they wait for no members in sync any more."""
+        """Note that this node has ceased to lead, or leads in another term. Its log may be cut, so proposals of level
+        LEADER are no longer answered when they become durable here; they are answered when they are applied or end.
+        Proposals of level IN_SYNC no longer wait for the members in sync, because their outcomes are due soon."""
         self._deposed.update(self._undurable)
         self._undurable.clear()
         self._former.update(ticket for ticket, level in self._levels.items() if level is Acknowledge.IN_SYNC)
 
     def filtered(self, completions: Iterable[CompletionBatch], core: RaftCore) -> list[CompletionBatch]:
-        """Replace the completions of these proposals by those that their levels ask for, and add the ones that are due
-        now."""
+        """Replace the completions of these proposals by the completions of their levels, and add the completions that
+        are due now."""
         self._copies = core.copies() or self._copies
         self._is_voter = core.configuration.is_voter(self._node_id)
         found: list[CompletionBatch] = [*self._accepted(core)]
@@ -102,7 +107,8 @@ class Acknowledgements:
         return found
 
     def give_up(self) -> list[CompletionBatch]:
-        """Answer every applied proposal with what is known. The node has stopped or failed."""
+        """Answer every applied proposal with the members that are known to hold it. Called when the node has stopped or
+        failed."""
         found: list[CompletionBatch] = [self._acknowledged(each) for each in self._applied]
         self._applied.clear()
         return found
@@ -113,11 +119,11 @@ class Acknowledgements:
             if position.index > core.durable_index:
                 return
             del self._undurable[ticket]
-            self._levels[ticket] = Acknowledge.NONE  # Whatever follows, this proposal has its answer.
+            self._levels[ticket] = Acknowledge.NONE  # The proposal is answered now; later outcomes are not reported.
             yield Accepted(ticket, position.index, position.term)
 
     def _split(self, batch: AppliedBatch) -> list[CompletionBatch]:
-        """Take the proposals of other levels out of a batch."""
+        """Separate the proposals of these levels from the rest of a batch."""
         if self._levels.keys().isdisjoint(batch.tickets):
             return [batch]
         found: list[CompletionBatch] = []
@@ -131,7 +137,7 @@ class Acknowledgements:
                     self._applied.append(_Applied(ticket, batch.index, result))
                 case Acknowledge.NONE:
                     pass
-                case Acknowledge.LEADER:  # Durable here by now, since it is applied.
+                case Acknowledge.LEADER:  # An applied entry is durable here.
                     position = self._position_of(ticket)
                     assert position is not None, ticket
                     found.append(Accepted(ticket, position.index, position.term))
@@ -141,11 +147,12 @@ class Acknowledgements:
         return [*found, AppliedBatch(tickets, batch.index, results)] if tickets else found
 
     def _position_of(self, ticket: int) -> LogPosition | None:
-        """Forget where a proposal of level LEADER is, and return it."""
+        """Forget and return the position of a proposal of level LEADER."""
         return self._undurable.pop(ticket, None) or self._deposed.pop(ticket, None)
 
     def _acknowledged(self, applied: _Applied) -> AppliedInSync:
-        """The answer with the voters that certainly hold the entry. This node has applied it, so it holds it."""
+        """The answer, which names the voters that certainly hold the entry. This node is one of them, because it has
+        applied the entry."""
         holders = () if self._copies is None else self._copies.holders(applied.index)
         known = {*holders, self._node_id} if self._is_voter else {*holders}
         return AppliedInSync(applied.ticket, applied.index, applied.result, tuple(sorted(known)))

@@ -31,16 +31,16 @@ class BatchStateMachine(StateMachine, Protocol):
 def apply_batch(
     machine: StateMachine | BatchStateMachine, waiting: deque[Entry], bytes_max: int
 ) -> Iterable[tuple[Entry, Any]]:
-    """Take entries off the front of `waiting` and apply them. Return each entry with its results.
+    """Remove entries from the front of `waiting` and apply them. Return each entry with its results.
 
-    It takes at least one entry, and stops after the entry that reaches `bytes_max` or a bound of the batch.
+    At least one entry is applied. The last one is the entry that reaches `bytes_max` or a bound of the batch.
     """
     run = [waiting.popleft()]
     bytes_max = min(bytes_max, RUN_BYTES_MAX) - run[0].size_bytes
     while waiting and bytes_max > 0 and len(run) < RUN_MAX:
         entry = waiting.popleft()
         run.append(entry)
-        bytes_max -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
+        bytes_max -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # The sum is `size_bytes`, computed without a call.
     several = getattr(machine, "apply_batch", None)
     results = several(run) if several is not None else [machine.apply(entry) for entry in run]
     return zip(run, results, strict=True)

@@ -1,13 +1,13 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
-An entry can commit without the leader's disk: it is enough if a majority without the leader has the entry on disk. But
+An entry can commit without the leader's disk, if a majority that does not include the leader has the entry on disk. But
 the leader answers a client only after the entry is durable on the leader's own disk, too. A leader with a stalled disk
 still sends heartbeats, so no other leader is elected. A stalled disk reports no error, so the only evidence is how long
 the current sync has been under way.
 
 A leader with a full disk refuses all writes, though the disks of other members may have room. The leader does not know
-the state of their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks
-the other members one after the other, with longer and longer pauses.
+whether the disks of other members are full, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So
+the leader asks the other members one after the other, with longer and longer pauses.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class DiskHealth:
         self._core, self._commit, self._log = core, commit, log
         self.patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
         self.is_watching = False  # True after a check that found a problem: each tick checks again.
-        self._stalled_since: int | None = None  # Monotonic ns: the start of a sync that takes too long; else None.
+        self._stalled_since: int | None = None  # Monotonic ns: the start of a sync that takes too long, or None.
         self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before this time.
         self._full_since: int | None = None  # Monotonic ns: when this node began to lead with a full disk.
         self._full_doublings = 0
-        self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # Monotonic ns: when a peer was last asked.
+        self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # When a peer was last asked (monotonic ns).
         self._asked_for_room = ""  # The peer that was last asked to take over because of a full disk.
 
     @property
@@ -56,17 +56,18 @@ class DiskHealth:
         return self.is_stalled or self._log.is_disk_full
 
     def check(self, now: int, events: list[TraceEvent]) -> None:
-        """Check the disk at `now` (monotonic ns). Add an event for each change, and perhaps begin a transfer."""
+        """Check the disk at `now` (monotonic ns). Add an event for each change, and begin a leadership transfer if one
+        is needed."""
         self._check_for_stall(now, events)
         self._check_for_space(now)
         self.is_watching = self._stalled_since is not None or self._full_since is not None
 
     def _check_for_stall(self, now: int, events: list[TraceEvent]) -> None:
-        """Begin a transfer if a sync takes too long. A write that waits for room on a full disk does not count as a
-        stall; `_check_for_space` treats that case.
+        """Begin a leadership transfer if a sync takes too long. A write that waits for room on a full disk is not a
+        stall; `_check_for_space` handles that case.
 
         Only a peer whose durable log is complete takes over (`LeadershipTransfer` ensures this). So members whose disks
-        stall together do not pass the leadership around. Between two transfers there are at least HANG_TIMEOUTS
+        stall at the same time do not pass the leadership around. Between two transfers there are at least HANG_TIMEOUTS
         election time-outs.
         """
         began, commit = self._stalled_since, self._commit
@@ -87,8 +88,8 @@ class DiskHealth:
         """Transfer the leadership once the disk has been full for HANG_TIMEOUTS election time-outs.
 
         The leader asks its peers one after the other. Each attempt doubles the pause, even if the peer took over and
-        later handed the leadership back. The pause is short again if this node begins to lead with a full disk, and its
-        last attempt was at least twice the longest pause ago.
+        later transferred the leadership back. The pause is short again if this node begins to lead with a full disk,
+        and its last attempt was at least twice the longest pause ago.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None
@@ -109,7 +110,7 @@ class DiskHealth:
                 self._full_doublings = min(self._full_doublings + 1, FULL_DOUBLINGS_MAX)
 
     def _caught_up_voters(self) -> list[str]:
-        """The other voters whose durable log is complete. A voter that lacks entries may have a full disk, too."""
+        """The other voters whose durable log is complete. A voter that lacks entries may also have a full disk."""
         core, voters = self._core, self._core.configuration.voter_ids
         peers = [peer for peer in core.peers_status() if peer.peer_id in voters and peer.recent_active]
         return [peer.peer_id for peer in peers if peer.match_index == core.last_index]
@@ -119,7 +120,8 @@ class DiskHealth:
 
 
 class DiskSpaceProbe:
-    """Notices that the disk is full or that no file can be opened. While this lasts, it probes the disk at intervals.
+    """Detects that the disk is full or that no file can be opened, and probes the disk at intervals until writes are
+    accepted again.
 
     `next_at`: the time of the next probe (monotonic ns); None while writes are accepted.
     """
@@ -130,7 +132,7 @@ class DiskSpaceProbe:
         self._lacked_descriptors = ""  # The store's `lacks_descriptors` when writes were last refused.
 
     def poll(self, now: int) -> bool | None:
-        """Return True if writes are refused from now on, False if they are accepted again, and None if nothing has
+        """Return True if writes are refused from now on, False if writes are accepted again, and None if this has not
         changed since the last poll."""
         is_full, was_full = self._log.is_disk_full, self.next_at is not None
         if not is_full:
@@ -145,7 +147,7 @@ class DiskSpaceProbe:
         return is_full if is_full != was_full else None
 
     def refusal(self, node_id: str) -> DiskFull:
-        """The error with which a command is refused now."""
+        """The error for a command that is refused now."""
         words = self._log.lacks_descriptors
         return NoDescriptors(node_id, words) if words else DiskFull(node_id)
 

@@ -1,9 +1,9 @@
-"""Feature levels: what a build can apply, and which level a cluster may use (docs/reference/versions.md).
+"""Feature levels: the levels that a build can apply, and the level that a cluster may use (docs/reference/versions.md).
 
 The level *in force* is replicated state: a command in the log raises it, and it never falls. Each member states the
-levels of its build in its hello. The level is raised only if the builds of all members know the new level. No command
-of the new level is proposed before that. So a member receives a command that it cannot apply only if an operator has
-replaced its build by an older one. In this case the member stops.
+levels of its build in its hello. The level is raised only if the builds of all members know the new level. Commands of
+the new level are proposed only after the level was raised. So a member receives a command that it cannot apply only if
+an operator has replaced the member's build by an older one. In this case the member stops.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -20,7 +20,7 @@ from raft.node.peer_identity import PeerRefused
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """The feature levels that a build can apply, from `lowest` to `highest`. The first level ever is 1.
+    """The feature levels that a build can apply, from `lowest` to `highest`. The lowest possible level is 1.
 
     >>> 2 in LevelRange(1, 3), str(LevelRange(1, 3))
     (True, '1 to 3')

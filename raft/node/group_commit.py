@@ -1,7 +1,7 @@
-"""Group commit: one sync at a time. All writes that gather during a sync go into the next sync.
+"""Group commit: one sync at a time. All writes that arrive during a sync are part of the next sync.
 
-`GroupCommit` also holds back messages of the snapshot transfer until the write that they depend on is durable. If the
-node is idle, it writes an empty frame, which proves that the last frame with data was synced.
+`GroupCommit` also delays messages of the snapshot transfer until the write that they depend on is durable. If the node
+is idle, `GroupCommit` writes an empty frame, which proves that the last frame with data was synced.
 
 See docs/reference/specification.md#49-proof-of-the-last-frame,
 docs/reference/specification.md#31-messages-wait-for-the-disk.
@@ -32,7 +32,7 @@ class GroupCommit:
         self._log = log
         self._durable = durable
         self._failed = failed
-        self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, message that is held back)
+        self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, delayed message)
         self.under_way = False
         # The next two are attributes and not properties, because they are read several times per event.
         self.has_work = False  # True if a sync is needed and none is under way.
@@ -72,13 +72,13 @@ class GroupCommit:
             self.start(commit_hint, now)
 
     def send_after(self, sequence: int, peer_id: str, message: Message) -> None:
-        """Hold `message` back until `sequence` is durable. Held messages leave in the order of these calls."""
+        """Delay `message` until `sequence` is durable. Delayed messages are sent in the order of these calls."""
         assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
         self.waiting.append((sequence, (peer_id, message)))
         self._look_at_sends()
 
     def take_sends(self) -> list[Send]:
-        """Remove and return the held messages that may leave now."""
+        """Remove and return the delayed messages that may be sent now."""
         sends: list[Send] = []
         while self.waiting and self.waiting[0][0] <= self.durable_sequence:
             sends.append(self.waiting.popleft()[1])
@@ -86,7 +86,7 @@ class GroupCommit:
         return sends
 
     def forget_sends(self) -> None:
-        """Drop all held messages, because this node must acknowledge nothing after a failed sync.
+        """Drop all delayed messages, because this node must acknowledge nothing after a failed sync.
 
         See docs/reference/specification.md#37-failed-sync.
         """

@@ -1,4 +1,4 @@
-"""One member without I/O: events in, effects out. The simulator and the trio driver run this same class.
+"""One member without I/O: it takes events and returns effects. The simulator and the trio driver run the same class.
 
 The node owns the core and everything else that determines the behaviour in production: the order in which writes become
 durable, group commit, batching, the admission of requests and its bounds, the outcomes of requests, pins and snapshots.
@@ -46,7 +46,7 @@ from raft.snapshots.manager import SnapshotManager
 from raft.types import ENTRY_OVERHEAD_BYTES, Acknowledge, Entry, EntryKind, HardState, LogPosition, ReadMode
 
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
-_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
+_CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup per entry.
 
 MARK_DELAYS_PER_HEARTBEAT = 10
 """Before a leader sends a new high-water mark to an idle peer in a message of its own, it waits for an append that can
@@ -101,7 +101,7 @@ class Node:
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk_health = DiskHealth(config, self._core, self._commit, log)
         self._incarnations = KnownIncarnations(pins, self._fail, is_blank=log.last_index == 0)
-        self._heeded = self._core.configuration  # The configuration that `_incarnations` was last told.
+        self._heeded = self._core.configuration  # The configuration last passed to `_incarnations`.
         self._levels = PeerFeatureLevels(levels)
         self._pending = PendingCommands(config)
         self._open_commands = OpenCommands()
@@ -128,7 +128,7 @@ class Node:
     # Events in.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """A peer has identified itself. Its messages are used once its pin is durable. Raises PeerRefused.
+        """Report that a peer has identified itself. Its messages are used once its pin is durable. Raises PeerRefused.
 
         See docs/reference/specification.md#13-incarnations-and-pins.
         """
@@ -147,11 +147,11 @@ class Node:
         if self.failure is None:
             known = member.incarnation_id if member is not None else b""
             self._incarnations.check(peer_id, incarnation_id, is_member=member is not None, known=known)
-        # This comes after the check, so that only the levels of an accepted incarnation are stored.
+        # The levels are stored after the check, so that a refused incarnation changes nothing.
         self._levels.on_hello(peer_id, levels, self._machine.feature_level)
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message from a peer. The message is dropped unless the peer's pin is durable. If the message has
+        """Process one message from a peer. The message is dropped unless the peer's pin is durable. If the message has
         data in a form that only newer builds know, this node fails.
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
@@ -169,13 +169,13 @@ class Node:
                 self._snapshots.stepped(peer_id, message)
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """The connection to a peer was lost."""
+        """Report that the connection to a peer was lost."""
         self._levels.on_disconnect(peer_id)
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
             self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer are closed, and the last one was closed by the peer or its machine.
+        """Report that both connections with a peer are closed, and that the peer or its machine closed the last one.
 
         If the peer was the leader, this member campaigns soon, unless it is being stopped.
         """
@@ -183,7 +183,7 @@ class Node:
             self._on_core(self._core.leader_connection_lost, peer_id)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
-        """A peer has refused our connection. `code`: the code of its refusal, as in `PeerRefused`.
+        """Report that a peer has refused our connection. `code`: the code of the refusal, as in `PeerRefused`.
 
         The code `removed` is final, because a peer sends it only if our removal is committed. A member that was down
         during its removal learns of it in this way.
@@ -217,10 +217,10 @@ class Node:
             self._effects.completions += self._open_commands.expire(now)
 
     def propose(self, command: bytes, ticket: int, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> None:
-        """Replicate one command, which is one raw CBOR item. One completion with `ticket` gives the outcome; with the
-        level NONE there is none.
+        """Replicate one command, which is one raw CBOR item. One completion with `ticket` reports the outcome; a
+        command of level NONE gets no completion.
 
-        Raises NotLeader, Busy (DiskFull), TooLarge or NodeStopped. Then the command certainly has no effect.
+        Raises NotLeader, Busy (DiskFull), TooLarge or NodeStopped; then the command certainly has no effect.
         """
         self._check_takes_commands(1)
         self._pending.add(command, ticket)
@@ -228,14 +228,15 @@ class Node:
             self._acknowledgements.take((ticket,), acknowledge)
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """Like `propose`, for several commands. If this raises, none was taken, even if some would have fitted."""
+        """Like `propose`, for several commands. If this raises an error, no command was accepted, even if some would
+        have fitted."""
         self._check_takes_commands(len(commands))
         self._pending.add_all(commands, tickets)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
         """Begin a membership change. `Applied(ticket, index, configuration)` reports that the whole change is done.
 
-        Raises NotLeader, ChangeRefused, Busy (DiskFull) or NodeStopped. Then nothing has changed.
+        Raises NotLeader, ChangeRefused, Busy (DiskFull) or NodeStopped; then nothing has changed.
         """
         self._check_takes_commands(1)
         self._open_commands.opened(self._core.propose_change(change), [ticket])
@@ -255,12 +256,12 @@ class Node:
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request one read for each of `tickets` (at least one). Either all are taken or none. All become ready
-        together.
+        """Request one read for each of `tickets` (at least one). Either all reads are accepted or none. All become
+        ready together.
 
-        Only a leader takes the modes READ_INDEX and LEASE; every member takes the other modes. `age_ns_max` is the
-        maximum age of the state for BOUNDED_STALENESS. A read of this mode ends as TooStale if this member can neither
-        prove such an age nor ask a leader.
+        Only a leader accepts the modes READ_INDEX and LEASE; every member accepts the other modes. `age_ns_max` is the
+        maximum age of the state for BOUNDED_STALENESS. A read of this mode fails with TooStale if this member cannot
+        prove such an age and knows no leader to ask.
         """
         self._check_takes_requests(leads=mode in _LEADER_MODES)
         self._reads.check_room(len(tickets))
@@ -285,8 +286,8 @@ class Node:
         return self._core.transfer_leadership(peer_id)
 
     def begin_stop(self) -> None:
-        """Take no more requests, wait until the open ones have ended, and write the proof that the last frame with
-        data was synced. With this proof the next start need not write that frame again.
+        """Begin to stop: accept no more requests, wait until the open ones have ended, and write an empty frame. This
+        frame proves that the last frame with data was synced, so the next start need not write that frame again.
 
         A leader first transfers the leadership, so that the other members need not wait for a time-out. Commands that
         are still open after `outcome_wait_ns` end as unknown.
@@ -320,7 +321,7 @@ class Node:
     def begin_sync(self) -> bool:
         """Start the next sync if one is due. If none is due and this member does not lead, apply entries.
 
-        Returns True if entries were applied, because there may be more work then.
+        Returns True if entries were applied, because this may have caused more work.
         """
         if self.failure is None and self._commit.has_work:
             self._on_core(self._start_sync)
@@ -348,8 +349,8 @@ class Node:
     def wants_turn(self) -> bool:
         """True if `take_effects` may have work to do.
 
-        If no other request is open, this is False after the last answer to a lone put, so that the answer costs no
-        turn.
+        If no other request is open, the result is False after the last answer to a single put, so that this answer
+        costs no turn.
         """
         return (
             self.has_more
@@ -371,7 +372,7 @@ class Node:
     @property
     def next_deadline(self) -> int:
         """The time (monotonic ns) by which the caller must call `tick` and `take_effects` next. If there is work to do,
-        this is the present time."""
+        the result is the present time."""
         return self._now if self.has_more else self.next_alarm
 
     @property
@@ -393,8 +394,8 @@ class Node:
     def is_stopped(self) -> bool:
         """True once the node has stopped or has failed.
 
-        It has stopped if `begin_stop` was called, every request has ended, and a frame on disk proves that the whole
-        log is durable.
+        A node has stopped if `begin_stop` was called, every request has ended, and a frame on disk proves that the
+        whole log is durable.
         """
         return self.failure is not None or self._stopped
 
@@ -444,11 +445,12 @@ class Node:
         return self._snapshots.incoming_index
 
     def copies(self) -> Copies | None:
-        """The durable logs of the voters, and which voters are in sync; None if this member does not lead."""
+        """How far the log of each voter is durable, and which voters are in sync; None if this member does not lead."""
         return self._core.copies()
 
     def newest_snapshot(self) -> SnapshotInfo:
-        """The newest durable snapshot. Its file was verified when the store was opened or the file was made."""
+        """The newest durable snapshot. The store verifies a snapshot file when the store is opened or the file is
+        made."""
         return self._snapshots.store.latest()
 
     def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
@@ -472,14 +474,15 @@ class Node:
             is_removed=self.is_removed,
         )
 
-    # Called by the snapshot manager.
+    # The snapshot manager calls the next methods.
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
         """Send the message once everything appended so far is durable."""
         self._commit.send_after(self._commit.appended_sequence, peer_id, message)
 
     def state_replaced(self, index: int) -> None:
-        """A received snapshot at `index` is installed. It replaces the entries that waited to be applied."""
+        """Note that a received snapshot at `index` is installed. The snapshot replaces the entries that waited to be
+        applied."""
         assert all(entry.index <= index for entry in self._to_apply), (index, self._to_apply[-1].index)
         self._to_apply.clear()
 
@@ -521,7 +524,7 @@ class Node:
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
         """Pass an event to the core. Return False if the event raises an error that ends the node.
 
-        Afterwards react if this member has begun or ceased to lead.
+        If this member has begun or ceased to lead, `_notice_leadership` is called afterwards.
         """
         try:
             event(*arguments)
@@ -533,7 +536,8 @@ class Node:
         return True
 
     def _heed_configuration(self) -> None:
-        """If the configuration has changed, use no more messages of incarnations that it replaces."""
+        """If the configuration has changed, stop using messages from incarnations that the new configuration
+        replaces."""
         if self._core.configuration is not self._heeded:
             self._heeded = self._core.configuration
             self._incarnations.configured((m.node_id, m.incarnation_id) for m in self._heeded.members)
@@ -547,7 +551,9 @@ class Node:
             self._hand_over()
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
-            self._apply_slice()  # Other members apply later, in `begin_sync`: a leader may wait for their messages.
+            # Members that do not lead apply entries later, in `begin_sync`, because a leader may be waiting for their
+            # messages.
+            self._apply_slice()
         if self._snapshots.may_have_work and self._snapshots.has_work():
             self._snapshots.advance(self._effects, self._now)
             self._drain_core()
@@ -559,8 +565,8 @@ class Node:
                 self._stop_when_done()
 
     def _notice_leadership(self) -> None:
-        """This member has begun or ceased to lead, or leads in another term. End the work of its earlier term: pending
-        commands, open commands (after a time-out) and snapshot transfers."""
+        """Handle a change of leadership: this member has begun or ceased to lead, or leads in another term. End the
+        work of its earlier term: pending commands, open commands (after a time-out) and snapshot transfers."""
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
             self._open_commands.stepped_down(self._now + self._config.outcome_wait_ns)
@@ -569,8 +575,8 @@ class Node:
         self._leading_term = self._core.leading_term
 
     def _poll_disk_space(self) -> None:
-        """If the disk is full, refuse the pending commands. They certainly have no effect, because they are in no
-        log."""
+        """If the disk is full, refuse the pending commands. Pending commands certainly have no effect, because they are
+        in no log."""
         change = self._disk_space.poll(self._now)
         if self._disk_space.next_at is not None:
             self._refuse_pending(self._disk_space.refusal(self.identity.node_id))
@@ -606,7 +612,7 @@ class Node:
                 self._notice_leadership()
 
     def _handle(self, ready: Ready) -> bool:
-        """Carry out one Ready, in the order of its fields. Return True if this may have called the core, so that there
+        """Carry out one Ready, in the order of its fields. Return True if the core may have been called, so that there
         may be another Ready."""
         effects = self._effects
         if ready.write is not None:
@@ -641,7 +647,8 @@ class Node:
             else:
                 applied = apply_batch(self._machine, self._to_apply, budget_bytes)
             for entry, results in applied:
-                size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This computes `size_bytes` without a call.
+                # The sum is `size_bytes`, computed without a call.
+                size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES
                 self._snapshots.log_bytes += size_bytes
                 if entry.kind is _CONFIGURATION:
                     members = self._core.configuration_at(entry.index)
@@ -654,11 +661,11 @@ class Node:
                 self._snapshots.may_have_work = True
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
-                self._drain_core()  # The core may now hand out more entries, and reads that waited for this index.
+                self._drain_core()  # The core may now return more entries, and reads that waited for this index.
 
     def _prove_when_idle(self) -> None:
-        """If the node is idle, sync once more to prove the last frame with data. A stopping node does not wait before
-        that."""
+        """If the node is idle, sync once more to prove the last frame with data. A node that is being stopped does this
+        without a pause."""
         commit = self._commit
         # The first two conditions are `not commit.is_quiet` without a call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
@@ -694,8 +701,8 @@ class Node:
         self._effects.completions += self._acknowledgements.give_up()
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """End this node, because its disk failed, it needs a newer build, or its data folder was replaced. It sends
-        nothing more.
+        """End this node, because its disk failed, it needs a newer build, or its data folder was replaced. The node
+        sends nothing more.
 
         See docs/reference/specification.md#37-failed-sync.
         """

@@ -31,8 +31,8 @@ WRONG_INCARNATION = "wrong_incarnation"
 
 
 class PeerRefused(RaftError):
-    """This peer was refused, so its messages are not used. `code` is a fixed word; `reason` is a text that gives the
-    cause and says what to do."""
+    """The peer was refused, so its messages are not used. `code` is a fixed word; `reason` is a text that states the
+    cause and what to do."""
 
     def __init__(self, peer_id: str, code: str, reason: str) -> None:
         super().__init__(peer_id, code, reason)
@@ -43,7 +43,7 @@ class PeerRefused(RaftError):
 
 
 class IncarnationReplaced(RaftError):
-    """This member began with an empty log, and a peer that knows it with another data folder has refused it.
+    """This member began with an empty log, and was refused by a peer that knows this member with another data folder.
 
     So the member's data folder was lost and created again. The member has forgotten its votes and acknowledgements and
     must stop.
@@ -68,7 +68,7 @@ class _Pin:
 
 
 class KnownIncarnations:
-    """The pins of one node, durable ones and ones that are being written. `is_blank`: True if the node's log was empty
+    """The pins of one node: durable pins, and pins that are being written. `is_blank`: True if the node's log was empty
     at the start."""
 
     def __init__(self, store: PinStore, failed: Callable[[str, BaseException], None], *, is_blank: bool) -> None:
@@ -87,12 +87,12 @@ class KnownIncarnations:
         """Accept a peer's hello, and begin to pin the peer if it is new.
 
         `known`: the peer's incarnation in the configuration, or b"". Raises PeerRefused if the peer was known with
-        another incarnation, or if it is new and there are PINS_MAX pins already.
+        another incarnation, or if the peer is new and there are already PINS_MAX pins.
 
         `is_member`: the peer is in the configuration. The pin of a peer that was not in the configuration is
-        preliminary: this node has counted none of its promises, so another incarnation may replace it. The pin becomes
-        final when the pinned incarnation comes as a member, or when a message of the pinned incarnation is used while
-        the peer is a member.
+        preliminary: this node has counted none of the peer's promises, so another incarnation may replace the pin. The
+        pin becomes final when the pinned incarnation comes as a member, or when a message of the pinned incarnation is
+        used while the peer is a member.
         """
         assert len(incarnation_id) == 16, incarnation_id
         pin = self._pins.get(peer_id)
@@ -119,10 +119,10 @@ class KnownIncarnations:
             pin.is_preliminary = False
 
     def may_use(self, peer_id: str, *, is_member: bool, known: bytes) -> bool:
-        """True if a message of this peer may be used. `is_member` and `known`: see `check`. The caller need not ask for
-        peers in `final`.
+        """True if a message of this peer may be used. `is_member` and `known`: see `check`. The caller need not call
+        this for peers in `final`.
 
-        If the peer is a member, its pin becomes final: this node may count what the message promises.
+        If the peer is a member, its pin becomes final, because this node may count the promise that the message makes.
         """
         pin = self._pins.get(peer_id)
         if pin is None or not pin.is_durable or (known and known != pin.incarnation_id):
@@ -133,7 +133,7 @@ class KnownIncarnations:
         return True
 
     def configured(self, known: Iterable[tuple[str, bytes]]) -> None:
-        """The configuration has changed. `known`: pairs of a peer and its incarnation in the configuration, or b"".
+        """Note a changed configuration. `known`: pairs of a peer and its incarnation in the configuration, or b"".
 
         If a peer has come with another incarnation than the configuration names, its messages are not used from now on,
         even if its connections last.
@@ -143,11 +143,11 @@ class KnownIncarnations:
                 self.final.discard(peer_id)
 
     def refused_by(self, peer_id: str, code: str) -> None:
-        """A peer refused this node with `code`. If this node began with an empty log and the peer knows it with another
-        data folder, this node fails.
+        """Note that a peer refused this node with `code`. If this node began with an empty log and the peer knows this
+        node with another data folder, this node fails.
 
-        If the node went on, members that never knew the old folder would accept it, although it has forgotten its
-        votes.
+        If this node continued, members that never knew the old folder would accept it, although the node has forgotten
+        its votes.
         """
         if code == WRONG_INCARNATION and self._is_blank:
             self._failed(f"its hello to {peer_id}", IncarnationReplaced(peer_id))

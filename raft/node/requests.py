@@ -38,7 +38,7 @@ class PendingCommands:
         return len(self._commands)
 
     def add(self, command: bytes, ticket: int) -> None:
-        """Add one command. Raises TooLarge if it does not fit into an entry, Busy if the queue is full."""
+        """Add one command. Raises TooLarge if the command does not fit into an entry, and Busy if the queue is full."""
         size_bytes = self.size_bytes + len(command)
         if len(command) > COMMAND_BYTES_MAX:
             raise TooLarge("a command", len(command), COMMAND_BYTES_MAX)
@@ -49,7 +49,7 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """Add all of these commands. If this raises, none was added.
+        """Add all of these commands. If this raises an error, none was added.
 
         Raises TooLarge if one of them does not fit into an entry, and Busy if the queue has no room for all of them.
         """
@@ -64,7 +64,7 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def next_batch(self) -> tuple[list[bytes], list[int]]:
-        """The commands of the next entry, at least one, and their tickets. They stay in the queue until
+        """The commands of the next entry (at least one) and their tickets. The commands stay in the queue until
         `drop_first`."""
         assert self._commands
         if self.size_bytes <= self._batch_bytes_max:
@@ -144,12 +144,14 @@ class OpenCommands:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _OpenBatch] = {}  # (index, term) → batch, in the order of proposal.
         self.count = 0
-        # True if there may be a batch of a term that is over. This is an attribute, because each put reads it often.
+        # True if there may be a batch of a term that is over. An attribute and not a property, because each put reads
+        # it often.
         self.has_stale_terms = False
 
     @property
     def next_deadline(self) -> int | None:
-        """The time (monotonic ns) at which the oldest batch ends as unknown, if its term is over. Otherwise None."""
+        """The time (monotonic ns) at which the oldest batch ends as unknown; None while its term is not over. Otherwise
+        None."""
         if not self.has_stale_terms:
             return None
         first = next(iter(self._open.values()), None)
@@ -157,7 +159,7 @@ class OpenCommands:
         return None if first is None else first.deadline
 
     def opened(self, position: LogPosition, tickets: list[int]) -> None:
-        """A batch was appended at `position`."""
+        """Add a batch, which was appended at `position`."""
         self._open[position.index, position.term] = _OpenBatch(tickets)
         self.count += len(tickets)
 
@@ -170,8 +172,8 @@ class OpenCommands:
         return AppliedBatch(batch.tickets, entry.index, results)
 
     def configured(self, entry: Entry, configuration: Configuration) -> list[Completion]:
-        """`entry`, which contains `configuration`, was applied. Return the completions of the membership changes that
-        are complete now. A joint configuration completes no change."""
+        """Note that `entry`, which contains `configuration`, was applied. Return the completions of the membership
+        changes that are complete now. A joint configuration completes no change."""
         batch = self._open.get((entry.index, entry.term))
         if batch is not None:
             batch.is_decided = True
@@ -181,8 +183,8 @@ class OpenCommands:
         return [Applied(each.tickets[0], entry.index, configuration) for each in done if each is not None]
 
     def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
-        """A proposed entry has ended without being applied here. `refusal`: the error to report if the entry certainly
-        has no effect."""
+        """End the batch of a proposed entry that has ended without being applied here. `refusal`: the error to report
+        if the entry certainly has no effect."""
         batch = self._pop(end.index, end.term)
         if batch is None:
             return []
@@ -191,14 +193,14 @@ class OpenCommands:
         return [Unknown(ticket, "a snapshot went past its index") for ticket in batch.tickets]
 
     def stepped_down(self, deadline: int) -> None:
-        """This node has ceased to lead: `deadline` now applies to each open batch that has no deadline yet."""
+        """Give `deadline` to each open batch that has no deadline yet, because this node has ceased to lead."""
         self.has_stale_terms = True
         for batch in self._open.values():
             if batch.deadline is None:
                 batch.deadline = deadline
 
     def expire(self, now: int) -> list[Completion]:
-        """End the batches whose deadline has passed. Their outcome is unknown."""
+        """End the batches whose deadline has passed. The outcome of their commands is unknown."""
         completions: list[Completion] = []
         for key, batch in list(self._open.items()):
             if batch.deadline is None or batch.deadline > now:
@@ -209,7 +211,7 @@ class OpenCommands:
         return completions
 
     def give_up(self, reason: str) -> list[Completion]:
-        """End all open batches. Their outcome is unknown."""
+        """End all open batches. The outcome of their commands is unknown."""
         completions: list[Completion] = [
             Unknown(ticket, reason) for batch in self._open.values() for ticket in batch.tickets
         ]

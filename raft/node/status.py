@@ -29,7 +29,7 @@ class NodeStatus:
     term: int
     leader_id: str | None
     voters: tuple[str, ...]  # This field and the next three come from the newest configuration in the log.
-    outgoing: tuple[str, ...]  # While voters change: the earlier voters, a majority of which must agree, too.
+    outgoing: tuple[str, ...]  # While the voters change: the earlier voters, whose majority must agree, too.
     learners: tuple[str, ...]
     is_changing: bool  # True while a membership change is under way, so that another one is refused.
     is_removed: bool  # True once the removal of this node is final. Its process can then be stopped for good.
@@ -40,10 +40,10 @@ class NodeStatus:
     durable_index: int
     last_index: int
     low_watermark: int
-    # These two are set on a leader only; see `Blockers`.
+    # The next two fields are set only on a leader; see `Blockers`.
     commit_held_by: tuple[str, ...]
     low_watermark_held_by: tuple[str, ...]
-    log_held_by: str  # What keeps older entries in the log: `own_snapshot`, `low_watermark`, or empty.
+    log_held_by: str  # The cause that keeps old entries in the log: `own_snapshot`, `low_watermark`, or empty.
     peers: tuple[PeerStatus, ...]
     pending_bytes: int  # The size of the commands that wait to be proposed. Bound: pending_bytes_max.
     pending_commands: int
@@ -54,26 +54,27 @@ class NodeStatus:
     is_disk_full: bool  # True while the disk has no room, so that commands are refused.
     # The system's error while the log cannot open a file, so that commands are refused; otherwise empty.
     lacks_descriptors: str
-    disk_hangs: bool  # True while a sync of the log takes too long. Then a leader transfers the leadership.
+    disk_hangs: bool  # True while a sync of the log takes too long. In this case a leader transfers the leadership.
     snapshot_bytes: int
     failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """What keeps each mark from rising. A field is empty if nothing does. Only a leader knows the first two."""
+    """The causes that keep each mark from rising. A field is empty if its mark may rise. Only a leader knows the first
+    two fields."""
 
     # Voters whose durable log does not reach above the high-water mark.
     commit: tuple[str, ...]
     # Members that have not both applied and synced the next entry above the low-water mark.
     low_watermark: tuple[str, ...]
-    # What keeps old entries in the log: this node's newest snapshot does not include them, or another member needs
-    # them.
+    # The cause that keeps old entries in the log: this node's newest snapshot does not include them, or another member
+    # needs them.
     log: LogBlocker
 
 
 def find_blockers(core: CoreStatus) -> Blockers:
-    """Find what keeps each mark from rising. Cost: O(members)."""
+    """Find the causes that keep each mark from rising. Cost: O(members)."""
     commit: list[str] = []
     low: list[str] = []
     if core.role is Role.LEADER:
@@ -91,8 +92,8 @@ def find_blockers(core: CoreStatus) -> Blockers:
 
 
 def _log_blocker(core: CoreStatus) -> LogBlocker:
-    """Return what keeps old entries in the log. The node cuts its log at the index of its newest snapshot or at the
-    low-water mark, whichever is lower."""
+    """Return the cause that keeps old entries in the log. The node cuts its log at the index of its newest snapshot or
+    at the low-water mark, whichever is lower."""
     if core.first_index > core.last_applied:
         return ""
     return "own_snapshot" if core.snapshot_index <= core.low_watermark else "low_watermark"
