@@ -107,7 +107,7 @@ def _array_head(count: int) -> bytes:
 
 
 def _encode_append(group_id: int, m: AppendEntries) -> bytes:
-    """Return the same bytes as `encode_item`, but copy each payload only once instead of several times."""
+    """Return the same bytes as `encode_item`, but copy each payload only once."""
     numbers = (5, group_id, m.term, m.prev_index, m.prev_term, m.commit_index, m.low_watermark, m.read_counter)
     parts = [_array_head(len(numbers) + 1), *map(_encode_number, numbers), _array_head(len(m.entries))]
     for entry in m.entries:
@@ -160,7 +160,7 @@ class _Fields:
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
-        self._at = 1  # The place of the next item. Place 0 has the kind.
+        self._at = 1  # The position of the next item; position 0 has the kind.
 
     def next(self) -> Any:
         if self._at >= len(self._items):
@@ -178,8 +178,7 @@ class _Fields:
     def numbers(self, count: int) -> list[Any]:
         """Return the next `count` items, checked as by `number()`, but without a call for each.
 
-        The result is a `list[int]`. It is annotated less strictly, because the type checker would otherwise require a
-        copy.
+        The result is a `list[int]`. The annotation is less strict, because a strict one would require a copy.
         """
         items = self._items[self._at : self._at + count]
         for item in items:
@@ -192,8 +191,8 @@ class _Fields:
         return [self.number() for _ in range(count)]  # This raises an error that names the wrong item.
 
     def number_if_there(self, otherwise: int) -> int:
-        """Return the next number, or `otherwise` if the message has no further item. An earlier version may have sent
-        it without this item."""
+        """Return the next number, or `otherwise` if the message has no further item. Earlier versions may send the
+        message without this item."""
         return self.number() if self._at < len(self._items) else otherwise
 
     def flag(self) -> bool:

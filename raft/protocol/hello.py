@@ -8,11 +8,11 @@ A later build may append items to an array, which earlier builds ignore. A side 
 refusal, so that the other side can log the reason, and then closes the connection. A client may leave cluster, node and
 incarnation empty.
 
-`peer_address`: the address `host:port` at which the sending member wants to be dialled. A receiver whose configuration
-does not name the sender knows no other address to which it can send its answers. The address is empty if the sender
-states none, and may be missing. `level_min`, `level_max`: the feature levels that the sender's build can apply; a build
-that knows only level 1 need not state them. `process_id`: 8 random bytes that each process of a member draws. They
-distinguish two processes that run on copies of one folder.
+`peer_address`: the address `host:port` at which the sending member wants to be dialled. If the receiver's configuration
+does not name the sender, this is the only address to which the receiver can send its answers. The address is empty if
+the sender states none, and the item may be missing. `level_min`, `level_max`: the feature levels that the sender's
+build can apply; a build that knows only level 1 need not state them. `process_id`: 8 random bytes, drawn by each
+process of a member. The id distinguishes two processes that run on copies of one folder.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -85,7 +85,7 @@ class Hello:
         )
 
     def _later_items(self) -> list[Any]:
-        """The items that later versions have added, up to the last item that has a value."""
+        """The items that later versions added to the hello, up to the last item that has a value."""
         if self.process_id:
             return [self.peer_address, self.level_min, self.level_max, self.process_id]
         if self.level_max > 1:

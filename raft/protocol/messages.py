@@ -58,8 +58,9 @@ class AppendEntries:
     """Leader → follower: put `entries` right after the entry (prev_index, prev_term) (Raft §5.3).
 
     Without entries the message is a heartbeat. The `prev_index` of a heartbeat is an index up to which the peer has
-    confirmed its log. The peer's log is durable up to there, so its answer need not wait for its disk. The answer
-    repeats `read_counter` (0: none). `term` and `read_counter` together identify a read round (thesis §6.4).
+    confirmed its log. The peer's log is durable up to this index, so its answer need not wait for its disk. The answer
+    repeats `read_counter`. `term` and `read_counter` together identify a read round (thesis §6.4); a `read_counter` of
+    0 means that there is no round.
     """
 
     term: int
@@ -84,10 +85,11 @@ class AppendAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRejected:
-    """Follower → leader: I have no entry (prev_index, prev_term). With a later `term` it means: your term is over.
+    """Follower → leader: I have no entry (prev_index, prev_term). With a later `term` the rejection means: your term is
+    over.
 
     (`hint_index`, `hint_term`) is the last position of the follower's log, at or before `rejected_index`, that can
-    still match. By this hint the leader goes back a whole term with each rejection.
+    still match. With this hint, the leader skips a whole term after each rejection.
     """
 
     term: int
@@ -152,8 +154,8 @@ class ReadIndexRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexResponse:
-    """Leader → member: the read index. The leader sends it once it is certain that it still led after the request
-    arrived (thesis §6.4)."""
+    """Leader → member: the read index. The leader sends the response once it is certain that it still led after the
+    request arrived (thesis §6.4)."""
 
     term: int
     number: int

@@ -1,4 +1,4 @@
-"""The code that runs a `raft.Node` on trio: it moves bytes, fires timers and hands completions over. The node makes all
+"""The code that runs a `raft.Node` on trio: it moves bytes, fires timers and passes on completions. The node makes all
 decisions.
 
 Other packages import from `raft.runtime`, and not from its submodules.

@@ -39,18 +39,19 @@ def descriptor_limit() -> int | None:
     """Return how many file descriptors this process may have open; None if there is no limit, or no known one."""
     try:
         import resource
-    except ImportError:  # Windows has no such module.
+    except ImportError:  # Windows has no module `resource`.
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 class Acceptor:
-    """Accepts connections for one purpose: `clients`, `peers` or `metrics`. Its log lines name the purpose.
+    """Accepts connections for one purpose: `clients`, `peers` or `metrics`. The log lines of the acceptor name the
+    purpose.
 
-    It keeps a spare file descriptor open. When no other descriptor is left, it closes the spare one, accepts a caller
-    with the free descriptor, and closes this connection at once. So the caller can go to another member, instead of
-    waiting for this one.
+    The acceptor keeps a spare file descriptor open. When no other descriptor is left, the acceptor closes the spare
+    one, accepts a caller with the free descriptor, and closes this connection at once. So the caller can try another
+    member instead of waiting for this one.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -66,8 +67,8 @@ class Acceptor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run `handler` for each accepted stream, until cancelled. Then close the listeners. Each handler must close
-        its stream."""
+        """Run `handler` for each accepted stream until cancelled, and finally close the listeners. Each handler must
+        close its stream."""
         self._take_spare()
         try:
             async with trio.open_nursery() as nursery:
@@ -94,7 +95,7 @@ class Acceptor:
     def _refuse(self, listener: trio.SocketListener) -> None:
         """Accept waiting callers with the spare descriptor, and close their connections. This blocks the event loop."""
         callers = socket.socket(fileno=listener.socket.fileno())  # A plain socket with the same descriptor.
-        callers.setblocking(False)  # A new socket object has the default time-out, with which `accept` could wait.
+        callers.setblocking(False)  # A new socket object has the default time-out, so `accept` could block.
         try:
             for _ in range(REFUSALS_PER_PAUSE):
                 self._give_up_spare()

@@ -34,7 +34,8 @@ def is_dialable(address: str) -> bool:
     addresses, so an address may be any text."""
     try:
         host, port = parse_address(address)
-        host.encode("idna")  # Python does this before a look-up. It raises UnicodeError for an empty or overlong label.
+        # Python encodes a name in this way before a look-up, and raises UnicodeError for an empty or overlong label.
+        host.encode("idna")
     except (InvalidAddress, UnicodeError):
         return False
     return port > 0 and len(address) <= ADDRESS_CHARACTERS_MAX and address.isprintable()

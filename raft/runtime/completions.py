@@ -1,4 +1,4 @@
-"""The queue by which the threads that do I/O pass completions to the event loop that runs the node."""
+"""The queue through which I/O threads pass completions to the event loop that runs the node."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Callback = Callable[[], None]
 class CompletionQueue:
     """Callbacks that any thread may `post`. They run on the event loop, in order, when the loop calls `run_pending`.
 
-    Inside a `watched` block, `wait` returns once a callback was posted. Outside, callbacks only gather. The queue has
-    its own pipe, because trio's mechanism for calls from threads would wake two tasks, one after the other.
+    Inside a `watched` block, `wait` returns once a callback was posted. Outside such a block, posted callbacks only
+    wait in the queue. The queue has its own pipe, because trio's mechanism for calls from threads would wake two tasks,
+    one after the other.
     """
 
     def __init__(self) -> None:
-        self.pending: deque[Callback] = deque()  # Needs no lock, because `append` and `popleft` are atomic.
+        self.pending: deque[Callback] = deque()  # This deque needs no lock, because `append` and `popleft` are atomic.
         # This lock prevents writes to the pipe after it is closed, because another file may have the descriptor by
         # then.
         self._lock = threading.Lock()
@@ -57,7 +58,8 @@ class CompletionQueue:
                 os.close(end)
 
     async def wait(self) -> None:
-        """Wait until a callback has been posted since the last `wait`. Another task may have run it already."""
+        """Wait until a callback has been posted since the last `wait`. Another task may have run the callback
+        already."""
         assert self._ends is not None, "not watched"
         await trio.lowlevel.wait_readable(self._ends[0])
         with self._lock:  # After this, the next `post` signals again.

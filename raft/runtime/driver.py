@@ -91,7 +91,7 @@ class DeferredFiles(Protocol):
     """True if operations were submitted since the last `start`."""
 
     def start(self) -> bool:
-        """Start these operations. Return True if one of these operations is done already."""
+        """Begin the waiting operations. Return True if one of them is done already."""
         ...
 
 
@@ -123,7 +123,8 @@ class Driver:
         self._now = 0  # Monotonic ns: the time at which this turn began.
         self._next_alarm = 0  # Monotonic ns: `node.next_alarm` at the end of the last flush.
         self._woken = trio.Event()
-        # The first is set when this member is removed, the second when a peer refuses it for that reason.
+        # The first event is set when this member is removed, the second when a peer refuses this member for that
+        # reason.
         self._removed, self._refused = trio.Event(), trio.Event()
         self._scope: trio.CancelScope | None = None  # Set while the driver's own task sleeps in `_wait`.
         self._is_over = False
@@ -134,11 +135,12 @@ class Driver:
         return int(self._seconds() * SECOND_NS)
 
     def wake(self) -> None:
-        """Request a flush in the next turn of the event loop. It will handle everything that arrives in this turn."""
+        """Request a flush in the next turn of the event loop. This flush will handle everything that arrives in the
+        current turn."""
         self._woken.set()
 
     def flush(self) -> None:
-        """Flush now, in the caller's task. To wake the driver's own task would cost a turn of the event loop.
+        """Flush now, in the caller's task. Waking the driver's own task instead would cost a turn of the event loop.
 
         If another flush is under way, or is due in the next turn, that flush does the work instead.
         """
@@ -150,7 +152,7 @@ class Driver:
 
     @property
     def _is_asleep(self) -> bool:
-        """True while the driver's own task waits. Then another task may flush in its place."""
+        """True while the driver's own task waits, so that another task may flush in its place."""
         return self._scope is not None and not self._woken.is_set()
 
     def _flush_here(self, now: int | None) -> None:
@@ -178,7 +180,8 @@ class Driver:
         """
         self._seconds = trio.lowlevel.current_clock().current_time
         if self._transport is not None:
-            await self._transport.listen()  # Before the nursery, which would wrap an error in a group.
+            # Listen before the nursery opens, because the nursery would wrap an error in a group.
+            await self._transport.listen()
         with self._completions.watched():
             async with trio.open_nursery() as nursery:
                 port = 0
@@ -228,7 +231,7 @@ class Driver:
         """Set the deadline of `scope` to the node's next alarm.
 
         A deadline that is too early is moved only shortly before it passes, because moving it costs ten times as much
-        as this check. After a lone put the next alarm is 5 ms away, and usually another put comes before that and makes
+        as this check. After a single put the next alarm is 5 ms away, and usually another put arrives earlier and makes
         the alarm unnecessary.
         """
         deadline = self._next_alarm / SECOND_NS  # If work is left, `wake` was called, so the work needs no alarm.
@@ -239,7 +242,7 @@ class Driver:
     async def _take_completions(self) -> None:
         while True:
             await self._completions.wait()
-            if self._completions.pending:  # Otherwise another flush has run the callbacks already.
+            if self._completions.pending:  # If no callback ran, another flush has run them already.
                 self.flush()
 
     def _run_completions(self) -> bool:
@@ -275,10 +278,11 @@ class Driver:
         """Do all work that is due, including work that follows from I/O that completes at once. Return True if the node
         has ended.
 
-        `_run_completions` or `_catch_up` must have run. After `_run_completions`, `now` is the time to which the node's
-        clock is advanced; after `_catch_up` it is None.
+        The caller must first run `_run_completions` or `_catch_up`. After `_run_completions`, `now` is the time to
+        which the node's clock is advanced; after `_catch_up` it is None.
 
-        In each round the disk comes last: messages to peers and clients leave first, because I/O may block the loop.
+        In each round, messages to peers and clients are sent before disk operations begin, because disk I/O may block
+        the loop.
         """
         node, files, began = self.node, self._files, self._now
         for _ in range(ROUNDS_MAX):
@@ -329,7 +333,8 @@ class Driver:
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 
     def _disk_usage(self) -> dict[str, object]:
-        """What an operator needs to know to make room: the size of the log, and what keeps it from shrinking."""
+        """The information with which an operator can make room: the size of the log, and the cause that keeps it from
+        shrinking."""
         status = self.node.status()
         return {"log_bytes": status.log_bytes, "log_held_by": status.log_held_by, "last_index": status.last_index}
 
@@ -353,13 +358,13 @@ class Driver:
     # Events from the transport.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """A peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
+        """Pass on that a peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
         self.node.tick(self._read_clock())
         self.node.peer_hello(peer_id, incarnation_id, levels)
         self.wake()
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
-        """Messages from a peer have arrived."""
+        """Pass on messages from a peer."""
         has_run = self._catch_up()
         try:
             for message in messages:
@@ -372,19 +377,20 @@ class Driver:
                     self.wake()
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """The connection to a peer was lost."""
+        """Pass on that the connection to a peer was lost."""
         self.node.tick(self._read_clock())
         self.node.peer_unreachable(peer_id)
         self.wake()
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer are closed, and the last one was closed by the peer or its machine."""
+        """Pass on that both connections with a peer are closed, and that the peer or its machine closed the last
+        one."""
         self.node.tick(self._read_clock())
         self.node.peer_gone(peer_id)
         self.wake()
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer has rejected our connection."""
+        """Pass on that a peer has rejected our connection."""
         self.node.tick(self._read_clock())
         self.node.peer_refused(peer_id, code)
         if self.node.failure is not None:

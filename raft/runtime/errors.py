@@ -21,7 +21,7 @@ class InsecureAddress(RaftError):
 
 
 class InvalidAddress(RaftError, ValueError):
-    """A text that is not an address of the form `host:port`."""
+    """The text is not an address of the form `host:port`."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)

@@ -1,4 +1,4 @@
-"""The switch of the fast paths. Each fast path is a second, faster implementation of what a general path does.
+"""The switch of the fast paths. Each fast path is a second, faster implementation of a general path.
 
 `HWM_FAST_PATHS=0` in the environment of a process turns off all fast paths, so that only general paths run. The results
 must be the same. docs/internals/fast-paths.md lists the fast paths. The core does not read this switch: its callers

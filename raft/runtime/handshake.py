@@ -90,8 +90,8 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     name = hello.node_id or "a client"
     if hello.role is not HelloRole.PEER:
         raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
-    # This comes after the check of the role: a client sends requests right after its hello, and should be told that
-    # this is the wrong port.
+    # The role is checked first, because a client sends requests right after its hello, and should get the refusal that
+    # names the wrong port.
     if is_followed:
         raise ProtocolError("bytes after the hello before it was answered")
     if not hello.speaks(PROTOCOL_VERSION):

@@ -1,4 +1,5 @@
-"""The inbound connections of each peer: one that carries messages, and at most one newer one without messages so far.
+"""The inbound connections of each peer: one that carries messages, and at most one newer connection on which no message
+has arrived yet.
 
 If a peer connects again, it has usually lost its old connection, even if this side has not noticed the loss yet. But
 the peer may also have dialled by mistake: it wanted to reach another member that had this address before, and will
@@ -30,7 +31,7 @@ class InboundConnections:
         return scope in self._scopes.get(peer_id, [])[1:]
 
     def replace_older(self, peer_id: str, scope: trio.CancelScope) -> None:
-        """The first message has arrived on this connection. Close the older connection, which is dead."""
+        """Note the first message on this connection. Close the older connection, which is dead."""
         if self.has_older(peer_id, scope):
             self._scopes[peer_id].pop(0).cancel()
 
@@ -39,7 +40,7 @@ class InboundConnections:
         return peer_id in self._scopes
 
     def forget(self, peer_id: str, scope: trio.CancelScope) -> bool:
-        """This connection has ended. Return True if it was the last connection from the peer."""
+        """Note that this connection has ended. Return True if it was the last connection from the peer."""
         scopes = self._scopes.get(peer_id, [])
         if scope not in scopes:
             return False  # A newer connection has replaced this one.

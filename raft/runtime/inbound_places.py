@@ -1,4 +1,5 @@
-"""The bounds on connections to this member's peer port. They keep strangers from using up what members need.
+"""The bounds on connections to this member's peer port. The bounds keep strangers from using up the resources that
+members need.
 
 A caller is unidentified until its hello is accepted. If there are too many unidentified callers, the one that has
 waited longest is evicted, because an honest caller sends its hello within milliseconds. A stranger is a caller that is
@@ -36,7 +37,7 @@ evicted connections that are held back."""
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One inbound connection. Cancelling `scope` ends it."""
+    """One inbound connection. Cancelling `scope` ends the connection."""
 
     address: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -67,8 +68,8 @@ class InboundPlaces:
         return place
 
     def identify(self, place: Place, *, is_member: bool) -> None:
-        """The hello on this connection was accepted."""
-        # Nothing more is to be done for a member, or for a connection that was evicted before.
+        """Note that the hello on this connection was accepted."""
+        # There is nothing to do for a member, or for a connection that was already evicted.
         if self._unidentified.pop(place, place) is place or is_member:
             return
         if len(self._strangers) >= STRANGERS_MAX:
@@ -85,7 +86,7 @@ class InboundPlaces:
                 self.held_back -= 1
 
     def leave(self, place: Place) -> None:
-        """The connection is closed: forget it."""
+        """Forget a closed connection."""
         self._unidentified.pop(place, None)
         self._strangers.pop(place, None)
 

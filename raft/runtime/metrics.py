@@ -82,7 +82,7 @@ class Histogram:
 class MeasuredDriver(Driver):
     """A driver that, while its member leads, also measures the time from the append of entries to their commit.
 
-    It measures once per flush: the time until all entries that this flush has appended are committed.
+    Each flush is measured once: the time until all entries that the flush has appended are committed.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -105,7 +105,8 @@ class MeasuredDriver(Driver):
             last_index, waiting = core.last_index, self._waiting
             if last_index > self._seen_index:
                 self._seen_index = last_index
-                waiting.append((last_index, began))  # Bounded, because the leader's uncommitted entries are bounded.
+                # The deque is bounded, because the leader's uncommitted entries are bounded.
+                waiting.append((last_index, began))
             if waiting and waiting[0][0] <= core.commit_index:
                 commit_index, now = core.commit_index, time.perf_counter_ns()
                 while waiting and waiting[0][0] <= commit_index:

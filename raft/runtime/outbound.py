@@ -1,5 +1,5 @@
-"""One outbound connection to one peer, with a queue that is bounded in bytes. It only sends, and is dialled again
-whenever it is lost.
+"""One outbound connection to one peer, with a queue that is bounded in bytes. The connection only sends, and is dialled
+again whenever it is lost.
 
 Each of two members dials the other, so a pair of members has two connections, one per direction. If both dial at the
 same time, both connections are kept.
@@ -89,7 +89,7 @@ class Outbound:
         self._is_ended_by_peer = False
         self._own_address, self._announced_address = own_address, ""
         self._log = log or ConnectionLog(identity.node_id)
-        self._dial_requested = trio.Event()  # Ends the pause before the next attempt.
+        self._dial_requested = trio.Event()  # Setting this event ends the pause before the next attempt.
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
         self._has_frames = trio.Event()
@@ -141,8 +141,8 @@ class Outbound:
     async def run(self) -> None:
         """Dial until cancelled.
 
-        The pause between attempts has jitter, and doubles up to BACKOFF_SECONDS_MAX. It is BACKOFF_SECONDS_MIN again
-        after a connection that worked, and after `dial_now`.
+        The pause between attempts has jitter, and doubles up to BACKOFF_SECONDS_MAX. After a connection that worked,
+        and after `dial_now`, the pause begins again with BACKOFF_SECONDS_MIN.
         """
         backoff_seconds = BACKOFF_SECONDS_MIN
         while True:
@@ -239,7 +239,7 @@ class Outbound:
         arrive."""
         try:
             data = await stream.receive_some(1)
-            self._is_ended_by_peer = not data  # Bytes are either a refusal or a violation of the protocol.
+            self._is_ended_by_peer = not data  # Received bytes are either a refusal or a violation of the protocol.
             self._log_once("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_ended_by_peer = isinstance(error, trio.BrokenResourceError)

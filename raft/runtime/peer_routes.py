@@ -56,7 +56,7 @@ class PeerConnections:
 
     def want(self, members: Sequence[Member]) -> list[str]:
         """Connect to `members`, and to strangers that are still connected to us. Return the ids of peers that were
-        wanted before and are not any more."""
+        wanted before and are no longer wanted."""
         gone = sorted(set(self._wanted) - {member.node_id for member in members})
         before, self._wanted = self._wanted, {member.node_id: member.peer_address for member in members}
         for peer_id in gone:
@@ -68,19 +68,20 @@ class PeerConnections:
         return gone
 
     def on_inbound(self, peer_id: str, address: str) -> None:
-        """A peer has connected to us and was accepted. `address`: the address that its hello states; may be empty."""
+        """Note that a peer has connected to us and was accepted. `address`: the address that its hello states; may be
+        empty."""
         if address:
             self._announced.pop(peer_id, None)
             strangers = [each for each in self._announced if each not in self._wanted]
             if peer_id not in self._wanted and len(strangers) >= STRANGERS_MAX:
-                del self._announced[strangers[0]]  # The oldest one. It has had time to get an answer.
+                del self._announced[strangers[0]]  # The oldest one. The stranger has had time to get an answer.
             self._announced[peer_id] = address
             self._adjust()
         if (connection := self._connections.get(peer_id)) is not None:
             connection.outbound.dial_now()  # The peer is up, and may accept us now even if it refused us before.
 
     def on_disconnect(self, peer_id: str) -> None:
-        """The last inbound connection from `peer_id` has ended."""
+        """Note that the last inbound connection from `peer_id` has ended."""
         self._announced.pop(peer_id, None)
         if peer_id not in self._wanted:
             self._adjust()
@@ -92,10 +93,10 @@ class PeerConnections:
     def addresses_of(self, peer_id: str) -> tuple[str, ...]:
         """The addresses at which to dial a peer, the best one first.
 
-        If the operator has fixed an address for the peer, only this one is used. Otherwise the first is the address
-        that the peer has stated on a connection to us. The second is the one in the configuration: each of the two may
-        be out of date, but a member that has moved usually knows its new address first. The last is the address that
-        worked last, in case the peer has not moved.
+        If the operator has fixed an address for the peer, only this one is used. Otherwise the list begins with the
+        address that the peer has stated on a connection to us, followed by the address in the configuration. Each of
+        the two may be out of date, but a member that has moved usually knows its new address first. The list ends with
+        the address that worked last, in case the peer has not moved.
         """
         if peer_id in self._dial:
             return (self._dial[peer_id],)

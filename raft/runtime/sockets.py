@@ -1,7 +1,7 @@
 """Direct reads and writes of a plain TCP socket. Any other stream is used through its own methods.
 
-A read through `SocketStream` costs a checkpoint and a first attempt that fails, and a write costs a switch to another
-task. Each of the two costs about 20 µs, as much as ten small requests cost.
+A read through `SocketStream` includes a checkpoint and a first attempt that fails, and a write includes a switch to
+another task. Such a read or write takes about 20 µs, as long as ten small requests.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def end_when_unanswered(stream: trio.abc.Stream) -> None:
 def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
     """Send as many bytes as the kernel takes without waiting. Return their number.
 
-    The result is also 0 if `stream` is no socket, or is closed or broken. A later `send_all` then raises the error. No
-    other task may be sending on the stream.
+    The result is also 0 if `stream` is not a socket, or is closed or broken. A later `send_all` then raises the error.
+    No other task may be sending on the stream.
     """
     if type(stream) is not trio.SocketStream:
         return 0
     try:
         return os.write(stream.socket.fileno(), data)
-    except OSError:  # Usually the write would block. It also fails if the socket is closed.
+    except OSError:  # Usually the error means that the write would block; it may also mean that the socket is closed.
         return 0
 
 

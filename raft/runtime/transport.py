@@ -1,9 +1,9 @@
-"""The network between members on trio. It listens for peers, dials each of them, and moves frames. The node makes all
-decisions.
+"""The network between members on trio. The transport listens for peers, dials each peer, and moves frames. The node
+makes all decisions.
 
 An invalid or oversized frame, or a refused hello, closes only its own connection. A refusal is sent with its reason, so
-that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above already gather
-small messages into batches, so the kernel need not delay them.
+that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above already
+combine small messages, so that the kernel need not delay them.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Transport:
 
     `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses that are used
     instead of all others, for example the address of a proxy. `own_address` returns the address at which others should
-    dial this member, which each hello states. If `listeners` are given, they are used, and `listen_host` and
-    `listen_port` are ignored. In both cases the transport closes its listeners at the end. `levels`: the feature levels
-    of this build, which each hello states.
+    dial this member, which each hello states. If `listeners` are given, the transport uses them and ignores
+    `listen_host` and `listen_port`. In both cases the transport finally closes its listeners. `levels`: the feature
+    levels of this build, which each hello states.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Transport:
     async def listen(self) -> list[trio.SocketListener]:
         """Open the port if it is not open yet. Raises CannotListen.
 
-        `run` would open the port as well, but an error is easier to catch here. After this the caller must call `run`,
+        `run` would open the port as well, but an error is easier to catch here. The caller must call `run` afterwards,
         because only `run` closes the listeners.
         """
         if self._listeners is None:
@@ -209,7 +209,8 @@ class Transport:
 
     @property
     def validation_faults(self) -> int:
-        """How many inputs raised ValidationFault, because of a bug in this build. Each of them closed a connection."""
+        """How many inputs raised ValidationFault, because of a bug in this build. Each such input closed its
+        connection."""
         return self._log.validation_faults
 
     def _open_outbound(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
@@ -297,8 +298,8 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Take messages until the connection ends. It also ends when a message arrives on a newer connection from the
-        same peer."""
+        """Receive messages until the connection ends. A message on a newer connection from the same peer also ends
+        it."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
@@ -345,10 +346,11 @@ class Transport:
         return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
-        """The peer has ended one of the two connections. It counts as gone only if both connections have ended.
+        """Note that the peer has ended one of the two connections. The peer counts as gone only if both connections
+        have ended.
 
-        A peer that gets another address, or that has dialled by mistake, ends only one. Once both have ended, all
-        messages that will arrive from the peer have been read.
+        A peer that gets another address, or that has dialled by mistake, ends only one connection. Once both have
+        ended, all messages that will arrive from the peer have been read.
         """
         outbound = self._peers.all.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
@@ -380,7 +382,7 @@ class Transport:
                 await self._take_in_turns(peer_id, bodies)
 
     async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes]) -> None:
-        """Hand over all messages. After every TURN_ENTRIES_MAX entries, other tasks get a turn."""
+        """Pass on all messages. Other tasks get a turn after every TURN_ENTRIES_MAX entries."""
         messages: list[Message] = []
         entries = 0
         for place, body in enumerate(bodies, 1):
@@ -424,7 +426,8 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
 
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:
-    """Set or remove the deadline of an incomplete frame, which is FRAME_SECONDS_MAX after its first bytes.
+    """Set or remove the deadline of an incomplete frame. The deadline is FRAME_SECONDS_MAX after the frame's first
+    bytes.
 
     `is_new`: True if an earlier frame has just been completed, so that the incomplete frame is a new one.
     """
