@@ -1,7 +1,7 @@
 """Building a snapshot of this node's own state, chunk by chunk, between other work (Raft §7).
 
-The rate is limited to `snapshot_bytes_per_second`, because encoding a chunk takes a few ms, during which the node does
-nothing else.
+The rate is limited to `snapshot_bytes_per_second`, because the node does nothing else during the few ms in which a
+chunk is encoded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SnapshotBuilder:
             build.writer.finish(lambda result: self._done(build, result))
 
     def abandon(self) -> None:
-        """Give the build up, unless its file is being finished."""
+        """Give up the build, unless its file is being finished."""
         if self._build is not None and not self._build.finishing:
             self._build.writer.abandon()
             self._build.state.close()
@@ -77,7 +77,8 @@ class SnapshotBuilder:
         return finished
 
     def take_given_up(self) -> BaseException | None:
-        """The error for which a build was given up, such as a full disk, or None. Nothing depends on that snapshot."""
+        """The error for which a build was given up, such as a full disk, or None. The node continues, because nothing
+        depends on such a snapshot."""
         given_up, self._given_up = self._given_up, None
         return given_up
 

@@ -1,7 +1,7 @@
 """Installing a received snapshot into the state machine, slice by slice, so that the member keeps hearing its leader.
 
 The machine keeps its old state until the whole snapshot has been read. Then it switches to the new state in one step. A
-crash before that step loses nothing, because the file is durable under its final name: the next start restores it.
+crash before that step loses nothing, because the file is durable under its final name and the next start restores it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SnapshotInstaller:
         self._rate = RateLimiter(bytes_per_second)
         self._info: SnapshotInfo | None = None
         self._restore: StateRestore | None = None
-        self._tidying: list[StateRestore] = []  # Restores that have ended, whose memory is still to be freed in slices.
+        self._tidying: list[StateRestore] = []  # Ended restores whose memory is being freed in slices.
         self._read_bytes = 0  # Bytes read since the last step.
         self._stepped_at = -1
 
@@ -83,7 +83,7 @@ class SnapshotInstaller:
         return became
 
     def give_up(self) -> None:
-        """Give the installation up, because the log reaches beyond the snapshot. The machine keeps its state."""
+        """Give up the installation, because the log reaches beyond the snapshot. The machine keeps its state."""
         if self._restore is not None:
             self._restore.give_up()
             self._tidying.append(self._restore)
@@ -109,5 +109,5 @@ class _BlockingInstaller:
         return False
 
     def give_up(self) -> None:
-        """Give the restore up. It has not begun, so there is nothing to undo."""
+        """Give up the restore. There is nothing to undo, because it has not begun."""
         self.is_restored = True

@@ -37,7 +37,7 @@ class Host(Protocol):
     """The services that a node provides to its `SnapshotManager`."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
-        """Send the message once every write so far is durable. The message carries the current term, which one of these
+        """Send the message once every write so far is durable. The message states the current term, which one of these
         writes may contain.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
@@ -45,7 +45,7 @@ class Host(Protocol):
         ...
 
     def state_replaced(self, index: int) -> None:
-        """The state machine now has the state of a received snapshot at `index`."""
+        """Note that the state machine now has the state of a received snapshot at `index`."""
         ...
 
 
@@ -85,9 +85,10 @@ class SnapshotManager:
         self._kept: frozenset[str] = frozenset()  # Older files that are being sent, or may soon be sent again.
         # Monotonic ns: the next time at which `advance` has something to do, even if no event occurs.
         self.next_step_at: int | None = None
-        # Each of these is True from the start of the work until `advance` has handled its end.
+        # Each of these attributes is True from the start of the work until `advance` has handled its end.
         self._is_building = self._is_receiving = self.is_sending = False
-        self.may_have_work = True  # False only if `has_work` would return False. A call would be slower.
+        # False only if `has_work` would return False. Reading an attribute is faster than a call.
+        self.may_have_work = True
 
     def has_work(self) -> bool:
         """True if `advance` would do something. Called only while `may_have_work` is True. The call may set this
@@ -130,17 +131,17 @@ class SnapshotManager:
         self._wanted = self.may_have_work = True
 
     def leadership_changed(self) -> None:
-        """This node has begun or ceased to lead. End all transfers, because a transfer belongs to one term."""
+        """End all transfers, because this node has begun or ceased to lead and a transfer belongs to one term."""
         self._sender.cancel_all()
 
     def peer_unreachable(self, peer_id: str, now: int) -> None:
-        """The connection to a peer was lost. End the transfer to this peer; the next transfer of the same file resumes
-        where this one ended."""
+        """End the transfer to a peer whose connection was lost. The next transfer of the same file resumes at the point
+        that this transfer reached."""
         if self._sender.break_off(peer_id, now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def stepped(self, peer_id: str, message: Message) -> None:
-        """The core has taken `message`. An acknowledgement may end a transfer."""
+        """Handle `message`, which the core has processed. An acknowledgement may end a transfer."""
         if self.is_sending and isinstance(message, AppendAccepted):
             states = {peer.peer_id: peer.state for peer in self._core.peers_status()}
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
@@ -151,7 +152,7 @@ class SnapshotManager:
                 self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
-        """Send unanswered chunks again. Give a transfer up if its peer has not answered for a long time."""
+        """Send unanswered chunks again. Give up a transfer if its peer has not answered for a long time."""
         for peer_id in self._sender.tick(now):
             self._core.snapshot_transfer_failed(peer_id)
 
@@ -271,7 +272,8 @@ class SnapshotManager:
             self._drop_older = True  # The received file is the newest and stays, although it was not installed.
 
     def _installed(self, info: SnapshotInfo) -> None:
-        """The machine has switched to the state of this snapshot. No other event is handled before this method ends."""
+        """Handle the end of an installation: the machine has switched to the state of this snapshot. No other event is
+        handled before this method ends."""
         header = info.header
         self._receiver.installed()
         self.log_bytes, self.log_bytes_wanted = 0, self._log_bytes_allowed()
@@ -293,7 +295,7 @@ class SnapshotManager:
 
     def _compact(self, effects: Effects) -> None:
         """Cut the log at the newest durable snapshot or at the low-water mark, whichever is lower. If the log has grown
-        too large, cut it at the snapshot even if that is above the low-water mark."""
+        too large, cut it at the snapshot even if the snapshot is above the low-water mark."""
         if not self._may_compact:
             return
         index = min(self._core.snapshot_index, self._core.low_watermark)

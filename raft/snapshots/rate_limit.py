@@ -5,13 +5,13 @@ from __future__ import annotations
 SECOND_NS = 1_000_000_000
 
 AHEAD_NS_MAX = 1_000_000
-"""A piece may leave this much (ns) earlier than the limit would allow, so that small pieces leave together instead of
+"""A piece may be sent this much (ns) earlier than the limit would allow, so that small pieces leave together instead of
 one by one."""
 
 
 class RateLimiter:
-    """Delays each piece by the time that the previous pieces take at the limit. After a pause, pieces do not leave
-    faster than the limit."""
+    """Delays each piece by the time that the previous pieces take at the limit. A pause does not allow a faster rate
+    afterwards."""
 
     def __init__(self, bytes_per_second: int) -> None:
         """`bytes_per_second` is at least 1."""
@@ -20,13 +20,13 @@ class RateLimiter:
 
     @property
     def due_at(self) -> int:
-        """The time (monotonic ns) from which the next piece may leave."""
+        """The time (monotonic ns) from which the next piece may be sent."""
         return self._worth_until - AHEAD_NS_MAX
 
     def is_due(self, now: int) -> bool:
-        """True if the next piece may leave now, whatever its size."""
+        """True if the next piece may be sent now, whatever its size."""
         return now >= self.due_at
 
     def spend(self, size_bytes: int, now: int) -> None:
-        """Count a piece of `size_bytes` that leaves now."""
+        """Count a piece of `size_bytes` that is sent now."""
         self._worth_until = max(self._worth_until, now) + size_bytes * SECOND_NS // self._bytes_per_second

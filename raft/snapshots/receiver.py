@@ -1,9 +1,9 @@
-"""Receiving a snapshot from the leader (Raft §7): one transfer at a time, one write at a time.
+"""Receiving a snapshot from the leader (Raft §7): at most one transfer and one write are under way at a time.
 
 A transfer is identified by (leader, term, transfer id), so chunks of two transfers never mix. If a chunk does not
 continue the file, the answer is the length written so far. So the answers within one transfer only rise, and repeated
-chunks are harmless. A transfer ends when the state machine has the received state. From the last chunk until then, the
-answer to each chunk of the transfer is the full length.
+chunks are harmless. A transfer ends when the state machine has the received state. After the last chunk and before that
+end, the answer to each chunk of the transfer is the full length.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -66,7 +66,7 @@ class SnapshotReceiver:
         return sum(map(len, self._transfer.waiting)) if self._transfer else 0
 
     def chunk(self, peer_id: str, message: InstallSnapshot) -> None:
-        """Take one chunk. The core has checked that it comes from the leader of the current term."""
+        """Add a chunk. The core has checked that the chunk comes from the leader of the current term."""
         key = (peer_id, message.term, message.transfer_id)
         transfer = self._transfer
         if transfer is not None and transfer.key != key:
@@ -101,13 +101,13 @@ class SnapshotReceiver:
             transfer.writer.finish(lambda result: self._done(transfer, result))
 
     def abandon(self) -> None:
-        """Give the transfer up, unless its file is being finished."""
+        """Give up the transfer, unless its file is being finished."""
         if self._transfer is not None and not self._transfer.finishing:
             self._transfer.writer.abandon()
             self._transfer = None
 
     def installed(self) -> None:
-        """The snapshot that `take_finished` returned is installed or is no longer needed. This ends the transfer."""
+        """End the transfer, because the snapshot that `take_finished` returned is installed or is no longer needed."""
         self._transfer = None
 
     def take_answers(self) -> list[tuple[str, int, int]]:
@@ -116,8 +116,8 @@ class SnapshotReceiver:
         return answers
 
     def take_finished(self) -> SnapshotInfo | None:
-        """The snapshot that has become durable since the last call, or None. Once it is installed, the caller must call
-        `installed`."""
+        """The snapshot that has become durable since the last call, or None. Once the snapshot is installed, the caller
+        must call `installed`."""
         finished, self._finished = self._finished, None
         return finished
 

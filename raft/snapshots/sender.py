@@ -2,11 +2,12 @@
 
 A transfer has an id and a window of chunks. The receiver answers with its progress. If an answer shows a gap, the
 missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. An answer
-that reports less than an earlier answer has usually arrived late, so it is ignored: if each such answer sent chunks
-again, duplicates would multiply. But after chunks were sent again for lack of an answer, such an answer counts, because
-the receiver may have lost a part. The first chunk is sent alone, because its answer says how much the receiver already
-has from an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file is kept while it is
-being sent, and for a while after its transfer ended with a lost connection.
+that reports less than an earlier answer has usually arrived late. Such an answer is ignored, because duplicates would
+multiply if each of them caused chunks to be sent again. But after chunks were sent again for lack of an answer, such an
+answer is used, because the receiver may have lost a part. The first chunk is sent alone, because its answer states how
+much the receiver already has from an earlier connection. All transfers together send at most
+`snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer ended with a lost
+connection.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -99,7 +100,7 @@ class SnapshotSender:
         self._refused_by.discard(peer_id)
 
     def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
-        """Take the receiver's answer. Return False if the receiver cannot take this transfer, which then ends."""
+        """Process the receiver's answer. Return False if the receiver cannot take this transfer, which then ends."""
         transfer = self._transfers.get(peer_id)
         if transfer is None or message.transfer_id != transfer.transfer_id:
             return True  # The answer belongs to a transfer that is over.
@@ -126,14 +127,14 @@ class SnapshotSender:
         return transfer is not None and match_index >= transfer.info.header.index
 
     def cancel(self, peer_id: str) -> bool:
-        """End the transfer to this peer. Return False if there was none."""
+        """End the transfer to this peer. Return False if no transfer was under way."""
         return self._transfers.pop(peer_id, None) is not None
 
     def break_off(self, peer_id: str, now: int) -> bool:
-        """End the transfer because its connection was lost, but keep the file for a while. Return False if there was
-        none.
+        """End the transfer because its connection was lost, but keep the file for a while. Return False if no transfer
+        was under way.
 
-        A transfer that got no answer does not extend the time for which an earlier one keeps the file.
+        A transfer that got no answer does not extend the time for which the file is kept.
         """
         transfer = self._transfers.pop(peer_id, None)
         if transfer is not None:
@@ -150,7 +151,7 @@ class SnapshotSender:
         self._ids.clear()
 
     def tick(self, now: int) -> list[str]:
-        """Send chunks again that were not answered in time. Return the peers whose transfer was given up."""
+        """Repeat the chunks that were not answered in time. Return the peers whose transfer was given up."""
         given_up = []
         for peer_id, transfer in list(self._transfers.items()):
             if transfer.deadline > now:
@@ -181,8 +182,8 @@ class SnapshotSender:
                 yield peer_id, message
 
     def _take_newest(self, transfer: _OutgoingTransfer) -> None:
-        """Switch to the newest file, because the peer has nothing of the present one yet. After an older file the peer
-        might need a newer one as well."""
+        """Switch to the newest file, because the peer has nothing of the present one yet. After an older file, the peer
+        might need a newer file as well."""
         transfer.info = self._snapshots.latest()
         transfer.transfer_id = self._id_of(transfer.info)
 
