@@ -5,10 +5,10 @@ the previous frame with some commit hint. Nearly all frames of a log are plain. 
 frames and stops at any other frame. `parse_frame` alone decides whether that frame is of another kind, damaged, or the
 end of the log.
 
-Frames of the same length are compared column by column. The frames of a single client have the same bytes at the same
-positions, except for numbers and payloads. A slice with a step takes the byte at one position of each frame, in a
-nanosecond per frame. So one frame is checked in full, and the following frames are compared with it. If a frame
-differs, the general code reads it.
+Frames of the same length are compared column by column. If the log has the commands of a single client, its frames have
+the same bytes at the same positions, except for numbers and payloads. A slice with a step reads the byte at one
+position of each frame, in 1 ns per frame. So one frame is checked in full, and the following frames are compared with
+it. If a frame differs, the general code reads it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ _NUMBERS_END = 1 << 64
 
 
 def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int:
-    """How many frames from byte `at` on may be uniform with the first of them; 1 if a full comparison is not worth its
-    cost.
+    """An estimate of the number of uniform frames from byte `at` on; 1 if a full comparison is not worth its cost.
 
     Only one other frame is compared with the first. That frame must begin with the same salt and length as the first,
     and have the same bytes at `sort_at`.
@@ -69,11 +68,11 @@ def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int
 def count_uniform_frames(
     data: bytes, at: int, length: int, count: int, same: Sequence[int], counting: Sequence[int]
 ) -> int:
-    """How many of the `count` frames of this length from byte `at` on are uniform. The first frame that is not uniform
-    ends the count.
+    """The number of uniform frames among the `count` frames of this length from byte `at` on. The first frame that is
+    not uniform ends the count.
 
-    A uniform frame has the same bytes as the first frame at the positions `same`. At each of the positions `counting`
-    it has a 64-bit number that is one more than that of the frame before. `data` must contain all `count` frames.
+    A uniform frame has the same bytes as the first frame at the positions `same`. At each of the positions `counting`,
+    it has a 64-bit number that is one more than the number in the frame before. `data` must contain all `count` frames.
     """
     for place in same:
         column = data[at + place : at + count * length : length]
@@ -99,8 +98,8 @@ def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[i
 
 
 def count_chained_frames(data: bytes, at: int, length: int, checksums: Sequence[int]) -> int:
-    """How many frames from byte `at` on form a chain, in which each frame states the checksum of the frame before it.
-    The first frame is not checked and always counts."""
+    """The number of frames from byte `at` on that form a chain, in which each frame states the checksum of the frame
+    before it. The first frame is not checked and always counts."""
     expected = struct.pack(f">{len(checksums) - 1}I", *checksums[:-1])
     return 1 + _count_expected_numbers(data, at + length + PREVIOUS_CHECKSUM_AT, length, expected, CHECKSUM.size)
 
@@ -113,7 +112,7 @@ def read_payloads(data: bytes, at: int, length: int, count: int, payload_at: int
 
 def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, size: int = _NUMBER_BYTES) -> int:
     """Compare one number of `size` bytes per frame, the first at byte `at`, with the numbers in `expected`. Return how
-    many are equal before the first one that differs."""
+    many numbers are equal before the first difference."""
     count = len(expected) // size
     for place in range(size):
         column, wanted = data[at + place : at + count * length : length], expected[place : count * size : size]
@@ -122,7 +121,7 @@ def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, 
     return count
 
 
-@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths at a time.
+@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths.
 def _body(length: int) -> Struct:
     return Struct(f"{length - CHECKSUM.size}s{CHECKSUM.size}x")
 
@@ -152,8 +151,7 @@ _PLAIN, _PLAIN_WITH_HARD_STATE = _FLAGS_AND_COUNT.pack(0, 1), _FLAGS_AND_COUNT.p
 class FrameRun:
     """One or more consecutive verified plain frames, whose entries have the same term.
 
-    There is no gap between the batches, nor between the indexes. The fields from `batch` on are those of the last
-    frame.
+    There is no gap between the batches, nor between the indexes. The fields from `batch` on belong to the last frame.
     """
 
     offsets: array[int]
@@ -251,7 +249,7 @@ def read_frame_run(
         batch += 1
         index += 1
         offset += length
-        if offset >= look_at:  # Perhaps many uniform frames follow.
+        if offset >= look_at:  # Many uniform frames may follow.
             more = _read_uniform_checksums(data, offset - length, layout, length, payload_length, batch_max - batch)
             if more:
                 offsets.extend(range(offset, offset + len(more) * length, length))
@@ -273,9 +271,9 @@ def read_frame_run(
 def _read_uniform_checksums(
     data: bytes, at: int, layout: struct.Struct, length: int, payload_length: int, count_max: int
 ) -> Sequence[int]:
-    """The checksums of the uniform plain frames that follow the verified frame at byte `at`. They have its length, and
-    differ from it only in counting numbers, payloads, hints and checksums. So each of them obeys all rules by which
-    `read_frame_run` checks a single frame.
+    """The checksums of the uniform plain frames that follow the verified frame at byte `at`. These frames have the
+    length of the verified frame, and differ from it only in counting numbers, payloads, hints and checksums. So each of
+    them satisfies all checks that `read_frame_run` makes for a single frame.
     """
     count = min(guess_uniform_frames(data, at, length, layout.size - SORT_BYTES), 1 + count_max)
     if count < ROWS_MIN:
@@ -290,8 +288,8 @@ def _read_uniform_checksums(
 def read_single_entry_frames(
     data: bytes, base: int, offsets: Sequence[int], lengths: Sequence[int], index: int
 ) -> list[Entry]:
-    """The entries of the plain frames at `offsets`, up to the first frame that is not plain. Their indexes count from
-    `index` on.
+    """The entries of the plain frames at `offsets`, up to the first frame that is not plain. The first entry has the
+    index `index`.
 
     `data` contains all these frames completely, and begins at byte `base` of the file. If the list ends early, the
     caller must use `parse_frame` for the next frame. This is a hot loop: it takes a quarter of the time of
@@ -323,7 +321,7 @@ def read_single_entry_frames(
         found.append(Entry(index, term, kinds[kind], data[payload_at:payload_end]))
         index += 1
         number += 1
-        if number >= look_at:  # Perhaps many uniform frames follow.
+        if number >= look_at:  # Many uniform frames may follow.
             more = _read_uniform_payloads(
                 data, at, length, _count_adjacent_frames(offsets, lengths, number - 1), size, payload_length
             )
@@ -337,9 +335,9 @@ def read_single_entry_frames(
 def _read_uniform_payloads(
     data: bytes, at: int, length: int, count: int, size: int, payload_length: int
 ) -> Sequence[bytes]:
-    """The payloads of the uniform frames that follow the verified frame at byte `at`. They have its length, and differ
-    from it only in counting numbers, payloads, hints and checksums. `count`: the maximum number of frames, including
-    the one at `at`. `size`: how many bytes of a frame come before its payload.
+    """The payloads of the uniform frames that follow the verified frame at byte `at`. These frames have the length of
+    the verified frame, and differ from it only in counting numbers, payloads, hints and checksums. `count`: the maximum
+    number of frames, including the one at `at`. `size`: the number of bytes before the payload of a frame.
     """
     count = min(guess_uniform_frames(data, at, length, size - SORT_BYTES), count)
     if count < ROWS_MIN:
@@ -351,9 +349,9 @@ def _read_uniform_payloads(
 
 
 def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
-    """How many adjacent frames of the same length there are from the frame `number` on, at most ROWS_MAX. If there are
-    fewer than ROWS_MIN, the result may be too low. This does no harm, because fewer than ROWS_MIN frames are never
-    compared together."""
+    """The number of adjacent frames of the same length from the frame `number` on, at most ROWS_MAX. If there are fewer
+    than ROWS_MIN, the result may be too low. This does no harm, because fewer than ROWS_MIN frames are never compared
+    together."""
     offset, length = offsets[number], lengths[number]
     last = number + ROWS_MIN - 1
     if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:
@@ -370,7 +368,7 @@ def _count_leading_true(judged: Iterable[bool]) -> int:
     return len(found) if all(found) else found.index(False)
 
 
-@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths at a time.
+@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths.
 def _constant_positions(size: int, length: int, payload_length: int) -> tuple[int, ...]:
     """The positions at which consecutive plain frames have the same bytes: all positions except those of payloads,
     hints, counting numbers and checksums.
@@ -400,7 +398,8 @@ def _layout_at(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:
 
 
 def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
-    """The frame at `offset` if it may begin a run of plain frames. Otherwise None: the general code then parses it."""
+    """The frame at `offset` if it may begin a run of plain frames. Otherwise None, and the general code parses the
+    frame."""
     if len(data) - offset < HEAD.size:
         return None
     *_, flags, count = HEAD.unpack_from(data, offset)
@@ -414,17 +413,17 @@ def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
 
 @cache
 def _layout(vote_length: int | None) -> struct.Struct:
-    """The layout of a plain frame up to its payload. The unpacked values are: salt, length, previous checksum, batch,
-    durable batch; flags, count and term as one value; the commit hint; the vote with its length; the entry.
+    """The layout of a plain frame up to its payload. The struct unpacks these values: salt, length, previous checksum,
+    batch, durable batch; flags, count and term as one value; the commit hint; the vote with its length; the entry.
 
     In the layout without a hard state, the term, the hint and the vote are empty."""
     hard_state = "8s0s0s" if vote_length is None else f"16sQ{2 + vote_length}s"
     return struct.Struct(f">QIIQQ{hard_state}{_INDEX_AND_ENTRY.format.removeprefix('>')}")
 
 
-@lru_cache(maxsize=64)  # Bounded, because damaged frames may state any vote length.
+@lru_cache(maxsize=64)  # The cache is bounded, because damaged frames may state any vote length.
 def _entry_layout(vote_length: int | None) -> struct.Struct:
-    """The layout of a plain frame up to its payload. The unpacked values are: the length of the frame; flags and count
-    as one value; the vote with its length; the entry."""
+    """The layout of a plain frame up to its payload. The struct unpacks these values: the length of the frame; flags
+    and count as one value; the vote with its length; the entry."""
     vote = "0s" if vote_length is None else f"16x{2 + vote_length}s"
     return struct.Struct(f">8xI20x8s{vote}{_INDEX_AND_ENTRY.format.removeprefix('>')}")

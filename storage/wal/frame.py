@@ -47,7 +47,7 @@ ALIGNMENT_BYTES = 8
 
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
-# The maximum size of everything in a frame except its entries, with all parts and the longest node id.
+# The maximum size of a frame without its entries, but with all other parts and the longest node id.
 FRAME_EXTRA_BYTES_MAX = 256
 JOINED_BYTES_MAX = 4096  # A frame up to this size is copied into one buffer, which costs less than several buffers.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # A frame without any part: head, four bytes of padding, checksum.
@@ -80,7 +80,7 @@ class FrameBody(NamedTuple):
 
 
 class EncodedFrame(NamedTuple):
-    """A frame that is ready to be written. `buffers` contains large payloads themselves and no copies of them."""
+    """A frame that is ready to be written. `buffers` refers to large payloads without copying them."""
 
     buffers: tuple[bytes, ...]
     length: int
@@ -107,7 +107,7 @@ class Frame:
     replace_from: int | None
     first_index: int
     table: tuple[tuple[int, int, int], ...]
-    payloads_offset: int  # Like `offset`, this counts from the start of the parsed bytes.
+    payloads_offset: int  # Counts from the start of the parsed bytes, like `offset`.
 
     @property
     def end_offset(self) -> int:
@@ -115,7 +115,7 @@ class Frame:
         return self.offset + self.length
 
     def entries(self, data: bytes) -> list[Entry]:
-        """The entries of the frame. `data` must be the bytes from which it was parsed. Cost: one copy of each
+        """The entries of the frame. `data` must be the bytes from which the frame was parsed. Cost: one copy of each
         payload."""
         entries = []
         offset, index = self.payloads_offset, self.first_index
@@ -127,7 +127,7 @@ class Frame:
 
 
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
-    """Encode a frame. Cost: one pass of CRC32C over the payloads. Payloads are copied only in small frames."""
+    """Encode a frame. Cost: one pass of CRC32C over the payloads. Only small frames copy their payloads."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body
@@ -147,7 +147,7 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
         parts += INDEX.pack(body.replace_from)
     payloads = [entry.payload for entry in body.entries]
     first_index = payload_bytes = 0
-    if len(payloads) == 1:  # The usual case for a lone put needs no list.
+    if len(payloads) == 1:  # The usual case for a single put needs no list.
         entry, payload_bytes = body.entries[0], len(payloads[0])
         first_index = entry.index
         parts += ONE_ENTRY.pack(first_index, entry.term, payload_bytes, entry.kind)
@@ -204,7 +204,7 @@ def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
 def _parse_body(
     data: bytes, offset: int, end: int, flags: int, count: int, chain: tuple[int, int, int, int, int]
 ) -> Frame:
-    """Read the parts between the head and the checksum of a frame whose checksum is correct."""
+    """Parse the parts between the head and the checksum. The checksum of the frame must already be verified."""
     if flags & ~FLAGS_KNOWN:
         raise NewerFrame("frame flags", flags, FLAGS_KNOWN)
     if flags & HAS_RESET and flags & HAS_REPLACE:

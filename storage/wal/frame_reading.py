@@ -1,7 +1,8 @@
-"""Reading frames back from a segment, many at a time. Each frame must be the one that was written at its place.
+"""Reading frames back from a segment, many at a time. Each frame read must be the frame that was written at that
+position.
 
-The checksum shows that a frame is complete. But a disk may return a valid frame that belongs elsewhere. So the frame's
-first index, its number of entries and their terms are checked, too.
+The checksum shows that a frame is complete. But a disk may return a valid frame that was written at another position.
+So the frame's first index, its number of entries and their terms are checked, too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ CHANGED = "the frame has changed since it was written"
 def read_frame_range(
     files: Files, path: str, frames: FrameRange, state: LogState, first_index: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """Return two lists. The first has the entries of `frames` that are in force, from `first_index` on. The second has
-    all entries of the last frame, which may include entries that were cut from the log.
+    """Return two lists. The first list has the entries of `frames` that are in force, from `first_index` on. The second
+    list has all entries of the last frame, including entries that were cut from the log.
 
     Raises CorruptLog, OSError.
     """
@@ -67,8 +68,8 @@ def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list
 
 
 def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
-    """Check the terms of the entries. They differ if an index was written twice and the disk returns the earlier frame
-    instead of the later one."""
+    """Check the terms of the entries. A term is wrong if an index was written twice and the disk returns the earlier
+    frame instead of the later one."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:
         wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)

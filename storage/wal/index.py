@@ -21,8 +21,8 @@ class FrameLocation(NamedTuple):
 
 
 class FrameRange(NamedTuple):
-    """Frames of one segment, in order. `ends` has one index per frame: the entries of the frame below this index are in
-    force and wanted."""
+    """Frames of one segment, in order. `ends` has one index per frame: the caller wants the entries of the frame below
+    this index, and they are in force."""
 
     segment: int
     offsets: array[int]
@@ -52,7 +52,7 @@ class LogIndex:
         return len(self._first_indexes)
 
     def add(self, first_index: int, segment: int, offset: int, length: int) -> None:
-        """Add a written frame whose entries begin at `first_index`. It comes after all frames added so far."""
+        """Add a written frame whose entries begin at `first_index`. The frame comes after all frames added so far."""
         assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
         self._first_indexes.append(first_index)
         self._segments.append(segment)
@@ -60,7 +60,7 @@ class LogIndex:
         self._lengths.append(length)
 
     def add_run(self, first_index: int, segment: int, offsets: array[int], lengths: array[int]) -> None:
-        """Add written frames of one entry each. They come after all frames added so far."""
+        """Add written frames of one entry each. The frames come after all frames added so far."""
         assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
         count = len(offsets)
         self._first_indexes.extend(range(first_index, first_index + count))
@@ -69,18 +69,18 @@ class LogIndex:
         self._lengths.extend(lengths)
 
     def truncate(self, from_index: int) -> None:
-        """The entries from `from_index` on are no longer in force."""
+        """Note that the entries from `from_index` on are no longer in force."""
         keep = bisect_left(self._first_indexes, from_index)
         for column in self._columns:
             del column[keep:]
 
     def clear(self) -> None:
-        """No entry is in force any more."""
+        """Note that no entry is in force any more."""
         self.truncate(0)
 
     def find(self, index: int) -> tuple[FrameLocation, int | None]:
-        """Return the frame that contains the entry at `index`, and the first index of the next frame. This second
-        result is None if there is no next frame.
+        """Return the frame that contains the entry at `index`, and the first index of the next frame. The second result
+        is None if there is no next frame.
 
         If the found frame has entries at or above the first index of the next frame, the next frame has replaced them.
         The caller must know that the log has an entry at `index`."""
@@ -93,7 +93,7 @@ class LogIndex:
         """The frame that contains the entry at `index`, and later frames of the same segment with entries below
         `limit`.
 
-        Later frames are included only as long as all frames together take at most `bytes_max`. The caller must know
+        Later frames are included only while the total size of the frames is at most `bytes_max`. The caller must know
         that the log has all entries from `index` to `limit` - 1."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
@@ -117,7 +117,7 @@ class LogIndex:
         return self._first_indexes[row] - 1 if row < len(self) else last_index
 
     def drop_through(self, segment: int) -> int | None:
-        """Forget the frames of `segment` and of all older segments. Return the first index that is left, or None."""
+        """Forget the frames of `segment` and of all older segments. Return the first remaining index, or None."""
         count = bisect_right(self._segments, segment)
         for column in self._columns:
             del column[:count]

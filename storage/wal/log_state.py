@@ -10,8 +10,8 @@ from raft import HardState, LogPosition
 class LogState:
     """The first and last index of a log, its terms as runs of equal terms, and the hard state in force.
 
-    `start` is the position right before the first entry. Its term is 0 if it is unknown, because the entry there was
-    dropped. An unknown term is compared with no other term.
+    `start` is the position right before the first entry. The term of `start` is 0 if it is unknown, because the entry
+    at this index was dropped. An unknown term is never compared with other terms.
     """
 
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:

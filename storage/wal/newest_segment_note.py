@@ -2,9 +2,9 @@
 
 The loss of any other segment is detected, because the next segment states after which frame it continues. Without a
 note, the loss of the newest segment would go unnoticed, and the member would have forgotten votes and acknowledged
-entries. So the member notes the number of each new segment once the segment is durable. Nothing waits for the note, and
-the note costs no sync. After a power loss the note may be missing or name an older segment, but it never names a
-segment that was not durable.
+entries. So the member notes the number of each new segment once the segment is durable. No operation waits for the
+note, and the note needs no sync. After a power loss the note may be missing or name an older segment, but it never
+names a segment that was not durable.
 
 See docs/reference/specification.md#410-end-of-the-log.
 """
@@ -19,13 +19,13 @@ _NAME = re.compile(r"reached-([0-9]{16})")
 
 
 def note_path(log_folder: str, segment: int) -> str:
-    """The path of this segment's note, which is outside the log's folder, so that it is not lost together with it."""
+    """The path of this segment's note. The note is outside the log's folder, so that the two are not lost together."""
     return f"{log_folder.rpartition('/')[0]}/reached-{segment:016d}"
 
 
 def noted_segments(files: Files, log_folder: str) -> list[int]:
-    """The numbers of the noted segments, in order. Usually there is one. There is none if only older builds have
-    written the log."""
+    """The numbers of the noted segments, in order. Usually there is one number. The list is empty if only older builds
+    have written the log."""
     names = files.names(log_folder.rpartition("/")[0])
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 

@@ -14,8 +14,8 @@ All numbers are big-endian:
     u32 checksum            CRC32C over the 60 bytes before it
 
 A segment is written under a temporary name, together with its first frame. It gets its name only after a sync, so the
-name proves that the first frame was synced. So if the header or the first frame of a named segment is bad, that is
-damage and not a torn write.
+name proves that the first frame was synced. So a bad header or a bad first frame of a named segment is damage and not a
+torn write.
 
 See docs/reference/specification.md#41-segments.
 """
@@ -127,8 +127,8 @@ def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """The frames of a segment up to the first bad frame. `end_offset`: the start of the bad frame; the end of the last
-    frame if there is none."""
+    """The frames of a segment up to the first bad frame. `end_offset`: the start of the bad frame; if no frame is bad,
+    the end of the last frame."""
 
     frames: list[Frame]
     end_offset: int
@@ -137,7 +137,7 @@ class SegmentScan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """Like a `SegmentScan`, but with plain frames gathered in runs. The first part is always a single frame."""
+    """Like a `SegmentScan`, but plain frames are combined into runs. The first part is always a single frame."""
 
     parts: list[Frame | FrameRun]
     end_offset: int
@@ -147,15 +147,14 @@ class SegmentParts:
 def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
     """Read frames in order up to the first bad frame, or up to `last_batch`, after which the next segment continues.
 
-    Raises CorruptLog if a frame has a correct checksum but an impossible content or place.
+    Raises CorruptLog if a frame has a correct checksum but an impossible content or position.
     """
     scan = _scan(path, data, header, last_batch, in_runs=False)
     return SegmentScan([part for part in scan.parts if isinstance(part, Frame)], scan.end_offset, scan.is_torn)
 
 
 def scan_parts(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentParts:
-    """Read frames like `scan_frames`, but gather plain frames in runs. For plain frames this is several times as
-    fast."""
+    """Read frames like `scan_frames`, but combine plain frames into runs, which is several times as fast."""
     return _scan(path, data, header, last_batch, in_runs=FAST_PATHS)
 
 

@@ -1,4 +1,4 @@
-"""The write-ahead log of one node. Log writes gather, and each sync writes the gathered ones as one frame.
+"""The write-ahead log of one node. Log writes wait in memory, and each sync writes all waiting log writes as one frame.
 
 See docs/reference/specification.md#4-write-ahead-log.
 """
@@ -23,7 +23,7 @@ from storage.wal.recovery import Recovered, SegmentInfo
 from storage.wal.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
 from storage.wal.write_group import PendingWrites
 
-_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
+_CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup per entry.
 
 RandomBytes = Callable[[int], bytes]
 
@@ -35,7 +35,7 @@ READ_AHEAD_BYTES_MAX = MIB  # The maximum number of bytes that one disk read fet
 
 
 class _Plan(NamedTuple):
-    """The operations that write one group to disk, and what they change."""
+    """The operations that write one group to disk, and the values that change once they are done."""
 
     operations: list[Operation]
     frames: list[EncodedFrame]
@@ -47,9 +47,9 @@ class _Plan(NamedTuple):
 
 
 class Wal:
-    """The log of one node. All of it is durable when `open_storage` hands it out. Implements `raft.LogStore`.
+    """The log of one node. The whole log is durable when `open_storage` returns it. Implements `raft.LogStore`.
 
-    Entries that are not yet synced are read from memory. All others are read from disk and verified.
+    Entries that are not yet synced are read from memory. All other entries are read from disk and verified.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Wal:
         self._segment_note = NewestSegmentNote(files, folder)
         self._segments_to_delete: list[str] = []  # Paths whose deletion is not durable yet.
         self._is_deleting = False
-        # The last frame that was read from disk. A slow peer often needs further entries of the same frame.
+        # The last frame that was read from disk. A slow peer often needs more entries of the same frame.
         self._cached: tuple[FrameLocation, list[Entry]] | None = None
 
     @property
@@ -104,7 +104,7 @@ class Wal:
 
     @property
     def hard_state(self) -> HardState:
-        """The hard state that was appended last. Right after the open it is durable."""
+        """The hard state that was appended last. Right after opening the log, this state is durable."""
         return self._state.hard_state
 
     @property
@@ -139,15 +139,14 @@ class Wal:
         return term == snapshot.term or (term == 0 and snapshot.index == self._state.start.index)
 
     def append(self, write: LogWrite) -> None:
-        """Take one write of the write stream into memory. Raises LogFailed after a failed sync."""
+        """Add one write of the write stream, in memory. Raises LogFailed after a failed sync."""
         if self._failure is not None:
             raise LogFailed(str(self._failure))
         problem = self.take(write)
         assert problem is None, (problem, write)
 
     def take(self, write: LogWrite) -> str | None:
-        """Append one write. If the write is impossible, return the reason. Such a write may come from a damaged
-        file."""
+        """Append one write. If the write is impossible, return the reason. A damaged file may contain such a write."""
         hard_state = write.hard_state
         if hard_state is not None:  # Keep the old hint. `sync` sets a new one, because it knows the durable index.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
@@ -180,7 +179,8 @@ class Wal:
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
-        """Sync to a new segment, at the end of recovery. `and_then` is carried out once that segment is durable."""
+        """Sync to a new segment, at the end of recovery. The operations `and_then` are carried out once that segment is
+        durable."""
         self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
@@ -205,10 +205,10 @@ class Wal:
         return entries
 
     def look_for_room(self) -> None:
-        """Try the waiting writes again. If none waits, try to make the ballast again.
+        """Try the waiting writes again. If no write waits, try to make the ballast again.
 
         After a shortage of room, `is_disk_full` stays True until the ballast is made. Raises OSError if a limit on file
-        sizes forbade the ballast at the last attempt, because more room would not help.
+        sizes forbade the ballast at the last attempt, because waiting for room would not help.
         """
         if self._failure is None:
             self._ballast.look_for_room()
@@ -219,7 +219,7 @@ class Wal:
         The hard state is not lost with the deleted segments, because the first frame of each segment contains it.
         """
         if self._failure is not None or self._pending.reset or (self._flight and self._flight.reset):
-            return  # A reset is being written. This method will be called again after it.
+            return  # A reset is being written. This method will be called again after the reset.
         count = 0
         while count < len(self._segments) - 1:
             if self._index.last_index_in(self._segments[count].number, self._disk_end.index) >= index:
@@ -251,16 +251,18 @@ class Wal:
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index` on and below `limit`: those of all needed frames that one disk read can fetch.
+        """Entries from `first_index` on and below `limit`: the entries of all needed frames that one disk read can
+        fetch.
 
         A frame is needed only if the frames before it have less than `bytes_max` of entries. No other frame is read, so
-        that damage is not reported before the damaged entries are wanted. If a needed frame also has entries that were
-        cut from the log, they are read, but not returned.
+        that damage is reported only when the caller wants the damaged entries. Entries of a needed frame that were cut
+        from the log are read, but not returned.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
             # At least one frame has several entries, so fewer frames may be enough. If each frame had one entry, all
-            # these frames would be needed, because a frame with one entry takes more bytes than the entry counts as.
+            # these frames would be needed, because a frame with one entry is larger than the size that is counted for
+            # the entry.
             frames = frames.first(_needed_frames(frames, bytes_max))
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
@@ -386,7 +388,7 @@ class Wal:
         )
 
     def _written(self, plan: _Plan, group: PendingWrites, hard_state: HardState, end: LogPosition) -> None:
-        """The group is durable. From now on its entries are read from disk."""
+        """Note that the group is durable. From now on its entries are read from disk."""
         self._flight = None
         is_new = plan.segment != self._segments[-1].number
         if is_new:
@@ -416,9 +418,9 @@ class Wal:
         """Delete segments, the oldest first. Each deletion is made durable before the next one begins, so that a crash
         never leaves a gap in the numbers.
 
-        If the sync of a deletion fails, the log takes no more writes, and the node stops at its next write. The reason:
-        a later sync of the folder may succeed without making this deletion durable, and the next deletion could then
-        leave a gap.
+        If the sync of a deletion fails, the log takes no more writes, and the node stops at its next write. Otherwise,
+        a later sync of the folder might succeed without making this deletion durable, and the next deletion could leave
+        a gap.
 
         One segment is deleted at a time, so that a sync of the log waits for at most one deletion.
         """
@@ -453,14 +455,14 @@ class Wal:
 
 
 def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
-    """How many entries, counted from the first one, fit into `bytes_max`. The result is never below `at_least`."""
+    """The number of entries, from the first one on, that fit into `bytes_max`. The result is never below `at_least`."""
     sizes = accumulate([entry.size_bytes for entry in run])
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
 
 
 def _needed_frames(frames: FrameRange, bytes_max: int) -> int:
-    """How many of these frames are needed to get `bytes_max` bytes of entries. An entry counts as its payload plus
-    ENTRY_OVERHEAD_BYTES, which is more than it takes in a frame.
+    """The number of these frames that are needed to get `bytes_max` bytes of entries. The size of an entry is its
+    payload plus ENTRY_OVERHEAD_BYTES, which is more than the entry takes in a frame.
     """
     for number, length in enumerate(frames.lengths):
         bytes_max -= length + (ENTRY_OVERHEAD_BYTES - ENTRY.size) * (frames.ends[number] - frames.first_indexes[number])

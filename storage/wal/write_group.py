@@ -13,8 +13,8 @@ from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, en
 class PendingWrites:
     """The log writes since the last sync began, merged into one: a group.
 
-    From `from_index` on, the log consists of `entries`. Below that index it consists of entries that were appended
-    before this group. If a cut reaches only entries of this group, nothing of the cut is written to disk.
+    From `from_index` on, the log consists of `entries`. Below that index the log consists of entries that were appended
+    before this group. A cut that affects only entries of this group is not written to disk.
     """
 
     from_index: int
@@ -23,10 +23,10 @@ class PendingWrites:
     replace_from: int | None = None
     changes_votes: bool = False
     is_empty: bool = True  # True if there is nothing to write.
-    size_bytes: int = 0  # An upper bound of the bytes that the entries take in frames, without the other parts.
+    size_bytes: int = 0  # An upper bound on the size of the entries in frames, without the other parts.
 
     def take(self, write: LogWrite) -> None:
-        """Add one more write. The caller has checked its indexes."""
+        """Add one more write. The caller has checked the indexes of the write."""
         if write.hard_state is not None:
             self.changes_votes = True
         if write.reset is not None:
@@ -70,8 +70,8 @@ class PendingWrites:
         """Encode the group as the frames `batch`, `batch + 1`, …. Usually there is one frame; there are several only if
         the group is larger than `frame_bytes_max`.
 
-        The first frame contains all parts except later entries. So a cut is never on disk after the entries that
-        replace the cut ones.
+        The first frame contains all parts except later entries. So a cut is never written after the entries that
+        replace the cut entries.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
@@ -97,7 +97,7 @@ class PendingWrites:
 
 
 def _size_bytes(entries: Sequence[Entry]) -> int:
-    """The sum of the entries' `size_bytes`, without a call for each entry."""
+    """The sum of the entries' `size_bytes`, computed without a call for each entry."""
     if len(entries) == 1:
         return ENTRY_OVERHEAD_BYTES + len(entries[0].payload)
     return ENTRY_OVERHEAD_BYTES * len(entries) + sum([len(entry.payload) for entry in entries])
