@@ -1,5 +1,5 @@
 """The data folder of a node on a real disk. A data folder is created once, by an explicit first start. At most one
-process at a time has it open, under a lock. The file `meta` in the folder names the member that owns it.
+process at a time has a data folder open, under a lock. The file `meta` in the folder names the member that owns it.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -81,7 +81,7 @@ def create_data_folder(
     position: LogPosition = BEGINNING,
     joins_as: Member | None = None,
 ) -> None:
-    """The explicit first start: make `folder` the data folder of a new member, durably. Create it if it is missing.
+    """The explicit first start: make `folder` the data folder of a new member, durably. A missing folder is created.
 
     The arguments are those of `initialize`. Raises NotEmpty if the folder contains anything except the files of an
     interrupted first start. Raises FolderLocked, NotWritable, DiskFailing, OSError.
@@ -135,7 +135,7 @@ def open_data_folder(
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
-    """The error that `open_data_folder` would raise now because another process has the folder open, or None. Changes
+    """The error that `open_data_folder` would raise now if another process has the folder open; otherwise None. Changes
     nothing."""
     with contextlib.ExitStack() as opened:
         for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
@@ -166,8 +166,8 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _refusal(folder: Path, error: OSError) -> StorageError:
-    """The error to report for `error`: DiskFailing for a broken disk, NotWritable for any other reason, such as missing
-    permission."""
+    """The error to report for `error`: DiskFailing if the disk is broken, NotWritable for any other cause, such as
+    missing permission."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
     reason = error.strerror or str(error)
     if error.filename is not None and Path(error.filename) != folder:
@@ -285,7 +285,7 @@ class FolderLock(NamedTuple):
 def _try_lock(descriptor: int, how: int) -> bool:
     """Return True if the lock was taken, False if another process has it. Raises OSError for any other failure.
 
-    Some file systems cannot lock a folder. There the result is True, and only the lock on `LOCK` protects the folder.
+    On a file system that cannot lock a folder, the result is True, and only the lock on `LOCK` protects the folder.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)

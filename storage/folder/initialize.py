@@ -1,6 +1,6 @@
-"""The explicit first start: it writes an empty log, the first snapshot and `meta`.
+"""The explicit first start: writing an empty log, the first snapshot and `meta`.
 
-`meta` is written last. As long as it is missing, the folder has no member, and the first start may be repeated.
+`meta` is written last. Until `meta` exists, the folder has no member, and the first start may be repeated.
 
 See docs/reference/specification.md#12-first-start.
 """

@@ -28,8 +28,8 @@ LOOKS_MAX = 5  # A running node deletes files only every few minutes, so at leas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment. `ignored_bytes`: the size of what follows the last valid frame: a torn tail, or frames that the next
-    segment replaces.
+    """One segment. `ignored_bytes`: the size of the bytes after the last valid frame: a torn tail, or frames that the
+    next segment replaces.
 
     Preallocated zeroes are included in `size_bytes` only.
     """
@@ -42,7 +42,7 @@ class SegmentReport:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Everything that could be read from the folder. `problems` lists the damage."""
+    """All data that could be read from the folder. `problems` lists the damage."""
 
     identity: Identity
     pins: dict[str, bytes] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def inspect(files: Files) -> Report:
             continue
         if not report.problems:
             return report
-    return _look(files)  # If there are problems now, they have persisted, so they are damage.
+    return _look(files)  # Problems that remain now have persisted, so they are damage.
 
 
 def _look(files: Files) -> Report:

@@ -143,8 +143,8 @@ class PinFile:
         return self._durable
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make a pin durable. It replaces an older pin of the same peer, because the caller knows which incarnation is
-        valid."""
+        """Make a pin durable. The new pin replaces an older pin of the same peer, because the caller knows which
+        incarnation is valid."""
         self._accepted[peer_id] = incarnation_id
         pins: dict[str, bytes] = {}
 

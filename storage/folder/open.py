@@ -1,4 +1,4 @@
-"""Opening a member's storage: recovery. The storage is handed out only once all of it is durable.
+"""Opening a member's storage: recovery. The caller gets the storage only once all of it is durable.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -27,9 +27,9 @@ from storage.wal.wal import Wal
 class OpenedStorage:
     """The storage with which a node starts.
 
-    `warnings`: damaged snapshots, in place of which an older one is used. `torn_bytes`: how many bytes were cut off the
-    end of the log. They belong to a write that was under way when the last process ended, so no vote or acknowledgement
-    depended on them.
+    `warnings`: damaged snapshots, in place of which an older one is used. `torn_bytes`: the number of bytes that were
+    cut off the end of the log. These bytes belong to a write that was under way when the last process ended, so no vote
+    or acknowledgement depended on them.
     """
 
     log: Wal
@@ -51,9 +51,9 @@ def open_storage(
     """Recover one member's storage. Reads are synchronous; writes are submitted. `done` receives the storage, or else a
     StorageError or an OSError.
 
-    Frames above the highest proven batch are copied into a new segment, and then cut off the old segment. If the log
-    ends before the newest valid snapshot, or has another term than the snapshot at the snapshot's index, the log is
-    dropped: a reset is written. Recovery can be interrupted at any point and repeated.
+    Frames above the highest proven batch are copied into a new segment, and then cut off the old segment. The log is
+    dropped, by writing a reset, if it ends before the newest valid snapshot or if its term at the snapshot's index
+    differs from the snapshot's term. Recovery can be interrupted at any point and repeated.
 
     See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """
@@ -78,7 +78,8 @@ class _Opening:
         self._snapshot_folder = snapshot_folder(identity.group_id)
 
     def read(self) -> None:
-        """Read everything. Nothing is written before this has succeeded, so damage is reported before any change."""
+        """Read everything. Recovery writes nothing until this call has succeeded, so damage is reported before any
+        change."""
         _check_identity(read_identity(self._files), self._identity)
         self._ballast.is_present()  # Raises OSError if something other than a file has the ballast's name.
         self._pins = PinFile(self._files, self._identity, self._ballast)
@@ -103,7 +104,7 @@ class _Opening:
         self._agree_with_snapshot()
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
-        """Write what recovery changes, in this order: delete leftover files and make all names durable, because the
+        """Write the changes of recovery, in this order: delete leftover files and make all names durable, because the
         later steps rely on these names; write the new segment; cut the old segment; make the ballast."""
 
         def names_durable(error: BaseException | None) -> None:
@@ -124,7 +125,7 @@ class _Opening:
         self._files.submit(self._tidy_operations(), names_durable)
 
     def _take_unproven(self, recovered: Recovered) -> int:
-        """Append the frames that may exist only in the page cache as new writes. Return the highest commit hint."""
+        """Write again the frames that may exist only in the page cache. Return the highest commit hint."""
         hint = recovered.state.hard_state.commit_index
         for write in recovered.unproven:
             problem = self._wal.take(write)
@@ -139,7 +140,7 @@ class _Opening:
         See docs/reference/specification.md#55-choice-at-start.
         """
         header = self._snapshots.latest().header
-        if header.term > self._wal.hard_state.term:  # A node's term must not be below that of its snapshot.
+        if header.term > self._wal.hard_state.term:  # A node's term must not be below the term of its snapshot.
             self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))
         if not self._wal.continues(LogPosition(header.index, header.term)):
             self._wal.append(LogWrite(sequence=0, reset=LogPosition(header.index, header.term)))

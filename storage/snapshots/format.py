@@ -6,8 +6,8 @@ All numbers are big-endian:
     per chunk:  u32 length ≥ 1, u32 checksum, the state machine's bytes
     trailer:    u32 zero, u32 checksum, u64 number of chunks, u64 bytes in all chunks; the file ends here
 
-A checksum is CRC32C over (the previous checksum, the u32 length, the bytes). So chunks in a wrong order, or from
-another snapshot, are detected. The header is one canonical CBOR map: `cluster_id`, `group_id`, `index`, `term`,
+A checksum is CRC32C over (the previous checksum, the u32 length, the bytes). So the checksums detect chunks in a wrong
+order, or from another snapshot. The header is one canonical CBOR map: `cluster_id`, `group_id`, `index`, `term`,
 `feature_level`, `configuration` (bytes), `machine` (the state machine's own map).
 
 See docs/reference/specification.md#52-snapshot-file.
@@ -36,7 +36,7 @@ FORMAT_VERSION = 1
 FEATURE_LEVEL = 1
 MAGIC = b"HWM-SNP\n"
 HEADER_BYTES_MAX = 1024 * 1024  # Enough for a few numbers and nine members.
-CHUNK_BYTES_MAX = 16 * 1024 * 1024  # Bounded, because a reader keeps a whole chunk in memory.
+CHUNK_BYTES_MAX = 16 * 1024 * 1024  # This bound is needed, because a reader keeps a whole chunk in memory.
 
 PREAMBLE = struct.Struct(">8sII")
 CHUNK_HEAD = struct.Struct(">II")
@@ -84,11 +84,11 @@ def _is_count(item: object) -> bool:
 
 
 class SnapshotParser:
-    """Takes the bytes of a snapshot file in pieces of any size, and returns its verified chunks.
+    """Parses a snapshot file from pieces of any size, and returns its verified chunks.
 
-    `identity`: the cluster and group to which the file must belong; None if any are accepted. `owner`: the (cluster_id,
-    group_id) that the file states, once its header has been read. All methods may raise CorruptSnapshot or NewerFormat.
-    In addition to the bytes of the last `feed`, the parser keeps at most one chunk in memory.
+    `identity`: the cluster and group to which the file must belong; None if every file is accepted. `owner`: the
+    (cluster_id, group_id) that the file states, once its header has been read. All methods may raise CorruptSnapshot or
+    NewerFormat. In addition to the bytes of the last `feed`, the parser keeps at most one chunk in memory.
     """
 
     def __init__(self, path: str, identity: Identity | None) -> None:
@@ -102,7 +102,7 @@ class SnapshotParser:
         self.is_complete = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes of the file. Return the chunks that are now complete."""
+        """Parse the next bytes of the file. Return the chunks that are complete now."""
         self._buffer += data
         chunks: list[bytes] = []
         if self.header is None and not self._take_header():

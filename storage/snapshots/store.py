@@ -31,8 +31,8 @@ def snapshot_position(name: str) -> LogPosition | None:
 
 
 def read_chunks(files: Files, folder: str, name: str, identity: Identity) -> Iterator[bytes]:
-    """The chunks of one file. Each chunk is verified, and after the last chunk the trailer. Raises CorruptSnapshot,
-    NewerFormat."""
+    """The chunks of one file. Each chunk is verified; after the last chunk the trailer is verified. Raises
+    CorruptSnapshot, NewerFormat."""
     for chunks, _ in _parse(files, folder, name, identity):
         yield from chunks
 
@@ -92,7 +92,7 @@ class SnapshotFolder:
                 self._damaged.add(name)
                 continue
             if position.index < log_first_index - 1:
-                break  # The log does not continue this snapshot, nor any older one.
+                break  # The log continues neither this snapshot nor an older one.
             self._latest = info
             return problems
         if problems:
@@ -118,11 +118,11 @@ class SnapshotFolder:
         return None
 
     def naming(self, name: str) -> None:
-        """A complete file is about to get this name."""
+        """Note that a complete file is about to get this name."""
         self._damaged.discard(name)
 
     def adopt(self, info: SnapshotInfo) -> None:
-        """A new snapshot is complete and durable."""
+        """Use a new snapshot, which is complete and durable, as the latest one."""
         if self._latest is None or info.header.index >= self._latest.header.index:
             self._latest = info
 
@@ -146,10 +146,11 @@ class SnapshotFolder:
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete, in the background, the damaged snapshots and those older than `latest()`, except the names in `keep`.
+        """Delete, in the background, the damaged snapshots and the snapshots older than `latest()`, except the names in
+        `keep`.
 
-        A valid snapshot newer than `latest()` stays. There may be one, because a new snapshot gets its name before
-        `adopt` is called.
+        A valid snapshot newer than `latest()` stays. Such a snapshot may exist, because a new snapshot gets its name
+        before `adopt` is called.
         """
         newest = LogPosition(self.latest().header.index, self.latest().header.term)
         found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))

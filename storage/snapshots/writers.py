@@ -32,11 +32,11 @@ class SnapshotHome(Protocol):
         ...
 
     def naming(self, name: str) -> None:
-        """A complete file is about to get this name."""
+        """Note that a complete file is about to get this name."""
         ...
 
     def adopt(self, info: SnapshotInfo) -> None:
-        """A new snapshot is complete and durable."""
+        """Use a new snapshot, which is complete and durable, as the latest one."""
         ...
 
 
@@ -49,7 +49,7 @@ class _WriterAside:
         self._is_created = self._is_busy = self._is_over = False
 
     def abandon(self) -> None:
-        """Give the snapshot up. Its file is deleted in the background, and no `done` is called any more."""
+        """Give up the snapshot. Its file is deleted in the background, and no `done` is called any more."""
         self._is_over = True
         if self._is_created:
             delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)
@@ -77,9 +77,10 @@ class _WriterAside:
         self._home.ballast.submit_snapshot([*operations, *more], put, self._size_bytes)
 
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
-        """Write the rest of the bytes, sync the file, rename it and sync the folder."""
+        """Write the remaining bytes, sync the file, rename it and sync the folder."""
         existing = self._home.durable(header)
-        if existing is not None:  # `existing` has the same position, so the same state. Keep it: it may be in use.
+        # `existing` has the same position and so the same state. It is kept, because it may be in use.
+        if existing is not None:
             self.abandon()
             self._home.ballast.submit([], lambda error: finished(error or existing))
             return
@@ -137,8 +138,8 @@ class ReceivedSnapshotWriter(_WriterAside):
         self._problem: BaseException | None = None
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next bytes of the file. If they are invalid, an error is passed to this `done`, to that of a later
-        `write`, or to that of `finish`."""
+        """Add the next bytes of the file. If the bytes are invalid, an error is passed to the `done` of this call, of a
+        later `write`, or of `finish`."""
         try:
             if self._problem is None:
                 if self._size_bytes + len(chunk) > self._total_bytes:
@@ -155,7 +156,8 @@ class ReceivedSnapshotWriter(_WriterAside):
             self._put((chunk,) if chunk else (), done)
 
     def finish(self, done: Finished) -> None:
-        """Check that the file is complete and is the announced one. Then sync it, rename it and sync the folder."""
+        """Check that the file is complete and is the announced snapshot. Then sync the file, rename it and sync the
+        folder."""
         problem = self._problem
         try:
             header = self._parser.finish() if problem is None else None
