@@ -1,4 +1,4 @@
-"""The storage of one node: its write-ahead log, its snapshots and its data folder. It needs no event loop.
+"""The storage of one node: its write-ahead log, its snapshots and its data folder. This package needs no event loop.
 
 Other packages import from `storage`, and not from its submodules.
 """

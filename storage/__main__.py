@@ -1,4 +1,4 @@
-"""`python -m storage DIR`: show what is in a data folder, verify all of it, and change nothing."""
+"""`python -m storage DIR`: show the content of a data folder and verify all of it, without changing anything."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ _BLOCK = bytes(64 * 1024)
 
 
 class _Submission(NamedTuple):
-    """The arguments of one call of `Ballast.submit`. Each callback passes them to the next one.
+    """The arguments of one call of `Ballast.submit`. Each callback passes the arguments to the next one.
 
-    If the callbacks were closures over the arguments instead, they would refer to each other in a cycle. The cycle
-    would keep the written buffers in memory until a garbage collection: 100 MiB and more under load."""
+    Callbacks that were closures over the arguments would refer to each other in a cycle. The cycle would keep the
+    written buffers (100 MiB and more under load) in memory until a garbage collection."""
 
     operations: Sequence[Operation]
     done: Done
@@ -27,10 +27,11 @@ class _Submission(NamedTuple):
 
 
 class Ballast:
-    """The spare room of one data folder. It is released when the disk is full, and made again once there is room.
+    """The spare room of one data folder. The ballast is released when the disk is full, and made again once there is
+    room.
 
-    The write by which `restore` makes the file may itself fill the disk. So operations that fail during this write are
-    tried again after it.
+    When `restore` makes the file, this write may itself fill the disk. So operations that fail during this write are
+    tried again afterwards.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -43,10 +44,10 @@ class Ballast:
         these two calls, only data on which something already depends should be written."""
         self._is_restoring = False
         self._retries = (
-            0  # How many submissions are being retried, plus how many deletions of the file belong to no retry.
+            0  # The number of submissions that are being retried, plus the number of other deletions of the file.
         )
         self._waiting: list[_Submission] = []  # Submissions that found no room. `look_for_room` tries them again.
-        self.may_wait = False  # True once the owner calls `look_for_room` at intervals.
+        self.may_wait = False  # True once the owner has begun to call `look_for_room`.
         self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids the file.
 
     @property
@@ -107,8 +108,9 @@ class Ballast:
                 done(None)
                 return
             self.is_released = True
-            # Count the deletion below as a retry, so that `look_for_room` does nothing until it is done. The file may
-            # have its full size although the disk has no room for its bytes, and `look_for_room` would not notice that.
+            # Count the deletion below as a retry, so that `look_for_room` does nothing until the deletion is done. The
+            # file may have its full size although the disk has no room for its bytes, and `look_for_room` would not
+            # notice that.
             self._retries += 1
             ended_with = None if is_disk_full(error) else error
             self._files.submit([Delete(BALLAST_PATH)], lambda failed: self._given_back(done, ended_with or failed))
@@ -120,7 +122,7 @@ class Ballast:
         """Try the waiting operations again. If there are none, try to make the file again. Do nothing while an earlier
         attempt is under way.
 
-        Raises OSError (EFBIG) if a limit on file sizes forbids the file, because more room would never help.
+        Raises OSError (EFBIG) if a limit on file sizes forbids the file, because waiting for room would not help.
         """
         if self._file_too_large is not None:
             raise self._file_too_large
@@ -133,7 +135,7 @@ class Ballast:
             self.restore(self._restored)
 
     def _restored(self, error: BaseException | None) -> None:
-        """If a limit on file sizes forbids the file, remember this error, because more room would never help.
+        """If a limit on file sizes forbids the file, remember this error, because waiting for room would not help.
 
         After any other error `is_released` is True, so `look_for_room` will call `restore` again.
         """
@@ -143,10 +145,11 @@ class Ballast:
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
     ) -> None:
-        """Submit operations as `Files.submit` does. If the disk is full, release the ballast and try them once more.
+        """Submit operations as `Files.submit` does. If the disk is full, release the ballast and try the operations
+        once more.
 
-        `again` returns the operations of a further attempt. They must not depend on anything that a failed attempt may
-        have left. If `again` is given and there is still no room in the second attempt, the operations wait for
+        `again` returns the operations of a further attempt. They must work no matter what a failed attempt has left on
+        the disk. If `again` is given and there is still no room in the second attempt, the operations wait for
         `look_for_room`. Operations that find no file descriptor wait as well, but do not release the ballast, because
         more room would not help them. While the folder is being opened (`may_wait` is False), nothing waits.
         """
@@ -162,7 +165,7 @@ class Ballast:
         done: Done,
         again: Callable[[], Sequence[Operation]],
     ) -> None:
-        """Continue like `submit` after a failed first attempt, which the caller has made without this object while
+        """Continue like `submit` after its first attempt has failed. The caller has made that attempt directly, while
         there was spare room."""
         self._tried(_Submission(operations, done, again, had_spare_room=True), error)
 
@@ -194,7 +197,8 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # It may be False by now, and then `look_for_room` would do nothing.
+            # Another callback may have set `is_released` to False, and then `look_for_room` would do nothing.
+            self.is_released = True
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()
@@ -202,12 +206,13 @@ class Ballast:
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
         """Submit operations of a snapshot. The snapshot's file has `size_bytes` after these operations.
 
-        A snapshot above `snapshot_bytes_max` gets none of the ballast's room: on a full disk its operations end with an
-        OSError. The room is kept for votes. The cluster depends on them, whereas nothing depends on this snapshot yet.
+        A snapshot above `snapshot_bytes_max` must not use the ballast's room: on a full disk its operations end with an
+        OSError. The room is kept for votes, because the cluster depends on votes and does not depend on an unfinished
+        snapshot.
 
-        Operations with a sync are never tried again. The reason: some file systems notice only at a sync that they have
-        no room, drop the written bytes, and let the next sync succeed. The ballast is released nevertheless, and the
-        next snapshot may use its room.
+        Operations with a sync are never tried again, because some file systems detect the lack of room only at a sync,
+        drop the written bytes, and let the next sync succeed. The ballast is still released, and the next snapshot may
+        use its room.
         """
         if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
             self._files.submit(operations, partial(self._snapshot_synced, done))
@@ -222,7 +227,8 @@ class Ballast:
     def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
         if is_disk_full(error) and not self.is_released and not self._is_restoring:
             self.is_released = True
-            self._retries += 1  # Count the deletion below, so that `look_for_room` does nothing until it is done.
+            # Count the deletion below, so that `look_for_room` does nothing until the deletion is done.
+            self._retries += 1
             self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: self._given_back(done, error))
         else:
             done(error)

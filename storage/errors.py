@@ -35,8 +35,8 @@ def in_folder(error: _Error, folder: str) -> _Error:
 
 
 class NotInitialized(StorageError):
-    """The folder holds no member: it is missing or empty, or its first start was interrupted, or it is no data
-    folder."""
+    """The folder contains no member: the folder is missing or empty, its first start was interrupted, or it is not a
+    data folder."""
 
     def __init__(self, folder: str, state: str) -> None:
         super().__init__(folder, state)
@@ -65,7 +65,7 @@ class NotEmpty(StorageError):
 
 
 class WrongCluster(StorageError):
-    """The folder holds a member of another cluster."""
+    """The folder belongs to a member of another cluster."""
 
     def __init__(self, folder: str, found: bytes, expected: bytes) -> None:
         super().__init__(folder, found, expected)
@@ -79,7 +79,7 @@ class WrongCluster(StorageError):
 
 
 class WrongNode(StorageError):
-    """The folder holds another member of this cluster."""
+    """The folder belongs to another member of this cluster."""
 
     def __init__(self, folder: str, found: str, expected: str) -> None:
         super().__init__(folder, found, expected)
@@ -135,7 +135,8 @@ class DiskFailing(StorageError):
 class NotCarriedOut(OSError):
     """A bug in this program has prevented a disk operation. The original exception is the `__cause__`.
 
-    Callers treat this error like a failed disk, so the node stops. But the text of the error does not blame the disk.
+    Callers treat this error like a failed disk, so the node stops. But the text of the error names a bug and not the
+    disk.
     """
 
 
@@ -143,7 +144,7 @@ class NewerFormat(StorageError, NewerBuildNeeded):
     """A newer build has written a file. The file is valid, but this build does not know all of its content.
 
     `what` names a number in the file, for example the format version. `found` is this number, and `supported` is the
-    highest one that this build knows.
+    highest number that this build knows.
     """
 
     def __init__(self, path: str, found: int, supported: int, what: str = "format version") -> None:
@@ -172,7 +173,7 @@ class CorruptMeta(StorageError):
 
 
 class CorruptLog(StorageError, StoreFailed):
-    """Durable bytes of the log differ from the written ones. A member never repairs them silently."""
+    """Durable bytes of the log differ from the bytes that were written. A member never repairs such damage silently."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -243,9 +244,9 @@ class LogFailed(StorageError, StoreFailed):
 def is_disk_full(error: BaseException | None) -> bool:
     """True if the error means that the disk has no room.
 
-    EFBIG does not count as a full disk. If a limit on file sizes (`ulimit -f`) forbade a larger frame or the ballast,
-    waiting for room would never end, and no message would say why. So EFBIG ends the member with a message. If EFBIG
-    occurs while the ballast is made, the next `look_for_room` ends the member.
+    EFBIG, which reports a limit on file sizes (`ulimit -f`), does not count as a full disk: waiting for room would
+    never end, and no message would state the cause. So EFBIG ends the member with a message. If EFBIG occurs while the
+    ballast is made, the next `look_for_room` ends the member.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
 
@@ -256,5 +257,5 @@ def is_short_of_descriptors(error: BaseException | None) -> bool:
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """True if room or file descriptors have run out. Such a shortage may end, so the log waits for its end."""
+    """True if room or file descriptors have run out. The log waits for the end of such a shortage."""
     return is_disk_full(error) or is_short_of_descriptors(error)

@@ -17,9 +17,9 @@ class StorageLimits:
     # divided between segments, so a huge write makes a larger segment.
     segment_bytes_max: int = 16 * MIB
     frame_bytes_max: int = 64 * MIB  # A larger write becomes several frames.
-    # How many zeroes are written after a small frame, so that the syncs of the next frames change no metadata.
+    # The number of zeroes written after a small frame, so that the syncs of the next frames change no metadata.
     preallocate_bytes: int = 256 * 1024
-    ballast_bytes: int = MIB  # When the disk is full, this is enough for hard states until an operator makes room.
+    ballast_bytes: int = MIB  # On a full disk, this size is enough for hard states until an operator makes room.
 
     def __post_init__(self) -> None:
         if self.segment_bytes_max < 256:

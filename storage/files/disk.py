@@ -29,8 +29,8 @@ from storage.files.interface import (
 )
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS. With more buffers `writev` fails.
-# How many files are kept open for reads, and how many for writes. These are the last segment, a snapshot that is being
-# written, and files that slow peers need.
+# The number of files that are kept open for reads, and the number for writes: the last segment, a snapshot that is
+# being written, and files that slow peers need.
 OPEN_FILES_MAX = 32
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """The modes of new folders and files: only the member's own user may read keys and values. Existing files keep their
@@ -67,10 +67,10 @@ class Disk:
         self._read = _OpenFiles(os.O_RDONLY, spares=SPARE_DESCRIPTORS)
 
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
-        """Carry out the operations in order. Stop at the first one that fails, and return its error.
+        """Carry out the operations in order. Stop at the first operation that fails, and return its error.
 
-        If a bug in this program causes another exception, an OSError is returned for it, because the caller must know
-        that the operations were not carried out.
+        If a bug in this program causes another exception, return an OSError for it, because the caller must learn that
+        the operations were not carried out.
         """
         try:
             if len(operations) == 2 and type(operations[0]) is Write and type(operations[1]) is SyncFile:
@@ -96,7 +96,7 @@ class Disk:
             return read_all(partial(os.pread, descriptor), length, offset)
 
     def size_bytes(self, path: str) -> int:
-        """The size of a file. Raises OSError, for example if the path is not that of a regular file."""
+        """The size of a file. Raises OSError, for example if the path does not name a regular file."""
         found = (self.folder / path).stat()
         check_is_file(found.st_mode, self._prefix + path)
         return found.st_size
@@ -117,8 +117,8 @@ class Disk:
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Write and sync, the usual pair of operations, with one look-up of the file's descriptor. Two look-ups took
-        half of the CPU time that is spent here outside system calls.
+        """Write and sync, the usual pair of operations, with one look-up of the file's descriptor. With two look-ups,
+        they took half of the CPU time that this module spends outside system calls.
 
         A single system call with RWF_DSYNC would not be faster, and would not save CPU time.
         """
@@ -165,11 +165,12 @@ class Disk:
 
 
 class _OpenFiles:
-    """The descriptors of open files, by path. If there are too many, the least recently used one is closed, but never
-    one in use."""
+    """The descriptors of open files, by path. If too many files are open, the least recently used descriptor that is
+    not in use is closed."""
 
     def __init__(self, flags: int, spares: int = 0) -> None:
-        """`spares`: how many descriptors are kept open in reserve. They are closed when the system has none left."""
+        """`spares`: how many descriptors are kept open in reserve. The reserve is closed when the system has no
+        descriptor left."""
         self._flags = flags
         self._spares_max = spares
         self._spares: list[int] = []
@@ -223,7 +224,7 @@ class _OpenFiles:
         return True
 
     def forget(self, path: str) -> None:
-        """Close the file if it is open, because its name will soon belong to another file or to none."""
+        """Close the file if it is open, because its name is about to be changed, replaced or deleted."""
         with self.in_use:
             self._last_path = ""
             descriptor = self._descriptors.pop(path, None)
@@ -286,13 +287,13 @@ def sync_data(descriptor: int) -> None:
 def open_file(path: str | Path, flags: int) -> int:
     """Open a regular file, or a symbolic link to one. Return the descriptor.
 
-    For anything else this raises OSError (EISDIR for a folder, ENXIO otherwise), whose message names the kind of file.
-    It never blocks on a fifo or a device.
+    For any other kind of file, raise OSError (EISDIR for a folder, ENXIO otherwise) with a message that names the kind.
+    This function never blocks on a fifo or a device.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
-        # These errors mean a socket, a missing device, or a folder opened for writing.
+        # With these errors, the path names a socket, a missing device, or a folder opened for writing.
         if error.errno in (errno.ENXIO, errno.EISDIR):
             check_is_file(Path(path).stat().st_mode, path)
         raise
@@ -305,7 +306,8 @@ def open_file(path: str | Path, flags: int) -> int:
 
 
 def check_is_file(mode: int, path: str | Path) -> None:
-    """Raise OSError (EISDIR or ENXIO), with `path` and the kind of file, unless `mode` is that of a regular file."""
+    """Raise OSError (EISDIR or ENXIO), with `path` and the kind of file, unless `mode` is the mode of a regular
+    file."""
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
@@ -313,7 +315,7 @@ def check_is_file(mode: int, path: str | Path) -> None:
 
 
 def with_limit(error: OSError) -> OSError:
-    """Return the error. If too many files are open, return a copy of the error that states the limit."""
+    """Return the error. If the error means that too many files are open, return a copy that also states the limit."""
     if not is_short_of_descriptors(error):
         return error
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,5 +1,5 @@
 """Deletion of large files in steps. A file system takes 40 ms to free 150 MiB at once, and the log would have to wait
-for it."""
+for the file system."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Submit = Callable[[Sequence[Operation], Done], None]
 def delete_in_steps(submit: Submit, path: str, size_bytes: int) -> None:
     """Delete a file of `size_bytes` in steps. Nothing may use the file or its name any more.
 
-    Each step is a separate submission, so that other submissions can run between the steps. After a failure or a crash
-    the rest of the file stays.
+    Each step is a separate submission, so that other submissions can run between the steps. After a failure or a crash,
+    the remaining part of the file stays on disk.
     """
 
     def freed(error: BaseException | None) -> None:

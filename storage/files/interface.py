@@ -1,10 +1,10 @@
-"""The interface of the file operations that the log and the snapshots need. Operations are submitted, and complete by a
-callback.
+"""The interface of the file operations that the log and the snapshots need. Operations are submitted, and a callback
+reports their completion.
 
 `Files` is a small protocol for a folder, so that the same log runs on a real disk (`RealFiles`) and in the simulator.
 Paths are relative to this folder and use `/`. One submission is a list of operations, which are carried out in order.
-If an operation fails, the later ones are not tried. Submissions are carried out one at a time, in the order in which
-they were made. `done` is never called from inside `submit`.
+If an operation fails, the later operations of its submission are not tried. Submissions are carried out one at a time,
+in the order in which they were made. `done` is never called from inside `submit`.
 
 Durability: the bytes of a file are durable after `SyncFile`. The creation, renaming or deletion of a file is durable
 after `SyncFolder` of the folder that contains the file. Before that, a crash may keep all, a part or none of a change.
@@ -28,14 +28,14 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True)
 class CreateFile:
-    """Create an empty file. It is an error if the name is taken."""
+    """Create an empty file. An existing file with this name is an error."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write `buffers`, one after the other, from byte `offset` on."""
+    """Write `buffers`, one after the other, starting at byte `offset`."""
 
     path: str
     offset: int
@@ -86,7 +86,8 @@ class Files(Protocol):
     """A folder. Reads are synchronous, and show the effect of every submission whose `done` was called."""
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        """Start `operations`. `done(None)` is called when all are carried out, `done(OSError)` when one has failed."""
+        """Start `operations`. `done(None)` is called when all operations are carried out, `done(OSError)` when an
+        operation has failed."""
         ...
 
     def read(self, path: str, offset: int, length: int) -> bytes:

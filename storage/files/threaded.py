@@ -42,11 +42,13 @@ class SyncLatencyTracker:
 
     A sync for which the node did not wait is ignored, because its duration depends more on the CPU than on the disk.
 
-    The estimate is a low quartile because of machines on which many processes share few cores. On such a machine most
-    of a wait may be spent waiting for a free core, and a turn of the event loop would have to wait for a core as well.
+    The estimate is the first quartile and not the median, because of machines on which many processes share few cores.
+    On such a machine most of a wait may be spent waiting for a free core, and a turn of the event loop would have to
+    wait for a core as well.
 
-    While the estimate is above QUICK_NS_MAX, the node waits for only one sync after every SKIPS others. A histogram
-    would not work, because it forgets nothing: the longer it runs, the later it shows that the disk has changed.
+    While the estimate is above QUICK_NS_MAX, the node waits for one sync and then skips the wait for the next SKIPS
+    syncs. A histogram would not work, because it never forgets old durations, and so would show a change of the disk
+    later and later.
     """
 
     def __init__(self) -> None:
@@ -81,8 +83,9 @@ class _Task:
     """Some operations and their callback `done`.
 
     If the node waits for the task, the lock `end` decides whether the node or the thread handles the completion. The
-    thread tries to acquire it after it has carried out the operations; the node tries to acquire it when its time for
-    waiting is over. If the thread gets the lock, the node calls `done`. If the node gets it, the thread posts `done`.
+    thread tries to acquire the lock after it has carried out the operations; the node tries to acquire the lock when it
+    stops waiting. If the thread gets the lock, the node calls `done`. If the node gets the lock, the thread posts
+    `done`.
     """
 
     __slots__ = ("done", "end", "error", "operations")
@@ -96,9 +99,9 @@ class _Task:
 class RealFiles:
     """A folder whose operations run in one dedicated thread, in the order of submission.
 
-    `post(callback)` is called from this thread. It must make `callback()` run on the node's own thread, and must not
-    raise. The owner must call `close()`. An owner that has called `hold` must call `start` after each event. `start`
-    waits for the thread for at most `wait_ns_max`.
+    The dedicated thread calls `post(callback)`, which must make `callback()` run on the node's own thread, and must not
+    raise an error. The owner must call `close()`. An owner that has called `hold` must call `start` after each event.
+    `start` waits at most `wait_ns_max` for the dedicated thread.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class RealFiles:
         self._is_closed = False
         self._held: list[_Task] | None = None  # The tasks that wait for `start`; None until `hold` is called.
         self.has_waiting = False  # True if a task waits for `start`.
-        self._in_flight = 0  # How many tasks were given to the thread and have not had their `done` called yet.
+        self._in_flight = 0  # The number of tasks that were passed to the thread and whose `done` was not called yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
         self._submissions: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -163,7 +166,7 @@ class RealFiles:
     def start(self) -> bool:
         """Begin the operations submitted since the last `start`. Return True if their `done` was called already.
 
-        If a short append goes to a fast disk, this waits for it, because such a disk takes less time than another turn
+        If the disk is fast, this method waits for a short append, because the append takes less time than another turn
         of the event loop. So the caller should do all other work first.
         """
         if not self._held:
@@ -176,11 +179,11 @@ class RealFiles:
         return False
 
     def _wait_for(self, submission: _Task) -> bool:
-        """Hand the task to the thread and wait for it. If the task ends in time, call its `done` and return True.
+        """Pass the task to the thread and wait for its end. If the task ends in time, call its `done` and return True.
         Otherwise return False; the thread will post the completion.
 
-        The thread carries out the task, and not the caller, because a disk may hang. In this case the node stops
-        waiting and continues with its other work.
+        The thread, not the caller, carries out the task, so that the node can stop waiting for a disk that hangs and
+        continue with its other work.
         """
         end = submission.end = threading.Lock()  # This must be set before the thread gets the task.
         began = time.perf_counter_ns()
@@ -194,7 +197,7 @@ class RealFiles:
         if submission.error is None:  # A failure is often immediate, so its duration says nothing about the disk.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
-        for each in self._take_held():  # `done` has submitted these. The next `start` may come much later.
+        for each in self._take_held():  # `done` has submitted these tasks, and the next `start` may come much later.
             self._hand_over(each)
         return True
 
@@ -218,8 +221,8 @@ class RealFiles:
     def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
         """Carry out all submitted operations, stop the thread, and close the files. No `done` is called any more.
 
-        Return False if the disk hangs. The thread may write later in this case, so nobody else may use the folder until
-        this process has ended.
+        Return False if the disk hangs. In this case the thread may write later, so no other process may use the folder
+        until this process has ended.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -246,7 +249,7 @@ class RealFiles:
 
     def _complete(self, submission: _Task) -> None:
         self._in_flight -= 1
-        if not self._is_closed:  # `close` may have been called after this was posted.
+        if not self._is_closed:  # `close` may have been called after this callback was posted.
             submission.done(submission.error)
 
 
@@ -260,8 +263,8 @@ def is_short(operations: Sequence[Operation]) -> bool:
 
 
 class InlineFiles:
-    """A folder whose operations run inside `submit`. `run()` calls their `done`. Used at start-up, by tools and by
-    tests."""
+    """A folder whose operations run inside `submit`. `run()` calls their `done` callbacks. Used at start-up, by tools
+    and by tests."""
 
     def __init__(self, folder: Path) -> None:
         self._disk = Disk(folder)
@@ -277,7 +280,7 @@ class InlineFiles:
         self._completions.append((done, self._disk.carry_out(operations)))
 
     def run(self) -> None:
-        """Call `done` for all submissions so far, and for those that are made in these calls."""
+        """Call `done` for all submissions so far, and for all submissions that are made in these calls."""
         while self._completions:
             done, error = self._completions.popleft()
             done(error)
