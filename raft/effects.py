@@ -73,7 +73,7 @@ class AppliedInSync:
 
 @dataclass(slots=True)
 class AppliedBatch:
-    """`Applied` for all commands of one entry: the command with the ticket `tickets[i]` has the result `results[i]`.
+    """All commands of one entry are applied: the command with the ticket `tickets[i]` has the result `results[i]`.
 
     The node makes one object per batch, not per command, because making an object costs as much as applying a small
     command.

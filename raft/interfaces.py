@@ -100,8 +100,8 @@ class LogStore(Protocol):
         ...
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Read entries from `first_index` on, up to `last_index`: at least one, and further entries as long as the sum
-        of their `size_bytes` is within `bytes_max`."""
+        """Read entries from `first_index` on, up to `last_index`: at least one, and as many more as fit into
+        `bytes_max` by their `size_bytes`."""
         ...
 
     def look_for_room(self) -> None:
@@ -237,8 +237,8 @@ class StateRestore(Protocol):
         ...
 
     def step(self) -> bool:
-        """Process one slice, which takes a few ms at most. Return False if nothing is left to do. Raises an error if
-        the chunks are invalid."""
+        """Process one slice, which takes a few ms at most. Return False if no work remains. Raises an error if the
+        chunks are invalid."""
         ...
 
     def give_up(self) -> None:

@@ -180,7 +180,7 @@ class Elections:
     def ask_for_pre_votes(self) -> Tally:
         """Ask whether a majority would vote for us in the next term. A pre-vote changes no member's term.
 
-        The requests leave once the end of our log is durable. A campaign after the loss of the leader's connections
+        The requests are sent once the end of our log is durable. A campaign after the loss of the leader's connections
         repeats the requests soon, because other members may notice the loss a moment later.
         """
         state, last = self._state, self._state.log.last_position

@@ -1,8 +1,8 @@
 """Reads on a member that does not lead: linearizable reads at a read index from the leader, and bounded staleness.
 
 A read of bounded staleness needs no read index if this member can prove that its state is young enough. All other reads
-wait for a read index. At most one request for a read index is under way at a time. It serves all reads that were
-waiting when it was sent; later reads share the next request. So the leader's work does not grow with the number of
+wait for a read index. At most one request for a read index is under way at a time. This request serves all reads that
+were waiting when it was sent; later reads share the next request. So the leader's work does not grow with the number of
 reads on its followers. A lost request is sent again. If no leader is known, the waiting reads fail.
 """
 

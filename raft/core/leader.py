@@ -114,8 +114,8 @@ class Leader:
     def has_lost_its_quorum(self) -> bool:
         """True if this leader has not heard a majority within an election time-out and so must step down (thesis §6.2).
 
-        The deadline only moves to later times, because the times at which peers were heard only rise. So it is computed
-        again only when the last computed deadline has passed.
+        The deadline only moves to later times, because the times at which peers were heard only rise. So the deadline
+        is computed again only after the last computed one has passed.
         """
         if self._state.now < self._quorum_deadline:
             return False
@@ -515,8 +515,8 @@ class Leader:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Send an append. The message may be sent before its entries are durable here. It depends only on the leader's
-        term, which is already durable.
+        """Send an append. The message may be sent before its entries are durable here, because it depends only on the
+        leader's term, which is already durable.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """

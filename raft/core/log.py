@@ -121,8 +121,8 @@ class RaftLog:
         return index if self.base_term is None or self.base_term <= term else max(0, self.base_index - 1)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Read entries from `first_index` on, up to `last_index`: at least one, and further entries as long as all fit
-        into `bytes_max`."""
+        """Read entries from `first_index` on, up to `last_index`: at least one, and as many more as fit into
+        `bytes_max`."""
         assert self.base_index < first_index <= last_index <= self.last_index, (first_index, last_index, self)
         cache_first = self.last_index - len(self._cache) + 1
         if first_index < cache_first:

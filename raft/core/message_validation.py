@@ -159,7 +159,7 @@ class MessageValidation:
                 self._check_agreed(index, term)
 
     def _agreed_index(self, term: int) -> int:
-        """The index up to which our log is known to equal that of the leader of `term`."""
+        """The index up to which our log certainly equals the log of the leader of `term`."""
         state = self._state
         if term == state.term and state.leader_match_index > state.commit_index:
             return state.leader_match_index

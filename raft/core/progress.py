@@ -67,9 +67,9 @@ class Progress:
         """Note that the peer has confirmed its log up to `match_index`. Return True if the confirmed index has risen; a
         late or repeated answer never lowers it.
 
-        `first_index` and `last_index` are those of the leader's log. Probing ends only when the peer has accepted at
-        least the first entry of a probe. If the peer accepts none, because it has no room, it is probed again at the
-        next heartbeat.
+        `first_index` and `last_index`: the first and the last index of the leader's log. Probing ends only when the
+        peer has accepted at least the first entry of a probe. If the peer accepts none, because it has no room, it is
+        probed again at the next heartbeat.
         """
         assert match_index <= last_index, (match_index, last_index)
         moved = match_index > self.match_index
@@ -119,7 +119,7 @@ class Progress:
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """Note a heartbeat. After it, another probe may be sent, even if the last probe is unanswered.
+        """Note a heartbeat. After a heartbeat, another probe may be sent, even if the last probe is unanswered.
 
         Returns True if appends are in flight, and none was confirmed since the previous heartbeat.
         """

@@ -363,7 +363,7 @@ class RaftCore:
             except Busy as error:
                 self._state.outbox.ready.reads_failed.append((ticket, error))
 
-    # Views: nothing below changes the state
+    # Views: the methods below do not change the state
 
     @property
     def node_id(self) -> str:

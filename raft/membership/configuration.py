@@ -33,8 +33,8 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """What the other members know about one member. Addresses have the form `host:port`, as the member *advertises*
-    them. An address is empty if nobody dials the member there.
+    """One member: its ids and its addresses, as the configuration states them. Addresses have the form `host:port`, as
+    the member *advertises* them. An address is empty if nobody dials the member there.
 
     `incarnation_id` has 16 bytes or is empty. If the id is empty, each peer accepts the incarnation in the member's
     first hello.

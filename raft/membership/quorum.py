@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 
 class Tally(enum.Enum):
-    """The state of a vote. `LOST` means that no majority is possible any more, even if all missing answers agree."""
+    """The state of a vote. `LOST` means that no majority is possible any more, even if all missing votes are
+    granted."""
 
     WON = "won"
     LOST = "lost"

@@ -75,7 +75,8 @@ class Acknowledgements:
     def stepped_down(self) -> None:
         """Note that this node has ceased to lead, or leads in another term. Its log may be cut, so proposals of level
         LEADER are no longer answered when they become durable here; they are answered when they are applied or end.
-        Proposals of level IN_SYNC no longer wait for the members in sync, because their outcomes are due soon."""
+        Proposals of level IN_SYNC are answered as soon as they are applied, without waiting for the members in sync,
+        because their outcomes are due soon."""
         self._deposed.update(self._undurable)
         self._undurable.clear()
         self._former.update(ticket for ticket, level in self._levels.items() if level is Acknowledge.IN_SYNC)

@@ -58,7 +58,7 @@ class LevelRefusal(enum.Enum):
 
 
 class LevelRefused(RaftError):
-    """The feature level was not raised, and nothing has changed. `text` gives the reason and says what to do."""
+    """The feature level was not raised, and nothing has changed. `text` states the reason and what to do."""
 
     def __init__(self, reason: LevelRefusal, text: str) -> None:
         super().__init__(reason, text)

@@ -66,7 +66,7 @@ class GroupCommit:
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
     def prove(self, commit_hint: int, now: int) -> None:
-        """Unless there is something else to write, write an empty frame, which proves that the last frame with data was
+        """Write an empty frame, unless there is data to write. The frame proves that the last frame with data was
         synced."""
         if self.is_quiet and self._log.has_unproven_batch:
             self.start(commit_hint, now)

@@ -5,11 +5,12 @@ durable, group commit, batching, the admission of requests and its bounds, the o
 It has no clock, and its only I/O is through the stores that the caller passes in. A store completes each write by a
 callback. The callback may run at any time *between* events, and only changes state.
 
-After each event or callback the caller calls `take_effects`, which does the following and returns the effects:
-1. It proposes the pending commands as one entry, unless a log write is under way; then more commands gather.
-2. It carries out the core's effects in the order that `Ready` states.
-3. If this member leads, it applies a bounded number of committed entries.
-4. It releases messages that waited for the last sync.
+After each event or callback the caller calls `take_effects`, which returns the effects and works in these steps:
+1. The call proposes the pending commands as one entry, unless a log write is under way, during which more commands may
+   arrive.
+2. The call carries out the core's effects in the order that `Ready` states.
+3. On a leader, the call applies a bounded number of committed entries.
+4. The call releases messages that waited for the last sync.
 
 After the caller has sent the messages, it calls `begin_sync`, which starts the next sync. If there is nothing to sync
 and this member does not lead, `begin_sync` applies committed entries instead.
@@ -251,8 +252,8 @@ class Node:
         self._levels.check_raise(level, self._core)
 
     def read(self, ticket: int) -> None:
-        """Request a linearizable read. The caller reads the state at `ReadReady(ticket)`. Raises NotLeader, Busy,
-        NodeStopped."""
+        """Request a linearizable read. The caller must read the state when it receives `ReadReady(ticket)`. Raises
+        NotLeader, Busy, NodeStopped."""
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
@@ -425,8 +426,7 @@ class Node:
         return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
-        """Read committed entries from `from_index` on: at least one, and further entries as long as all fit into
-        `bytes_max`.
+        """Read committed entries from `from_index` on: at least one, and as many more as fit into `bytes_max`.
 
         Raises NotCommitted if `from_index` is above the high-water mark, and Compacted if it is below `first_index`.
 

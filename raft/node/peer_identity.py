@@ -156,7 +156,7 @@ class KnownIncarnations:
         if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
         else:
-            pin.is_durable = True  # If a newer pin has replaced this one, this one is not used any more.
+            pin.is_durable = True  # If a newer pin has replaced this pin, this pin is no longer used.
 
 
 def _short(incarnation_id: bytes) -> str:

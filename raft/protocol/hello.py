@@ -51,7 +51,7 @@ class HelloRole(enum.IntEnum):
 class Hello:
     """The identity of the sender, and what its build supports.
 
-    `cluster_id` and `incarnation_id` have 16 bytes. A client that does not know them leaves them empty.
+    `cluster_id` and `incarnation_id` have 16 bytes. A client that does not know these ids leaves them empty.
     """
 
     cluster_id: bytes

@@ -1,6 +1,6 @@
 """The messages between members: one frozen class per kind, which has only the fields of this kind.
 
-Every message carries the sender's `term`. Indexes start at 1; 0 means "before the first entry".
+Every message states the sender's `term`. Indexes start at 1; 0 means "before the first entry".
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ Handler = Callable[[trio.SocketStream], Awaitable[object]]
 
 
 def descriptor_limit() -> int | None:
-    """Return how many file descriptors this process may have open; None if there is no limit, or no known one."""
+    """Return how many file descriptors this process may have open; None if there is no limit, or if the limit is
+    unknown."""
     try:
         import resource
     except ImportError:  # Windows has no module `resource`.
@@ -103,7 +104,7 @@ class Acceptor:
                 caller.close()
                 self.refused += 1
         except OSError:
-            pass  # No caller waits any more, or another thread has taken the free descriptor.
+            pass  # No more callers are waiting, or another thread has taken the free descriptor.
         finally:
             callers.detach()
             self._take_spare()

@@ -1,4 +1,5 @@
-"""The loop that runs a node. It passes time, messages and completed I/O to the node, and carries out the effects.
+"""The loop that runs a node. The loop passes time, messages and completed I/O to the node, and carries out the node's
+effects.
 
 The loop does no work per request: one flush handles everything that has gathered since the last turn.
 """
@@ -79,8 +80,8 @@ class Application(Protocol):
     """The application on top of the node, which receives the completions of its requests."""
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """Take the completions and events of a flush. Called synchronously after each flush that has any. The
-        application may call the node from here."""
+        """Process the completions and events of a flush. The driver calls this synchronously after each flush that has
+        produced completions or events. The application may call the node from here."""
         ...
 
 

@@ -86,7 +86,7 @@ class MeasuredDriver(Driver):
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Take the arguments of `Driver`."""
+        """The arguments are those of `Driver`."""
         super().__init__(*arguments, **named)
         self.commit_latency = Histogram()
         self._term: int | None = None  # The term in which the waiting entries were proposed.

@@ -71,7 +71,7 @@ class Outbound:
         process_id: bytes = b"",
         log: ConnectionLog | None = None,
     ) -> None:
-        """Take the callbacks of the connection.
+        """Set the callbacks of the connection.
 
         `addresses` returns the possible addresses of the peer, the best one first. They are tried one after the other.
         The function is called before each attempt, because the addresses may change. `hello` gets the peer's hello, and
@@ -104,7 +104,7 @@ class Outbound:
         self.dropped = 0  # How many messages were dropped since this object was made.
 
     def send(self, frames: list[bytes]) -> None:
-        """Send as much as the socket takes at once, and queue the rest. Called only while `is_connected`.
+        """Send as many bytes as the socket accepts at once, and queue the rest. Called only while `is_connected`.
 
         Frames for which the queue has no room are dropped.
         """

@@ -105,7 +105,7 @@ class PeerConnections:
         return tuple(dict.fromkeys(address for address in known if address))
 
     def _adjust(self) -> None:
-        """Open the missing connections, and close those that are not needed any more.
+        """Open the missing connections, and close the connections that are no longer needed.
 
         A working connection stays open even if the known address of the peer changes. If the peer really moves, the
         connection breaks.

@@ -181,8 +181,8 @@ class SnapshotManager:
         self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
 
     def _forget_files(self, now: int) -> None:
-        """Delete the snapshot files that are no longer needed. Keep the newest one, those that are being sent, and (for
-        a while) those whose transfer ended with a lost connection."""
+        """Delete the snapshot files that are no longer needed. Keep the newest file, the files that are being sent, and
+        (for a while) the files whose transfer ended with a lost connection."""
         if not (self._drop_older or self._kept):
             return
         kept = self._sender.names_in_use(now) - {self.store.latest().name}

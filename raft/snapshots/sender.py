@@ -86,7 +86,7 @@ class SnapshotSender:
         """Begin to send the newest snapshot to `peer_id`, unless a transfer to this peer is under way.
 
         If an earlier transfer to the peer lost its connection, send the same snapshot as before, provided that its file
-        is still kept and the log still has the entries right after it.
+        still exists and the log still has the entries right after the snapshot.
         """
         if peer_id in self._transfers:
             return
