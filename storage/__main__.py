@@ -25,8 +25,8 @@ EXIT_GOOD, EXIT_UNUSABLE, EXIT_DAMAGED = 0, 2, 3
 def main(folder: Path, as_json: bool, with_frames: bool) -> None:
     """Show what is in the data folder DIR and verify all of it.
 
-    Nothing is written and no lock is taken, so a node may be running there. If the node is just writing to its log,
-    the unfinished write is shown as a torn tail, which is no damage.
+    Nothing is written and no lock is taken, so a node may be running in the folder. If the node is just writing to its
+    log, the unfinished write is shown as a torn tail, which is not damage.
 
     Exit code: 0 good, 3 damaged, 2 unusable (no data folder, or made by a newer build).
     """

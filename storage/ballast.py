@@ -119,8 +119,8 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try the waiting operations again. If there are none, try to make the file again. Do nothing while an earlier
-        attempt is under way.
+        """Try the waiting operations again. If no operations wait, try to make the file again. Do nothing while an
+        earlier attempt is under way.
 
         Raises OSError (EFBIG) if a limit on file sizes forbids the file, because waiting for room would not help.
         """

@@ -187,7 +187,7 @@ class CorruptLog(StorageError, StoreFailed):
 
 
 class CorruptSnapshot(StorageError, StoreFailed):
-    """A snapshot file differs from what was written, and no older snapshot can replace it."""
+    """A snapshot file differs from the bytes that were written, and no older snapshot can replace it."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)

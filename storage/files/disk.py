@@ -193,10 +193,10 @@ class _OpenFiles:
         return descriptor
 
     def sparing(self, opening: Callable[[], Opened]) -> Opened:
-        """Return the result of `opening`. If too many files are open, close a spare descriptor, or else the least
-        recently used one, and call `opening` again.
+        """Return the result of `opening`. If too many files are open, close a spare descriptor or, if there is none,
+        the least recently used descriptor, and call `opening` again.
 
-        The caller must hold `in_use`. If another thread takes the freed descriptor first, the next one is closed.
+        The caller must hold `in_use`. If another thread takes the freed descriptor first, close the next descriptor.
         """
         while True:
             try:
@@ -293,7 +293,7 @@ def open_file(path: str | Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
-        # With these errors, the path names a socket, a missing device, or a folder opened for writing.
+        # The path names a socket, a missing device, or a folder opened for writing.
         if error.errno in (errno.ENXIO, errno.EISDIR):
             check_is_file(Path(path).stat().st_mode, path)
         raise

@@ -14,7 +14,7 @@ Submit = Callable[[Sequence[Operation], Done], None]
 
 
 def delete_in_steps(submit: Submit, path: str, size_bytes: int) -> None:
-    """Delete a file of `size_bytes` in steps. Nothing may use the file or its name any more.
+    """Delete a file of `size_bytes` in steps. No other code may use the file or its name from now on.
 
     Each step is a separate submission, so that other submissions can run between the steps. After a failure or a crash,
     the remaining part of the file stays on disk.

@@ -194,7 +194,7 @@ class RealFiles:
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
             self._answered.acquire()  # The task has ended at the last moment.
-        if submission.error is None:  # A failure is often immediate, so its duration says nothing about the disk.
+        if submission.error is None:  # A failure is often immediate, so its duration is not a measure of the disk.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
         for each in self._take_held():  # `done` has submitted these tasks, and the next `start` may come much later.
@@ -219,7 +219,7 @@ class RealFiles:
         return self._disk.names(folder)
 
     def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
-        """Carry out all submitted operations, stop the thread, and close the files. No `done` is called any more.
+        """Carry out all submitted operations, stop the thread, and close the files. No further `done` is called.
 
         Return False if the disk hangs. In this case the thread may write later, so no other process may use the folder
         until this process has ended.

@@ -244,7 +244,8 @@ def _refuse_unless_member(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> FolderLock:
-    """Take an exclusive lock, and write our process id to `LOCK`, for other processes that find the folder locked.
+    """Take an exclusive lock, and write our process id to `LOCK`, so that other processes can report it when they find
+    the folder locked.
 
     The lock lasts as long as its descriptors are open. The folder itself is locked first, because nobody can remove
     that lock by deleting a file. `LOCK` is locked as well: older builds use only the lock on this file, and on a

@@ -27,9 +27,9 @@ from storage.wal.wal import Wal
 class OpenedStorage:
     """The storage with which a node starts.
 
-    `warnings`: damaged snapshots, in place of which an older one is used. `torn_bytes`: the number of bytes that were
-    cut off the end of the log. These bytes belong to a write that was under way when the last process ended, so no vote
-    or acknowledgement depended on them.
+    `warnings`: the damaged snapshots; the node uses an older snapshot instead. `torn_bytes`: the number of bytes that
+    were cut off the end of the log. These bytes belong to a write that was under way when the last process ended, so no
+    vote or acknowledgement depended on them.
     """
 
     log: Wal
@@ -48,7 +48,7 @@ def open_storage(
     done: Callable[[OpenedStorage | BaseException], None],
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
-    """Recover one member's storage. Reads are synchronous; writes are submitted. `done` receives the storage, or else a
+    """Recover one member's storage. Reads are synchronous; writes are submitted. `done` receives the storage, a
     StorageError or an OSError.
 
     Frames above the highest proven batch are copied into a new segment, and then cut off the old segment. The log is

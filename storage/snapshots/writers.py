@@ -49,7 +49,7 @@ class _WriterAside:
         self._is_created = self._is_busy = self._is_over = False
 
     def abandon(self) -> None:
-        """Give up the snapshot. Its file is deleted in the background, and no `done` is called any more."""
+        """Give up the snapshot. Its file is deleted in the background, and no further `done` is called."""
         self._is_over = True
         if self._is_created:
             delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)

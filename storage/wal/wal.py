@@ -184,8 +184,8 @@ class Wal:
         self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Read entries from `first_index` on, up to `last_index`: at least one, and further entries as long as the sum
-        of their `size_bytes` is within `bytes_max`.
+        """Read entries from `first_index` on, up to `last_index`: at least one, and as many more as fit into
+        `bytes_max` by their `size_bytes`.
 
         Raises Compacted, CorruptLog, OSError.
         """
