@@ -1,7 +1,7 @@
 """Splitting addresses of the form `host:port` into their parts. Each caller decides which hosts it accepts.
 
-`raft.runtime` uses this module to dial peers. `kvstore` uses it to check the addresses of a member list and the
-addresses that a client dials.
+`raft.runtime` uses this module to dial peers. `kvstore` uses this module to check the addresses of a member list and
+the addresses that a client dials.
 """
 
 from __future__ import annotations

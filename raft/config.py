@@ -47,7 +47,7 @@ class RaftConfig:
     # them in 1 ms.
     window_entries_max: int = 1_024
     apply_bytes_max: int = MIB // 4  # The size of the entries applied in one slice, between other events.
-    apply_commands_max: int = 1_024  # The commands applied in one slice, in 1 ms. An entry counts as 8 more.
+    apply_commands_max: int = 1_024  # The commands applied in one slice, in 1 ms. Each entry adds 8.
     reads_pending_max: int = 100_000  # Reads that were requested and are not served yet.
     proposals_pending_max: int = 100_000  # Commands that were accepted from clients and have no outcome yet.
 
@@ -86,7 +86,7 @@ class RaftConfig:
             raise InvalidConfiguration(f"election_priority is 0 to {PRIORITY_MAX}, not {self.election_priority}")
         if self.clock_drift_ppm_max >= MILLION // 2:
             raise InvalidConfiguration("clock_drift_ppm_max must be below half a million: a clock so bad is none")
-        # Their values must fit in a frame.
+        # These sizes must fit in a frame.
         for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):
             if getattr(self, name) > ENTRY_PAYLOAD_BYTES_MAX:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")

@@ -52,7 +52,7 @@ class Unknown:
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """A command of the acknowledgement level LEADER is durable on this leader, as part of the entry at (index, term).
-    The command is not applied yet. It will have an effect only if this entry is committed."""
+    The command is not applied yet. The command will have an effect only if this entry is committed."""
 
     ticket: int
     index: int
@@ -62,8 +62,8 @@ class Accepted:
 @dataclass(frozen=True, slots=True)
 class AppliedInSync:
     """The result of an applied command of the acknowledgement level IN_SYNC. `acknowledged_by`: the members that
-    certainly hold the entry durably, in the order of ids. If this member still leads, all members in sync are among
-    them."""
+    certainly hold the entry durably, in the order of ids. If this member still leads, the list contains all members in
+    sync."""
 
     ticket: int
     index: int
@@ -100,7 +100,8 @@ CompletionBatch = AppliedBatch | ReadsReady | Completion
 
 
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
-    """Split batches into completions of one request each, in the same order. For callers that need not be fast.
+    """Split batches into completions of one request each, in the same order. This function is for callers that need not
+    be fast.
 
     >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]

@@ -19,7 +19,8 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWrite:
-    """One write of the core's ordered write stream. It must be durable before `RaftCore.persisted(sequence)` is called.
+    """One write of the core's ordered write stream. The write must be durable before `RaftCore.persisted(sequence)` is
+    called.
 
     The store first writes the hard state. If `reset` is set, the store then drops the whole log, which continues after
     this position. If `replace_from` is set, the store then cuts the entries from this index on. Finally it appends
@@ -181,7 +182,7 @@ class SnapshotStore(Protocol):
         ...
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Read `length` bytes of the file, or fewer at its end. Used to send the snapshot."""
+        """Read `length` bytes of the file, or fewer at its end. The node sends snapshots with this method."""
         ...
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:

@@ -26,8 +26,8 @@ See docs/reference/specification.md#812-leader-time.
 
 
 class EntryKind(enum.IntEnum):
-    """The kind of an entry's payload. The numbers are stored on disk: a later build may add a number, but must not
-    change the meaning of one.
+    """The kind of an entry's payload. The numbers are stored on disk: a later build may add numbers, but must not
+    change the meaning of a number.
 
     See docs/reference/specification.md#21-entries.
     """

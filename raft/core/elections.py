@@ -1,6 +1,6 @@
 """Elections: votes, timers and campaigns. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
 
-This file runs the election timer, counts votes and answers requests for them. `raft.core.raft` decides all changes of
+This file runs the election timer, counts votes and answers requests for votes. `raft.core.raft` decides all changes of
 role.
 """
 
@@ -119,9 +119,9 @@ class Elections:
         message may first restart the timer and then bring the configuration with the promise. A promise from before a
         restart holds even if its configuration is cut from the log.
 
-        The only voter need not keep such a promise, because no other member can lead. But it must keep the promise
-        until it knows that the entry that made it the only voter is committed. Before that, the leader that removed the
-        other voters may still lead, and may read by a lease that depends on the promise.
+        The only voter need not keep such a promise, because no other member can lead. But this member must keep the
+        promise until it knows that the entry that made it the only voter is committed. Before that, the leader that
+        removed the other voters may still lead, and may read by a lease that depends on the promise.
         """
         state = self._state
         is_last_voter = state.is_alone and state.configured_at <= state.commit_index

@@ -39,7 +39,8 @@ class Copies:
     voters of both halves are included."""
 
     positions: tuple[tuple[str, int], ...]  # (node id, last durable index), in the order of ids.
-    in_sync_ids: tuple[str, ...]  # The voters in sync, in the order of ids. A leader that votes is always one of them.
+    # The voters in sync, in the order of ids. A leader that is a voter is always included.
+    in_sync_ids: tuple[str, ...]
 
     @property
     def in_sync_index(self) -> int:

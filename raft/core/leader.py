@@ -352,8 +352,8 @@ class Leader:
         """Raise the low-water mark. After an event that raises only `last_applied`, this is the only part of
         `advance_commit` that is needed.
 
-        The low-water mark is the highest index up to which every member has both applied and synced the log. It rises
-        only after every member has reported to this leader.
+        The low-water mark is the highest index up to which every member has both applied and synced the log. The mark
+        rises only after every member has reported to this leader.
 
         See docs/reference/specification.md#64-low-water-mark.
         """
@@ -398,7 +398,7 @@ class Leader:
             self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
 
     def _serve_reads(self) -> None:
-        """If the lease holds, serve the LEASE reads by it. Serve all other reads in rounds."""
+        """If the lease holds, serve the LEASE reads by lease. Serve all other reads in rounds."""
         reads, state = self.reads, self._state
         if (reads.by_lease or reads.requests) and self._lease_holds():
             state.staleness.record_proof(state.now, state.commit_index)

@@ -31,7 +31,7 @@ class MembershipChanger:
 
     def __init__(self, state: CoreState, *, own_first_index: int) -> None:
         self._state, self._own_first_index = state, own_first_index
-        # In the order of ids. This dictionary is changed in place, never replaced.
+        # The peers are in the order of ids. This dictionary is changed in place, never replaced.
         self.peers: dict[str, Progress] = {}
         self.halves: tuple[tuple[int, ...], ...] | None = None
         """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. This is None in the
@@ -58,7 +58,8 @@ class MembershipChanger:
         return configuration
 
     def configuration_appended(self, earlier_ids: list[str] | None = None) -> None:
-        """Adopt the newest configuration. Called after it was appended, and when this member becomes the leader."""
+        """Adopt the newest configuration. Called after a configuration was appended, and when this member becomes the
+        leader."""
         state = self._state
         everybody = {*self.peers, *(earlier_ids or ()), *state.peer_ids} - {state.node_id}
         next_index, now = state.log.last_index + 1, state.now

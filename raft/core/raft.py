@@ -1,5 +1,5 @@
-"""The consensus core of one member. The core takes events and returns their effects as a `Ready`. It does no I/O and
-reads no clock.
+"""The consensus core of one member. The core takes events and returns their effects as a `Ready`. The core does no I/O
+and reads no clock.
 
 Every change of role happens in this file; the work of each role is in `elections`, `leader` and `follower`. Only
 `_step` applies the rule that a message of a later term makes a member a follower in that term (Raft §5.1). The
@@ -338,7 +338,8 @@ class RaftCore:
         if state.writes.pending:
             new = HardState(state.term, state.voted_for, self.appliable_index) if state.writes.wants_state else None
             ready.write = state.writes.take(new)
-        if self._handed_out_index == state.last_applied < self.appliable_index:  # One batch of entries at a time.
+        # Each `Ready` has at most one batch of entries.
+        if self._handed_out_index == state.last_applied < self.appliable_index:
             first_index, last_index = state.last_applied + 1, self.appliable_index
             ready.apply = state.log.read(first_index, last_index, state.config.apply_bytes_max)
             self._handed_out_index = ready.apply[-1].index
@@ -417,7 +418,7 @@ class RaftCore:
 
     @property
     def is_removed(self) -> bool:
-        """True once the removal of this member is committed. Its process can then be stopped for good."""
+        """True once the removal of this member is committed. The member's process can then be stopped for good."""
         return self._state.is_removed
 
     @property
@@ -671,7 +672,7 @@ class RaftCore:
 
     def _on_timeout_now(self, peer_id: str, message: TimeoutNow) -> None:
         """Handle the leader's request to campaign at once, without a pre-vote (thesis §3.10). Only the current leader
-        may send it.
+        may send the request.
 
         The request is ignored if the log has grown since the request was sent. In this case the leader has given up the
         transfer and may read by lease.

@@ -155,8 +155,8 @@ class PreferredQuorum:
     def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
         """The other peers, which are asked because the round `counter` takes too long.
 
-        The preferred quorum has already been asked and may just be slow. If the messages to it were lost with a
-        connection, the next heartbeat repeats them.
+        The preferred quorum has already been asked and may just be slow. If messages to the preferred quorum were lost
+        with a connection, the next heartbeat repeats them.
         """
         self.over_at, self._needs_full_round = NEVER, True
         return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])

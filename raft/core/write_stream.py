@@ -25,7 +25,7 @@ class WriteStream:
         self.durable_sequence = 0
         self.issued_sequence = 0  # The last write that was taken.
         self.pending = False  # True if there are changes that no `LogWrite` carries yet.
-        self._claims: deque[DurabilityClaim] = deque()  # In rising order of sequence and index.
+        self._claims: deque[DurabilityClaim] = deque()  # The claims are in rising order of sequence and index.
         # The last write with a new term, a vote or a reset. Every message waits for this write.
         self.barrier_sequence = 0
         self._hard_state_changed = False

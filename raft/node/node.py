@@ -2,8 +2,8 @@
 
 The node owns the core and everything else that determines the behaviour in production: the order in which writes become
 durable, group commit, batching, the admission of requests and its bounds, the outcomes of requests, pins and snapshots.
-It has no clock, and its only I/O is through the stores that the caller passes in. A store completes each write by a
-callback. The callback may run at any time *between* events, and only changes state.
+The node has no clock, and its only I/O is through the stores that the caller passes in. A store completes each write by
+a callback. The callback may run at any time *between* events, and only changes state.
 
 After each event or callback the caller calls `take_effects`, which returns the effects and works in these steps:
 1. The call proposes the pending commands as one entry, unless a log write is under way, during which more commands may
@@ -129,7 +129,8 @@ class Node:
     # Events in.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """Report that a peer has identified itself. Its messages are used once its pin is durable. Raises PeerRefused.
+        """Report that a peer has identified itself. The peer's messages are used once its pin is durable. Raises
+        PeerRefused.
 
         See docs/reference/specification.md#13-incarnations-and-pins.
         """
@@ -244,7 +245,8 @@ class Node:
         self._heed_configuration()
 
     def check_raise(self, level: int) -> None:
-        """Check that the feature level can be raised to `level`. The caller then proposes the command that raises it.
+        """Check that the feature level can be raised to `level`. The caller then proposes the command that raises the
+        level.
 
         Raises NotLeader, LevelRefused, NodeStopped.
         """

@@ -1,7 +1,7 @@
 """The identity of peers: the incarnation of each peer that this node talks to.
 
-A pin is the incarnation id that this node has recorded for a peer. It is durable before any message from that peer is
-used. A member that comes back with another incarnation has lost its disk and forgotten its votes, so it is refused.
+A pin is the incarnation id that this node has recorded for a peer. The pin is durable before any message from that peer
+is used. A member that comes back with another incarnation has lost its disk and forgotten its votes, so it is refused.
 Only a new member with a new id can replace it. If the configuration and the pin name different incarnations of a peer,
 the configuration decides, because the whole cluster has agreed on it.
 
@@ -160,6 +160,6 @@ class KnownIncarnations:
 
 
 def _short(incarnation_id: bytes) -> str:
-    """The part of an incarnation id that may be shown. It distinguishes data folders, but is too short to impersonate
-    one of them."""
+    """The part of an incarnation id that may be shown. This part distinguishes data folders, but is too short to
+    impersonate one of them."""
     return f"{incarnation_id[:SHORT_BYTES].hex()}…"

@@ -32,7 +32,7 @@ class NodeStatus:
     outgoing: tuple[str, ...]  # While the voters change: the earlier voters, whose majority must agree, too.
     learners: tuple[str, ...]
     is_changing: bool  # True while a membership change is under way, so that another one is refused.
-    is_removed: bool  # True once the removal of this node is final. Its process can then be stopped for good.
+    is_removed: bool  # True once the removal of this node is final. The node's process can then be stopped for good.
     first_index: int
     snapshot_index: int
     last_applied: int

@@ -14,7 +14,8 @@ Callback = Callable[[], None]
 
 
 class CompletionQueue:
-    """Callbacks that any thread may `post`. They run on the event loop, in order, when the loop calls `run_pending`.
+    """Callbacks that any thread may `post`. The callbacks run on the event loop, in order, when the loop calls
+    `run_pending`.
 
     Inside a `watched` block, `wait` returns once a callback was posted. Outside such a block, posted callbacks only
     wait in the queue. The queue has its own pipe, because trio's mechanism for calls from threads would wake two tasks,
@@ -74,7 +75,7 @@ class CompletionQueue:
         return count
 
     async def run_until(self, condition: Callable[[], bool]) -> None:
-        """Run callbacks as they arrive, until `condition` is true. Used for work before a driver runs."""
+        """Run callbacks as they arrive, until `condition` is true. This method is for work before a driver runs."""
         with self.watched():
             while True:
                 self.run_pending()

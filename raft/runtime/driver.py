@@ -247,8 +247,8 @@ class Driver:
                 self.flush()
 
     def _run_completions(self) -> bool:
-        """Run the callbacks of completed disk operations, then read the clock. Return True if any callback ran. In the
-        opposite order, a delay of the event loop would look like a stalled disk.
+        """Run the callbacks of completed disk operations, then read the clock. Return True if any callback ran. If the
+        clock were read first, a delay of the event loop would look like a stalled disk.
         """
         has_run = bool(self._completions.pending) and not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()

@@ -3,8 +3,8 @@
 Both processes state the same node id and incarnation, so each repeatedly takes over the other's connections. The hellos
 of the two processes state different process ids, because each process draws its id at random. After a normal restart a
 new process id appears, and the old one never comes back. If a process id comes back after another one has taken over,
-two processes are running. This member only reports duplicates and closes no connection because of them. Only the
-operator can know which of the two processes remembers all votes and acknowledgements of the member.
+two processes are running. This member only reports duplicates; it closes none of their connections. Only the operator
+can know which of the two processes remembers all votes and acknowledgements of the member.
 """
 
 from __future__ import annotations

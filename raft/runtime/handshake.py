@@ -27,7 +27,7 @@ for ever."""
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The hello of the other side. Its cluster, group and protocol version have been checked."""
+    """The hello of the other side. The cluster, the group and the protocol version have been checked."""
 
     node_id: str
     incarnation_id: bytes
@@ -120,7 +120,8 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
 
 
 def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
-    """Return the refusal that a frame contains; None if it contains none. A caller that rejects our hello sends one."""
+    """Return the refusal that a frame contains; None if it contains none. A caller that rejects our hello sends a
+    refusal."""
     try:
         hello = decode_hello(body)
     except ProtocolError:

@@ -23,8 +23,8 @@ process keeps its connections for a while, because its kernel acknowledges bytes
 
 
 def end_when_unanswered(stream: trio.abc.Stream) -> None:
-    """Make the kernel end the connection if sent bytes stay unacknowledged for UNANSWERED_SECONDS_MAX. Does nothing if
-    the system has no such time-out; Linux has one."""
+    """Make the kernel end the connection if sent bytes stay unacknowledged for UNANSWERED_SECONDS_MAX. Does nothing on
+    a system without such a time-out; Linux has it."""
     if type(stream) is trio.SocketStream and hasattr(socket, "TCP_USER_TIMEOUT"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS_MAX * 1000))
 

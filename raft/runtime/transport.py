@@ -298,8 +298,8 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Receive messages until the connection ends. A message on a newer connection from the same peer also ends
-        it."""
+        """Receive messages until the connection ends. A message on a newer connection from the same peer also ends this
+        connection."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)

@@ -1,7 +1,8 @@
 """Installing a received snapshot into the state machine, slice by slice, so that the member keeps hearing its leader.
 
-The machine keeps its old state until the whole snapshot has been read. Then it switches to the new state in one step. A
-crash before that step loses nothing, because the file is durable under its final name and the next start restores it.
+The machine keeps its old state until the whole snapshot has been read. Then the machine switches to the new state in
+one step. A crash before that step loses nothing, because the file is durable under its final name and the next start
+restores it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A limit in bytes per second. It reads no clock: the caller passes the time."""
+"""A limit in bytes per second. This module reads no clock: the caller passes the time."""
 
 from __future__ import annotations
 
