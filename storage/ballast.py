@@ -30,8 +30,7 @@ class Ballast:
     """The spare room of one data folder. The ballast is released when the disk is full, and made again once there is
     room.
 
-    When `restore` makes the file, this write may itself fill the disk. So operations that fail during this write are
-    tried again afterwards.
+    Making the file may itself fill the disk. So operations that fail during `restore` are tried again afterwards.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -148,10 +147,11 @@ class Ballast:
         """Submit operations as `Files.submit` does. If the disk is full, release the ballast and try the operations
         once more.
 
-        `again` returns the operations of a further attempt. They must work no matter what a failed attempt has left on
-        the disk. If `again` is given and there is still no room in the second attempt, the operations wait for
-        `look_for_room`. Operations that find no file descriptor wait as well, but do not release the ballast, because
-        more room would not help them. While the folder is being opened (`may_wait` is False), nothing waits.
+        `again` returns the operations of a further attempt. These operations must work no matter what a failed attempt
+        has left on the disk. If `again` is given and there is still no room in the second attempt, the operations wait
+        for `look_for_room`. Operations that find no file descriptor wait as well, but do not release the ballast,
+        because free room would not help such operations. While the folder is being opened (`may_wait` is False),
+        nothing waits.
         """
         # A failure is retried if there was spare room when the operations were submitted. So if several submissions
         # that are under way find no room, the first failure releases the ballast, and all of them are tried again.

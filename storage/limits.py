@@ -19,7 +19,8 @@ class StorageLimits:
     frame_bytes_max: int = 64 * MIB  # A larger write becomes several frames.
     # The number of zeroes written after a small frame, so that the syncs of the next frames change no metadata.
     preallocate_bytes: int = 256 * 1024
-    ballast_bytes: int = MIB  # On a full disk, this size is enough for hard states until an operator makes room.
+    # On a full disk, a ballast of this size is enough for hard states until an operator makes room.
+    ballast_bytes: int = MIB
 
     def __post_init__(self) -> None:
         if self.segment_bytes_max < 256:

@@ -179,7 +179,7 @@ class _OpenFiles:
         self.in_use = threading.Lock()
 
     def of(self, path: str) -> int:
-        """The descriptor of an existing file. It is valid while the caller holds `in_use`."""
+        """The descriptor of an existing file. The descriptor is valid while the caller holds `in_use`."""
         assert self.in_use.locked(), path
         if path == self._last_path:
             return self._last

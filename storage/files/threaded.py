@@ -263,8 +263,8 @@ def is_short(operations: Sequence[Operation]) -> bool:
 
 
 class InlineFiles:
-    """A folder whose operations run inside `submit`. `run()` calls their `done` callbacks. Used at start-up, by tools
-    and by tests."""
+    """A folder whose operations run inside `submit`. `run()` calls their `done` callbacks. Start-up, tools and tests
+    use this class."""
 
     def __init__(self, folder: Path) -> None:
         self._disk = Disk(folder)

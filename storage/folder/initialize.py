@@ -42,8 +42,8 @@ def initialize(
     The first snapshot has this `position` and `configuration`. An initial member begins with index 0 and the initial
     configuration; `machine_header` and `machine_chunks` are the state machine's initial state, which must be the same
     on all members. A member that joins the cluster later (`joins_as`, with its own addresses) begins with a snapshot
-    from a member of the cluster. Its log is empty, and the first open makes the log begin at the position of the
-    snapshot.
+    from a member of the cluster. The log of such a member is empty, and the first open makes the log begin at the
+    position of the snapshot.
     """
     assert position.index >= 0, position
     assert position == BEGINNING or joins_as is not None, (position, identity)

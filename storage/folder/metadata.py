@@ -1,8 +1,8 @@
 """The metadata of a data folder: `meta`, the owner's identity, and `pins`, the accepted incarnations of peers.
 
-Both are checked files: small files with a checksum, which are always replaced as a whole. Their content is 8 bytes of
-magic, the u32 format version, the u32 length of the map, one canonical CBOR map, and a u32 CRC32C over everything
-before it. Numbers are big-endian.
+Both are checked files: small files with a checksum, which are always replaced as a whole. A checked file consists of 8
+bytes of magic, the u32 format version, the u32 length of the map, one canonical CBOR map, and a u32 CRC32C over
+everything before it. Numbers are big-endian.
 
 See docs/reference/specification.md#15-data-folder.
 """

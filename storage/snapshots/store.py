@@ -127,11 +127,12 @@ class SnapshotFolder:
             self._latest = info
 
     def create(self, header: SnapshotHeader) -> SnapshotWriter:
-        """Begin a snapshot of this node's own state. Its `write` takes the state machine's chunks."""
+        """Begin a snapshot of this node's own state. The `write` of the returned writer takes the state machine's
+        chunks."""
         return LocalSnapshotWriter(self, self._next_aside("build"), header)
 
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
-        """Begin a snapshot that comes from the leader. Its `write` takes the bytes of the file.
+        """Begin a snapshot that comes from the leader. The `write` of the returned writer takes the bytes of the file.
 
         If `position` is given, a snapshot at any other position is refused.
         """

@@ -1,14 +1,14 @@
 """Reading many frames at once: a faster second implementation of `parse_frame`, for the plain frames of a log.
 
-A plain frame has one entry, which is not a membership change. It has either no hard state, or the term and the vote of
-the previous frame with some commit hint. Nearly all frames of a log are plain. `read_frame_run` reads consecutive plain
-frames and stops at any other frame. `parse_frame` alone decides whether that frame is of another kind, damaged, or the
-end of the log.
+A plain frame has one entry, which is not a membership change. A plain frame has either no hard state, or the term and
+the vote of the previous frame with some commit hint. Nearly all frames of a log are plain. `read_frame_run` reads
+consecutive plain frames and stops at any other frame. `parse_frame` alone decides whether that frame is of another
+kind, damaged, or the end of the log.
 
 Frames of the same length are compared column by column. If the log has the commands of a single client, its frames have
 the same bytes at the same positions, except for numbers and payloads. A slice with a step reads the byte at one
 position of each frame, in 1 ns per frame. So one frame is checked in full, and the following frames are compared with
-it. If a frame differs, the general code reads it.
+this frame. If a frame differs, the general code reads it.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class Replay:
         self._torn_bytes = 0
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
-        """Process a segment that is not the last one. Its frames were synced up to the frame after which the next
-        segment continues."""
+        """Process a segment that is not the last one. The frames of such a segment were synced up to the frame after
+        which the next segment continues."""
         scan = scan_parts(path, data, header, last_batch=following.previous_batch)
         last = scan.parts[-1]
         if last.batch != following.previous_batch:
@@ -124,8 +124,8 @@ class Replay:
         self._segments[-1].size_bytes = last.end_offset
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
-        """Process the last segment. Its name proves that its first frame was synced. The other frames are proven up to
-        the highest durable batch that a frame states."""
+        """Process the last segment. The name of a segment proves that its first frame was synced. The other frames are
+        proven up to the highest durable batch that a frame states."""
         scan = scan_parts(path, data, header)
         first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:

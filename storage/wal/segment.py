@@ -13,9 +13,9 @@ All numbers are big-endian:
                             of the log: an interrupted recovery or a full disk has left them
     u32 checksum            CRC32C over the 60 bytes before it
 
-A segment is written under a temporary name, together with its first frame. It gets its name only after a sync, so the
-name proves that the first frame was synced. So a bad header or a bad first frame of a named segment is damage and not a
-torn write.
+A segment is written under a temporary name, together with its first frame. A segment gets its name only after a sync,
+so the name proves that the first frame was synced. So a bad header or a bad first frame of a named segment is damage
+and not a torn write.
 
 See docs/reference/specification.md#41-segments.
 """
