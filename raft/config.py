@@ -62,7 +62,8 @@ class RaftConfig:
     retention_bytes_max: int = 512 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk; a check writes 1 MiB.
     lease_reads: bool = False  # True if a leader may answer reads by its lease, without a round.
-    clock_drift_ppm_max: int = 10_000  # The greatest drift of any clock from true time. NTP keeps it below 600 ppm.
+    # The greatest drift of any clock from true time. NTP keeps the drift below 600 ppm.
+    clock_drift_ppm_max: int = 10_000
     leader_loss_hint: bool = True  # A follower campaigns soon after the connections with its leader have ended.
     # 0 to PRIORITY_MAX. A leader transfers the leadership to a fit member with a higher priority.
     election_priority: int = 0

@@ -23,8 +23,8 @@ class LogWrite:
     called.
 
     The store first writes the hard state. If `reset` is set, the store then drops the whole log, which continues after
-    this position. If `replace_from` is set, the store then cuts the entries from this index on. Finally it appends
-    `entries`. A cut and the entries that replace the cut entries are always in the same write.
+    this position. If `replace_from` is set, the store then cuts the entries from this index on. Finally the store
+    appends `entries`. A cut and the entries that replace the cut entries are always in the same write.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -258,7 +258,8 @@ class StateMachine(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, 1 or more. An entry raises it; snapshots contain it; it never falls.
+        """The feature level in force, 1 or more. An entry raises the level; snapshots contain the level; the level
+        never falls.
 
         See docs/reference/specification.md#713-feature-levels.
         """

@@ -252,11 +252,11 @@ class Elections:
     # Answers to others
 
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
-        """Answer a PreVoteRequest: grant it if we could vote for the candidate in `next_term`. Answering changes no
-        state of this member, not even the timer.
+        """Answer a PreVoteRequest: grant the pre-vote if we could vote for the candidate in `next_term`. Answering
+        changes no state of this member, not even the timer.
 
-        We answer even if our configuration does not list us or the candidate as voters, because it may be older than
-        the candidate's configuration. The candidate's configuration decides whose answers count (thesis §4.2.2).
+        We answer even if our configuration does not list us or the candidate as voters, because our configuration may
+        be older than the candidate's. The candidate's configuration decides whose answers count (thesis §4.2.2).
         """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)

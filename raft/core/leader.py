@@ -83,7 +83,8 @@ class Leader:
         # Monotonic ns: when to send the new high-water mark to idle peers; None if that is not needed.
         self._commit_update_due_at: int | None = None
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
-        # Monotonic ns. The true deadline may be later: `has_lost_its_quorum` computes it once this time has passed.
+        # Monotonic ns. The true deadline may be later: `has_lost_its_quorum` computes the true deadline once this time
+        # has passed.
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns
         self.due_at = self._heartbeat_deadline
         """The time (monotonic ns) of the next `tick` that may have something to do.

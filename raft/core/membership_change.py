@@ -1,9 +1,9 @@
 """Membership changes on the leader: its peers, the voters whose answers count, and the steps of a change (thesis §4).
 
-Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, a decision needs
-a majority of each half. Once the joint configuration is committed, the leader appends the final configuration. The
-change is complete once the final configuration is committed, too. The leader replicates to a removed member until that
-member has applied its removal, but only for a limited time.
+Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While the configuration is joint, a
+decision needs a majority of each half. Once the joint configuration is committed, the leader appends the final
+configuration. The change is complete once the final configuration is committed, too. The leader replicates to a removed
+member until that member has applied its removal, but only for a limited time.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class MessageValidation:
         """Check the entries: they follow `prev_index` without a gap, their terms never fall, and they agree with those
         entries of our log that are committed or came from the same leader.
 
-        A configuration among them must have a form that this build knows, because it will be in force as soon as its
-        entry is in the log.
+        A configuration among the entries must have a form that this build knows, because it will be in force as soon as
+        its entry is in the log.
         """
         index, term = message.prev_index, message.prev_term
         if term > message.term:

@@ -163,5 +163,5 @@ class PeerStatus:
     next_index: int
     last_applied: int
     recent_active: bool
-    is_in_sync: bool = False  # On a learner: True if it would be in sync as a voter.
+    is_in_sync: bool = False  # For a learner: True if the learner would be in sync as a voter.
     lag_ns: int = 0  # The time since the peer's durable log last contained the whole log of the leader.

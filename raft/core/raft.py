@@ -179,7 +179,8 @@ class RaftCore:
         """Append one entry to the log and return its position. A later `Ready` contains the outcome: the entry is in
         `apply` or in `ended`. The outcome may also stay open for ever.
 
-        Raises NotLeader, Busy (too many uncommitted bytes) or TooLarge. If it raises, the call certainly had no effect.
+        Raises NotLeader, Busy (too many uncommitted bytes) or TooLarge. If the call raises an error, it certainly had
+        no effect.
         """
         if kind is EntryKind.CONFIGURATION:
             raise InvalidConfiguration("members are changed by propose_change")
@@ -328,7 +329,7 @@ class RaftCore:
         return self.has_effects
 
     def take_ready(self) -> Ready:
-        """All effects since the last call. The caller must carry them out in the order that `Ready` states."""
+        """All effects since the last call. The caller must carry out the effects in the order that `Ready` states."""
         state = self._state
         if self._read_index_client.count and self._read_index_client.has_work:
             self._advance_follower_reads()
@@ -338,7 +339,7 @@ class RaftCore:
         if state.writes.pending:
             new = HardState(state.term, state.voted_for, self.appliable_index) if state.writes.wants_state else None
             ready.write = state.writes.take(new)
-        # Each `Ready` has at most one batch of entries.
+        # The next batch of entries is taken only after the previous batch was applied.
         if self._handed_out_index == state.last_applied < self.appliable_index:
             first_index, last_index = state.last_applied + 1, self.appliable_index
             ready.apply = state.log.read(first_index, last_index, state.config.apply_bytes_max)
@@ -435,8 +436,8 @@ class RaftCore:
     def accepts_hello_from(self, peer_id: str) -> bool:
         """True if this member accepts the hello of this peer.
 
-        A member accepts every peer that it knows. It also accepts an unknown peer that may be a leader under a newer
-        configuration: the leader that the member hears, or any peer while it hears no leader.
+        A member accepts every peer that it knows. A member also accepts an unknown peer that may be a leader under a
+        newer configuration: the leader that the member hears, or any peer while it hears no leader.
         """
         is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
         return is_known or not self.hears_a_leader or peer_id == self.leader_id

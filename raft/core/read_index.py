@@ -82,7 +82,7 @@ class ReadRounds:
     def confirmed_up_to(self, counter: int) -> list[Round]:
         """Confirm the round `counter`, which a majority has answered, and all earlier rounds. Return these rounds.
 
-        Returns these rounds. The caller must respond to their requests from other members.
+        Returns these rounds. The caller must respond to the requests from other members in these rounds.
         """
         ended = []
         while self.under_way and self.under_way[0].counter <= counter:

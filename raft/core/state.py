@@ -165,7 +165,8 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        if "commit_advanced" not in self.muted_events:  # Usually muted, because it would occur at each put.
+        # This event is usually muted, because it would occur at each put.
+        if "commit_advanced" not in self.muted_events:
             self.trace("commit_advanced", commit_index=index)
         if was_pending:
             self.outbox.ready.peers_changed = True
@@ -181,7 +182,7 @@ class CoreState:
                 self.trace("low_watermark_advanced", low_watermark=index)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries to the log. A configuration among them takes effect at once."""
+        """Append entries to the log. A configuration among the entries takes effect at once."""
         self.log.append(entries)
         for entry in entries:
             if entry.kind is _CONFIGURATION:

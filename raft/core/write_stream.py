@@ -68,7 +68,7 @@ class WriteStream:
         self._add_claim(entries[-1].index)
 
     def truncate_from(self, index: int) -> None:
-        """Cut the entries from `index` on. The entries that replace them go into the same write.
+        """Cut the entries from `index` on. The entries that replace the cut entries are part of the same write.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """

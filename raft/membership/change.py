@@ -16,8 +16,8 @@ from raft.membership.configuration import MEMBERS_MAX, REMOVED_IDS_MAX, Configur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipChange:
-    """One request, whose parts take effect together. To replace a voter, first add the new member. Once it has caught
-    up, request `MembershipChange(promote=("new",), remove=("old",))`."""
+    """One request, whose parts take effect together. To replace a voter, first add the new member. Once the new member
+    has caught up, request `MembershipChange(promote=("new",), remove=("old",))`."""
 
     add: tuple[Member, ...] = ()
     """New members, which begin as learners: a member must have the log before it gets a vote (thesis §4.2.1)."""

@@ -161,8 +161,8 @@ class Node:
         if self.failure or (peer_id not in self._incarnations.final and not self._may_use(peer_id)):
             return  # The core decides which of the peers with a pin it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
-            # With a stalled disk this member would campaign too late. With a full disk it could write nothing as
-            # leader.
+            # With a stalled disk this member would campaign too late. With a full disk this member could write nothing
+            # as leader.
             return
         if self._on_core(self._core.step, peer_id, message):
             if type(message) is AppendEntries and message.entries:
@@ -364,7 +364,7 @@ class Node:
 
     @property
     def is_syncing(self) -> bool:
-        """True while a sync of the log is under way. The store's callback reports its end."""
+        """True while a sync of the log is under way. A callback of the store reports the end of the sync."""
         return self._commit.under_way
 
     @property

@@ -136,7 +136,7 @@ class KnownIncarnations:
         """Note a changed configuration. `known`: pairs of a peer and its incarnation in the configuration, or b"".
 
         If a peer has come with another incarnation than the configuration names, its messages are not used from now on,
-        even if its connections last.
+        even if its connections stay open.
         """
         for peer_id, incarnation_id in known:
             if incarnation_id and incarnation_id != self.of(peer_id):

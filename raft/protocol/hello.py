@@ -110,7 +110,7 @@ class Refusal:
 
 
 def decode_hello(body: bytes) -> Hello | Refusal:
-    """Read the first frame of a connection. Raises ProtocolError if it is neither a hello nor a refusal."""
+    """Read the first frame of a connection. Raises ProtocolError if the frame is neither a hello nor a refusal."""
     item = decode_item(body)
     if not isinstance(item, list) or not item:
         raise ProtocolError("the first frame is not a hello")

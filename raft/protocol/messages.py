@@ -135,8 +135,9 @@ class InstallSnapshotProgress:
 class TimeoutNow:
     """Leader → follower: campaign now, without a pre-vote (thesis §3.10).
 
-    A leader sends this message to a follower that has the leader's whole log. A removed leader sends it to the fittest
-    voter. The follower ignores the message if its log does not end at `last_index`, unless `last_index` is -1.
+    A leader sends this message to a follower that has the leader's whole log. A removed leader sends this message to
+    the fittest voter. The follower ignores the message if its log does not end at `last_index`, unless `last_index` is
+    -1.
     """
 
     term: int

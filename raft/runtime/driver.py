@@ -112,7 +112,8 @@ class Driver:
         transport: Transport | None = None,
         files: DeferredFiles | None = None,
     ) -> None:
-        """`files` are the files of the node's storage. Pass None if their operations begin without `start`."""
+        """`files` are the files of the node's storage. Pass None if the operations of these files begin without
+        `start`."""
         self.node = node
         self._seconds = trio.current_time  # `run` replaces this by a faster method of trio's clock.
         node.mute_events(MUTED_EVENTS)

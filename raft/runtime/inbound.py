@@ -40,7 +40,7 @@ class InboundConnections:
         return peer_id in self._scopes
 
     def forget(self, peer_id: str, scope: trio.CancelScope) -> bool:
-        """Note that this connection has ended. Return True if it was the last connection from the peer."""
+        """Note that this connection has ended. Return True if this was the last connection from the peer."""
         scopes = self._scopes.get(peer_id, [])
         if scope not in scopes:
             return False  # A newer connection has replaced this one.

@@ -64,27 +64,27 @@ class PeerEvents(Protocol):
     """The receiver of the transport's events. All calls are synchronous and come from the event loop."""
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange) -> None:
-        """A peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
+        """Report that a peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
         ...
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
-        """Messages have arrived from a peer whose hello was accepted; they are in order. Raises ProtocolError if no
-        honest peer could send one of them."""
+        """Process messages, in order, from a peer whose hello was accepted. Raises ProtocolError if no honest peer
+        could send one of the messages."""
         ...
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """The connection to a peer was lost."""
+        """Report that the connection to a peer was lost."""
         ...
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer are closed, and the last one was closed by the peer or its machine.
+        """Report that both connections with a peer are closed, and that the peer or its machine closed the last one.
 
         The peer may still be running, because a device on the network may have closed the connections.
         """
         ...
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer has rejected our connection. The transport continues to dial the peer, with pauses."""
+        """Report that a peer has rejected our connection. The transport continues to dial the peer, with pauses."""
         ...
 
 

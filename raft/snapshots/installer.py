@@ -84,7 +84,8 @@ class SnapshotInstaller:
         return became
 
     def give_up(self) -> None:
-        """Give up the installation, because the log reaches beyond the snapshot. The machine keeps its state."""
+        """Give up the installation, because the log reaches beyond the snapshot. The machine keeps its current
+        state."""
         if self._restore is not None:
             self._restore.give_up()
             self._tidying.append(self._restore)
