@@ -45,7 +45,8 @@ class Ballast:
         self._retries = (
             0  # The number of submissions that are being retried, plus the number of other deletions of the file.
         )
-        self._waiting: list[_Submission] = []  # Submissions that found no room. `look_for_room` tries them again.
+        # Submissions that found no room. `look_for_room` tries these submissions again.
+        self._waiting: list[_Submission] = []
         self.may_wait = False  # True once the owner has begun to call `look_for_room`.
         self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids the file.
 

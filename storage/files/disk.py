@@ -117,8 +117,8 @@ class Disk:
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Write and sync, the usual pair of operations, with one look-up of the file's descriptor. With two look-ups,
-        they took half of the CPU time that this module spends outside system calls.
+        """Write and sync, the usual pair of operations, with one look-up of the file's descriptor. Two look-ups per
+        append took half of the CPU time that this module spends outside system calls.
 
         A single system call with RWF_DSYNC would not be faster, and would not save CPU time.
         """

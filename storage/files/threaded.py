@@ -164,7 +164,8 @@ class RealFiles:
         self._held = []
 
     def start(self) -> bool:
-        """Begin the operations submitted since the last `start`. Return True if their `done` was called already.
+        """Begin the operations submitted since the last `start`. Return True if all `done` callbacks of these
+        operations were called already.
 
         If the disk is fast, this method waits for a short append, because the append takes less time than another turn
         of the event loop. So the caller should do all other work first.
@@ -263,8 +264,8 @@ def is_short(operations: Sequence[Operation]) -> bool:
 
 
 class InlineFiles:
-    """A folder whose operations run inside `submit`. `run()` calls their `done` callbacks. Start-up, tools and tests
-    use this class."""
+    """A folder whose operations run inside `submit`. `run()` calls the `done` callbacks of the submissions. Start-up,
+    tools and tests use this class."""
 
     def __init__(self, folder: Path) -> None:
         self._disk = Disk(folder)

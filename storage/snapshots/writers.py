@@ -79,7 +79,7 @@ class _WriterAside:
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
         """Write the remaining bytes, sync the file, rename it and sync the folder."""
         existing = self._home.durable(header)
-        # `existing` has the same position and so the same state. It is kept, because it may be in use.
+        # `existing` has the same position and so the same state. The existing file is kept, because it may be in use.
         if existing is not None:
             self.abandon()
             self._home.ballast.submit([], lambda error: finished(error or existing))

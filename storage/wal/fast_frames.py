@@ -200,8 +200,8 @@ def read_frame_run(
     """The plain frames from `offset` on that continue the chain after the frame `batch`, which has this `checksum`.
     None if there are none.
 
-    This is a hot loop, because the log of a single client has a frame for every command. Per frame it takes a fifth of
-    the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function;
+    This is a hot loop, because the log of a single client has a frame for every command. Per frame, this function takes
+    a fifth of the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function;
     `scan_parts` uses it, and tests compare the results of the two.
     """
     example = _plain_frame(data, offset, salt)

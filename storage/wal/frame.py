@@ -127,7 +127,7 @@ class Frame:
 
 
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
-    """Encode a frame. Cost: one pass of CRC32C over the payloads. Only small frames copy their payloads."""
+    """Encode a frame. Cost: one pass of CRC32C over the payloads. Payloads are copied only into small frames."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body

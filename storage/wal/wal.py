@@ -388,7 +388,7 @@ class Wal:
         )
 
     def _written(self, plan: _Plan, group: PendingWrites, hard_state: HardState, end: LogPosition) -> None:
-        """Note that the group is durable. From now on its entries are read from disk."""
+        """Note that the group is durable. From now on the entries of the group are read from disk."""
         self._flight = None
         is_new = plan.segment != self._segments[-1].number
         if is_new:
