@@ -28,7 +28,7 @@ class _Range:
 
 class OpenProposals:
     """The open proposals, usually one range per term of leadership. The bounds on uncommitted and unapplied entries
-    also bound their number."""
+    also limit the number of open proposals."""
 
     def __init__(self, log: RaftLog, outbox: Outbox) -> None:
         self._log, self._outbox = log, outbox

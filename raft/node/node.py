@@ -333,7 +333,7 @@ class Node:
             return True
         return False
 
-    # Views: nothing below changes the state.
+    # Views: the methods below do not change the state.
 
     @property
     def has_more(self) -> bool:
