@@ -35,8 +35,8 @@ class _Peer:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """How far the log of each voter is durable, as far as the leader knows. While the configuration is joint, the
-    voters of both halves are included."""
+    """The last durable index of each voter, as known to the leader. While the configuration is joint, the voters of
+    both halves are included."""
 
     positions: tuple[tuple[str, int], ...]  # (node id, last durable index), in the order of ids.
     # The voters in sync, in the order of ids. A leader that is a voter is always included.

@@ -191,7 +191,7 @@ class Leader:
                 state.trace(name, peer_id=change.peer_id, lag_ms=change.lag_ns // MILLISECOND_NS)
 
     def copies(self) -> Copies:
-        """How far the log of each voter is durable, and which voters are in sync. Cost: O(voters)."""
+        """The last durable index of each voter, and the voters that are in sync. Cost: O(voters)."""
         state, peers, in_sync = self._state, self.peers, self.in_sync
         positions = [(peer_id, peers[peer_id].match_index) for peer_id in state.voting_peer_ids]
         in_sync_ids = [peer_id for peer_id in state.voting_peer_ids if in_sync.is_in_sync(peer_id)]

@@ -46,7 +46,7 @@ class OpenProposals:
         """Check the open proposals after the high-water mark has risen. A proposal certainly has no effect if an entry
         of another term is now committed at its index."""
         if not self._ranges:
-            return  # The usual case on a follower: it has proposed nothing.
+            return  # The usual case on a follower, which has proposed nothing.
         has_ended = False
         for proposals in tuple(self._ranges):
             if self._log.last_term == proposals.term:

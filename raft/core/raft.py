@@ -561,7 +561,7 @@ class RaftCore:
         ]
 
     def copies(self) -> Copies | None:
-        """How far the log of each voter is durable, and which voters are in sync; None if this member does not lead."""
+        """The last durable index of each voter, and the voters that are in sync; None if this member does not lead."""
         return None if self._leader is None else self._leader.copies()
 
     @property

@@ -447,7 +447,7 @@ class Node:
         return self._snapshots.incoming_index
 
     def copies(self) -> Copies | None:
-        """How far the log of each voter is durable, and which voters are in sync; None if this member does not lead."""
+        """The last durable index of each voter, and the voters that are in sync; None if this member does not lead."""
         return self._core.copies()
 
     def newest_snapshot(self) -> SnapshotInfo:
@@ -597,7 +597,9 @@ class Node:
             try:
                 position = self._core.propose_commands(commands)
             except Busy:
-                return  # Too many bytes are uncommitted, so the commands wait. If too many wait, `propose` raises Busy.
+                # Too many bytes are uncommitted, so the commands wait. If too many commands wait, `propose` raises
+                # Busy.
+                return
             except RaftError as error:
                 self._effects.completions += [Refused(ticket, error) for ticket in tickets]
             else:

@@ -79,7 +79,7 @@ class KnownIncarnations:
         self.final = set(self._pins)  # Peers whose messages may be used: the pin is durable and final.
 
     def of(self, peer_id: str) -> bytes:
-        """The incarnation id that is pinned or being pinned for this peer; b"" if it never connected."""
+        """The incarnation id that is pinned or being pinned for this peer; b"" if the peer never connected."""
         pin = self._pins.get(peer_id)
         return pin.incarnation_id if pin is not None else b""
 

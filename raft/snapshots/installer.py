@@ -63,7 +63,8 @@ class SnapshotInstaller:
         self._info = info
 
     def step(self, now: int) -> SnapshotInfo | None:
-        """Do a slice if one is due. If the machine has switched to the new state in this slice, return the snapshot.
+        """Process one slice if it is due. If the machine has switched to the new state in this slice, return the
+        snapshot.
 
         Raises the machine's error if the chunks are invalid, and the store's error if the file is damaged.
         """
