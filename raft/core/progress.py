@@ -31,7 +31,7 @@ class Progress:
         self.state = PeerState.PROBE
         self.match_index = 0  # The peer's durable log equals ours up to this index.
         self.next_index = next_index
-        self.heard_at = now  # Monotonic ns. A new leader starts with the time of its election.
+        self.heard_at = now  # Monotonic ns. On a new leader: the time of its election.
         self.read_counter = 0  # The last read round that the peer confirmed.
         self.last_applied: int | None = None  # None until the peer has reported in this term.
         self.priority = 0  # The election priority that the peer last reported.
