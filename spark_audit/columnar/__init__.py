@@ -1,8 +1,9 @@
 """The columnar kernel: decides all keys of a block at once, in numpy. The kernel shares no code with `key/decide.py`.
 
-`encode` turns rows into columns. `witness` verifies the order that the revisions propose. `zones` does not use
-revisions; it decides keys whose written values are unique. `triage` runs `witness`, then `zones` for the keys that
-remain. docs/internals/audit-proofs.md proves that the methods are correct.
+`encode` turns rows into columns. A *place* is the index of an operation in an order of operations. `witness` verifies
+the order that the revisions propose. `zones` does not use revisions; it decides keys whose written values are unique.
+`triage` runs `witness` on all keys, then `zones` on the suspect keys. docs/internals/audit-proofs.md proves that the
+methods are correct.
 """
 
 from __future__ import annotations

@@ -159,19 +159,19 @@ def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
 
 
 def last_place(where: Bools) -> Int64s:
-    """Return for each place the nearest place, not after it, at which the condition holds; -1 if there is none."""
+    """Return for each place the last place at or before it where the condition holds; -1 if there is none."""
     return last_of(np.flatnonzero(where), len(where))
 
 
 def last_of(places: Int64s, count: int) -> Int64s:
-    """Return for each of `count` places the nearest one of `places` that is not after it; -1 if there is none."""
+    """Return for each of `count` places the last of `places` that is at or before it; -1 if there is none."""
     last = np.full(count, NOTHING, np.int64)
     last[places] = places
     return np.maximum.accumulate(last, out=last)
 
 
 def so_far(places: Int64s, count: int) -> Int64s:
-    """Return for each of `count` places how many of `places` are not after it.
+    """Return for each of `count` places how many of `places` are at or before it.
 
     `places` is ascending, and a place may occur more than once.
     """

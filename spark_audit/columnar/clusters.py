@@ -27,7 +27,7 @@ class Clusters:
     the cluster `rows + k`, where `rows` is the number of rows. `of`: for each row its cluster, -1 if the row belongs
     to no cluster. `before`: for the cluster of a compare-and-set, the cluster of the value that it expected; -1 for
     other clusters. `observer`: for an unknown write, the row that shows that the write took effect; -1 for other rows.
-    `unwritten`: whether the row found a value which no operation wrote. `vague`: for each key, whether its clusters
+    `unwritten`: whether the row found a value that no operation wrote. `vague`: for each key, whether its clusters
     allow more orders than the history (see the docstring of this module).
     """
 
@@ -75,7 +75,7 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
     """Return `finds` without PRESENT and without tokens that several rows wrote; each such entry becomes NOTHING.
 
-    Also return for each row whether the row says more about the state before it than the returned entry does.
+    Also return for each row whether it requires more of the state before the operation than the returned entry does.
     """
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)
@@ -89,9 +89,8 @@ def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
 def _kept(block: Block, source: Int64s, writes_value: Bools, deletes: Bools) -> tuple[Bools, Int64s]:
     """Return which rows are kept, and for each kept unknown write the row that observed it (-1 for other rows).
 
-    All completed operations are kept. An unknown write is kept if and only if it was observed, by a response or by an
-    unknown compare-and-set that is kept itself. No response identifies an unknown deletion, so unknown deletions are
-    not kept.
+    All completed operations are kept. An unknown write is kept if and only if a response or a kept unknown
+    compare-and-set observed it. No response identifies an unknown deletion, so unknown deletions are not kept.
     """
     rows = len(source)
     kept = ~block.unknown

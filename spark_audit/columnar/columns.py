@@ -72,8 +72,8 @@ class Columns:
     `writes`: the token that the operation writes; for a deletion that found a record or may have found one, the token
     of absence. `finds`: the token that the state before the operation must have, or PRESENT or NOTHING; for a failed
     compare-and-set, the token that its response reported. `differs`: for a failed compare-and-set, a token that the
-    state before it must not have. `expected_revision`: the revision that the record before a compare-and-set must
-    have; if the compare-and-set `failed`, the record must have a different one.
+    state before it must not have. `expected_revision`: the revision that the record before a compare-and-set must have;
+    if the compare-and-set `failed`, the record must have another revision.
     """
 
     names: list[tuple[str, str]]
@@ -119,7 +119,7 @@ class Columns:
         return Columns([self.names[key] for key in keys.tolist()], starts, tokens, **columns)
 
     def where(self, rows: Bools) -> Columns:
-        """Return these rows only. All keys and tokens stay."""
+        """Return these rows only. All keys and tokens are kept."""
         starts = np.concatenate(([0], np.cumsum(rows)))[self.starts]
         return Columns(self.names, starts, self.tokens, **{name: getattr(self, name)[rows] for name in _PER_ROW})
 
@@ -391,7 +391,7 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    # Of the smaller tokens, `rank` stand for values, and `owner + 1` stand for the absence of a key.
+    # The tokens below this one are `rank` tokens of values and `owner + 1` tokens of the absence of a key.
     tokens[known] = rank + owner + 1
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))

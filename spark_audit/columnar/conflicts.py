@@ -1,4 +1,4 @@
-"""Finds violations of single keys, and the few rows that show each. Only the first violation of each key is kept."""
+"""Finds the first violation of each key, and the few rows that show this violation."""
 
 from __future__ import annotations
 

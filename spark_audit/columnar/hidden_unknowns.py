@@ -1,8 +1,8 @@
 """Hidden writes: unknown writes that some response shows to have taken effect, although no operation read their values.
 
 The response reports a creation revision, a version, absence or presence that the other writes do not explain. So an
-unknown write must stand before a certain place of the order. Such a place is a *slot*. The candidates for a slot are
-the unknown writes that were not observed and were called early enough; the slot takes the candidate that was called
+unknown write must be inserted before a certain place of the order. Such a place is a *slot*. The candidates for a slot
+are the unknown writes that were not observed and were called early enough; the slot takes the candidate that was called
 last. An unknown compare-and-set fills a slot only directly after the write that it expected. A wrong choice proves
 nothing false, because the resulting order is verified like any other.
 """
@@ -226,8 +226,8 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     """Assign each creation that no known write made to the unknown write directly before its place.
 
     The write must be able to create a record, and must fit the reported version. If a chain of unknown compare-and-sets
-    stands directly before the place, the creation is assigned to the first write of the chain. That write gets the
-    revision of the creation.
+    is directly before the place, the creation is assigned to the first write of the chain. That write gets the revision
+    of the creation.
     """
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
@@ -341,12 +341,12 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
 
     In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
     many slots as possible are filled, and the fillers that remain are those called earliest, which fit the most slots.
-    This is how closing brackets (the slots) match opening brackets (the fillers). So among the brackets of the same
-    depth, a slot comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its
-    origin and below the origin of the next key.
+    The slots match the fillers as closing brackets match opening brackets. So among the brackets of the same depth, a
+    slot comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and
+    below the origin of the next key.
     """
     times = np.concatenate((call, deadline))
-    # At equal stamps the call comes before the deadline, because a call at the deadline still meets it.
+    # At equal stamps the call is sorted before the deadline, because a call at the deadline is early enough.
     event = np.argsort(times, kind="stable")
     opens = event < len(call)
     key = np.searchsorted(origin, times[event], side="right")

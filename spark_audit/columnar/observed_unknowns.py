@@ -1,4 +1,4 @@
-"""Inserts the unknown writes whose values were observed. Each is inserted immediately before its first observer."""
+"""Inserts each unknown write whose value was observed, immediately before its first observer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 def with_observed(draft: Draft) -> Proposal:
     """Insert every unknown put and compare-and-set whose value was found by an operation in the order.
 
-    That operation is a completed one or an unknown compare-and-set that is itself inserted. `draft` must contain all
-    completed operations, and no others.
+    The operation that found the value is either completed, or an unknown compare-and-set that is inserted, too. `draft`
+    must contain all completed operations, and no others.
     """
     block, given = draft.block, draft.given
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))

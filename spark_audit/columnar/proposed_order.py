@@ -83,7 +83,7 @@ class Proposal:
     def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
         """Replace the rows at these places by the given rows.
 
-        Each new row must be of the same key as the row that it replaces. It keeps its own revision.
+        Each new row must be of the same key as the row that it replaces. The new row keeps its own revision.
         """
         there = self.rows.copy()
         there[places] = rows
@@ -110,7 +110,7 @@ class Proposal:
     def guessed(self) -> Bools:
         """Return for each key whether the place of one of its unknown writes is a guess.
 
-        It is a guess if no response determines the write's revision.
+        The place is a guess if no response determines the write's revision.
         """
         unnamed = np.flatnonzero(self.order.revision < 0)
         unnamed = unnamed[self.order.writes[unnamed] >= 0]

@@ -63,7 +63,7 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
     """Choose a prefix of the order of these operations and verify it; return None if the verification fails.
 
     `columns`: the operations of one key in one range; `columns.weak` is ignored. `last`: whether this is the last
-    range. If it is not, at least `ahead` places at the end of the order are left to the next range.
+    range. Before the last range, at least `ahead` places at the end of the order are left to the next range.
     """
     begun = 0 if carry.version == 0 else 1 + (carry.version > 1)
     made = _with_creation(columns, carry)
@@ -179,7 +179,7 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        clean &= order.revision > 0  # Then no operation of the prefix up to the place has a higher revision.
+        clean &= order.revision > 0  # So no operation of the prefix up to the place has a higher revision.
         return _Ends(writer, present, create, version, creation, clean)
 
 
@@ -194,7 +194,7 @@ def _advanced(
         return Advanced(carry, NOTHING, used, left, PlacedWrites())
     order, place = proposal.order, int(ends.writer[end])
     revisions = order.revision[: end + 1]
-    mine = taken[columns.row[taken] >= 0]  # The call of the artificial creation is not a recorded one.
+    mine = taken[columns.row[taken] >= 0]  # The artificial creation has no recorded call.
     after = Carry(
         call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(revisions.max()))
     )

@@ -1,4 +1,4 @@
-"""Decides keys without a search: first all keys by the witness, then the suspect ones by zones.
+"""Decides keys without a search: first all keys by the witness, then the suspect keys by zones.
 
 Keys that neither method decides are left to the search.
 """

@@ -51,7 +51,7 @@ class PlacedWrites:
 
     @staticmethod
     def joined(some: list[PlacedWrites]) -> PlacedWrites:
-        """Concatenate these objects to one."""
+        """Concatenate these objects into one."""
         return PlacedWrites(*(np.concatenate([getattr(one, name) for one in some]) for name in PlacedWrites.__slots__))
 
     def where(self, claimed: Bools, unplaced: Bools) -> PlacedWrites:
@@ -84,9 +84,10 @@ class PlacedWrites:
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
     """Choose again the unknown puts at those places where no operation can have seen the put.
 
-    The candidates are all unknown puts of the key whose values no operation in the order finds. Those called first take
-    the places, in the order of their calls. Deletions of unknown outcome are treated in the same way. Revisions stay at
-    their places. `claimed`: rows whose revision is known from a reported record; these rows keep their places, too.
+    The candidates are all unknown puts of the key whose values no operation in the order finds. The candidates that
+    were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.
+    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows keep
+    their places, too.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -178,7 +179,7 @@ def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
     Operations at the places `puts` (ascending) are skipped. A deletion does not depend on the value.
     """
     order = proposal.order
-    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The ends of runs of adjacent places.
+    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The last places of runs of adjacent places.
     end = puts[ends][np.searchsorted(ends, np.arange(len(puts)))] if len(puts) else puts
     at = np.searchsorted(puts, places + 1)
     left_out = np.append(puts, NOTHING)[at] == places + 1

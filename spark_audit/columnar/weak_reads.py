@@ -27,7 +27,7 @@ def doubtful(columns: Columns) -> Bools:
     wrong: Bools = has_revisions & (reads.mod > reads.revision)
     wrong |= _beyond_columns(columns, reads)[key]
     last, known = _last_acknowledged(columns, key, reads.revision)
-    if not len(columns):  # There are no writes.
+    if not len(columns):  # Without writes, a read that found a value is wrong.
         wrong |= finds_value
         return wrong
     deleted = columns.writes[last] == absence
@@ -40,7 +40,7 @@ def doubtful(columns: Columns) -> Bools:
 def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
     """Return for each (key, revision) the row of the key's last acknowledged write at or below that revision.
 
-    The second result tells whether there is such a write. If there is none, the returned row has no meaning.
+    The second array is True where there is such a write. Elsewhere, the returned row has no meaning.
     """
     rows = np.flatnonzero((columns.writes >= 0) & (columns.revision > 0))
     if not len(rows):

@@ -107,9 +107,9 @@ def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites 
 def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, PlacedWrites]:
     """Insert unknown writes into the draft; return the proposal, its wrong places, and the inserted writes.
 
-    Rounds are repeated until a round inserts nothing, or no place is wrong, or there were ROUNDS_MAX of them. If
-    `patient` is false, rounds also end when the wrong keys have at most a quarter of the block's rows: a separate pass
-    over so few rows costs less.
+    Rounds are repeated until a round inserts nothing, no place is wrong, or ROUNDS_MAX rounds have run. If `patient` is
+    false, rounds also end when the wrong keys have at most a quarter of the block's rows: a separate pass over so few
+    rows costs less.
     """
     block = draft.block
     sizes = np.diff(block.starts)

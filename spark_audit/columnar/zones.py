@@ -10,8 +10,8 @@ clusters. A *zone* is the interval between f and s, or between F and S. docs/int
   if F(A) < S(B) and F(B) < S(A). If no two blocks conflict, all blocks in the order of min(F, S) are a linearization.
 
 A key is `vague` if its clusters allow more orders than its history (`columnar/clusters.py`). A violation that is found
-for a vague key is still real. If none is found, an order of the key is proposed and verified: the key is OK if the
-order is valid, otherwise NEEDS_SEARCH.
+for a vague key is still real. If no violation is found, an order of the key is proposed and verified: the key is OK if
+the order is valid, otherwise NEEDS_SEARCH.
 """
 
 from __future__ import annotations
