@@ -46,11 +46,11 @@ class RunCarry:
     """The carry of one run. Times are in ns of the only clock of the run.
 
     `cut`: (revision, call). Rows that rank before (revision, 1, call) are *closed*. `held`: the answered rows after the
-    cut. `whole`: the reason why each verdict needs all rows of the run, "" if it does not. `uncut`: the reason why the
-    run can be decided only at its end, "" if it can be decided before. `again`: keys that are decided from all their
-    rows each time. `latest`: the greatest call of a closed row that takes part, or of an unknown write that took
-    effect. `clients`: the last operation of each client, as (call, return or None). `writes`: the number of closed
-    changes, and the least and the greatest of their revisions.
+    cut. `whole`: the reason why each verdict needs all rows of the run; "" if there is none. `uncut`: the reason why
+    the run can be decided only at its end; "" if there is none. `again`: keys that are decided from all their rows each
+    time. `latest`: the greatest call of a closed row that takes part, or of an unknown write that took effect.
+    `clients`: the last operation of each client, as (call, return or None). `writes`: the number of closed changes, and
+    the least and the greatest of their revisions.
 
     The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: call of such a write
     → the highest revision among the operations that returned before this call. If the call was before an earlier cut,
@@ -97,8 +97,8 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
     """Audit the new rows, move the cut, and add the result to `verdict`.
 
     `rows`: well-formed rows with all fields. `settled_ns`: the longest expected time from the call of an operation
-    until its row is in the history. `final`: whether the history is complete. If it is, the verdict covers the whole
-    history, otherwise only the rows before the cut. Raises MalformedHistory if rows contradict each other.
+    until its row is in the history. `final`: whether the history is complete. The verdict on a complete history covers
+    all rows, any other verdict covers the rows before the cut. Raises MalformedHistory if rows contradict each other.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -168,9 +168,9 @@ def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
 def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
     """Return the next cut.
 
-    If the run can be decided only at its end, the cut stays. If the history is complete, the cut is after the last row.
-    Otherwise the call of the cut is the settled time, which is the newest stamp less `settled_ns`. The revision of the
-    cut is the highest among the operations that returned before that time.
+    If the run can be decided only at its end, the cut does not move. If the history is complete, the cut is after the
+    last row. Otherwise the call of the cut is the settled time, which is the newest stamp minus `settled_ns`. The
+    revision of the cut is the highest among the operations that returned before that time.
     """
     if carry.uncut:
         return carry.cut
@@ -245,7 +245,7 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        # The unplaced writes of a key are in order, so each lower bound is raised to the one before it.
+        # The unplaced writes of a key are in order, so a bound below the bound before it is raised to that bound.
         least = max(least, write.low, carry.reached[write.call_ns] + 1)
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)

@@ -34,8 +34,8 @@ class KeyCarry:
 
     `state`: the state after the last operation. `last`: the greatest revision so far. `call`: the greatest call (ns)
     of an operation in the order, including unknown writes that took effect. `pending`: the rows of unknown outcome that
-    are not in the order yet. `tail`: the rows of the last acknowledged writes of the key. `complete`: whether the key
-    has had no other acknowledged writes. `rows`, `weak`: the number of rows that report on the key, and the number of
+    are not in the order yet. `tail`: the rows of the last acknowledged writes of the key. `complete`: whether `tail`
+    has all acknowledged writes of the key. `rows`, `weak`: the number of rows that report on the key, and the number of
     weak reads among them.
     """
 
@@ -127,8 +127,8 @@ def _before(state: State) -> State:
 def past(carry: KeyCarry, clock: str) -> Operation:
     """Return one operation that represents all earlier parts of the key.
 
-    It leads to the carried state. Its call is the greatest call of the earlier parts, and its return is before every
-    call.
+    This operation leads to the carried state. Its call is the greatest call of the earlier parts, and its return is
+    before every call.
     """
     value, mod, _, _ = carry.state
     step = Step("get") if value is None else Step("put", value)
