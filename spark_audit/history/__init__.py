@@ -1,1 +1,1 @@
-"""A recorded history: its files, rows, requests, operations and clocks. This package decides no property of it."""
+"""A recorded history: its files, rows, requests, operations and clocks. This package does not judge the history."""

@@ -29,7 +29,7 @@ class Clocks:
     def margin_ns(self, one: str, other: str) -> int | None:
         """Return the uncertainty (ns) between stamps of two clocks; None if it has no bound.
 
-        Two stamps order their operations only if they differ by more than this.
+        Two stamps order their operations only if the stamps differ by more than this uncertainty.
         """
         if one == other:
             return 0

@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison in a transaction, about this key.
+    """A comparison of this key in a transaction.
 
     `value` is text if `target` is `value`, otherwise a number. See docs/reference/specification.md#85-comparisons.
     """
@@ -97,7 +97,7 @@ class Operation:
         return any(_changes(step) for step in self.steps)
 
     def without_reads(self) -> Operation | None:
-        """Return the same operation without its observations; None if it does nothing but observe."""
+        """Return the same operation without its observations; None if it is only an observation."""
         steps = tuple(_blind(step) for step in self.steps if _changes(step))
         return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None
 

@@ -50,8 +50,8 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
 def replaceable_file(path: Path) -> Path:
     """Return the file that `path` leads to, with links resolved, so that a rename can replace it.
 
-    Raises UnreadablePath if something other than a regular file is there, because the rename would replace a device or
-    pipe that other programs use.
+    Raises UnreadablePath if `path` leads to something other than a regular file, because the rename would replace a
+    device or pipe that other programs use.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():

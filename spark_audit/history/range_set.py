@@ -15,7 +15,7 @@ class RangeSet:
         self._firsts, self._lasts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def add(self, number: int) -> bool:
-        """Add the number. Return whether it was new."""
+        """Add the number. Return whether the set did not contain it before."""
         at = bisect_right(self._firsts, number)  # Only the range before `at` can contain the number.
         if at and number <= self._lasts[at - 1]:
             return False

@@ -44,7 +44,7 @@ def is_text(value: str) -> bool:
 
 
 class BadRequest(ValueError):
-    """A request or an answer does not have the documented form; the text of the error names the place."""
+    """A request or an answer does not have the documented form; the message names the wrong field."""
 
 
 def parse_request(row: Mapping[str, Any]) -> Request:

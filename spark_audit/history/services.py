@@ -297,7 +297,7 @@ def number_words(op_id: int) -> str:
 def plain_rows(row: Row) -> Iterator[Row]:
     """Yield the plain rows (operations on one key, ranges and transactions) that stand for the row.
 
-    A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, questions about outcomes, and the
+    A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, queries of outcomes, and the
     grants, renewals and revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
 
     If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the operation's
