@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 
 CHUNK_CHARACTERS = 1 << 16
 FORM_DEPTH_MAX = 100  # Real histories do not nest this deep.
-TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is reported as one without an end.
+TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is reported as a text without an end.
 _UNKNOWN: Final = object()
 # For at most this many distinct atoms, the parsed form is cached. Other atoms are parsed each time they occur.
 _KNOWN_ATOMS_MAX = 1 << 16
@@ -68,7 +68,7 @@ _INTERNED: dict[str, Name] = {}
 
 
 def name(text: str) -> Name:
-    """Return the `Name` with this text. It is the same object each time, so comparisons with it are cheap."""
+    """Return the `Name` with this text. The same text always gives the same object, so comparisons are cheap."""
     return _INTERNED.setdefault(text, Name(text))
 
 

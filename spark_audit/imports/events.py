@@ -48,13 +48,13 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a history is to be read.
+    """The options for reading a history.
 
     `independent`: whether values are `[key value]`; None if the first operation decides. `initial`: the initial value
     of each register, as it is stored in a row; None for the default of the format. `nil_read_unknown`: whether a
-    completed read of nil means that the value is not known, as in Knossos. Otherwise it means that the register held
-    nil. `failed_cas_saw_another`: whether a failed compare-and-set means that the register did not have the expected
-    value.
+    completed read of nil means that the value is not known, as in Knossos. Otherwise such a read means that the
+    register held nil. `failed_cas_saw_another`: whether a failed compare-and-set means that the register did not have
+    the expected value.
     """
 
     independent: bool | None = None

@@ -28,7 +28,7 @@ class EventCounts:
     """The counts of one history.
 
     `initial`: the number of puts that stand for initial values. `silent_cas`: the number of failed compare-and-sets
-    whose line names an error, and so does not show what value they found.
+    whose line names an error instead of the value that was found.
     """
 
     ok: int = 0

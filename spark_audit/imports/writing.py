@@ -24,7 +24,7 @@ class RowWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is buffered, and close the file."""
+        """Write the buffered rows, and close the file."""
         ...
 
 
@@ -32,8 +32,8 @@ class RowWriter(Protocol):
 def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
     """Open a writer for the body. The file has a temporary name in the folder of `path` until the body ends.
 
-    Then it is renamed to `path`, or, after an error, removed. Raises UnreadablePath if `path` does not end in .jsonl or
-    .parquet, if it exists and `replace` is False, or if the file cannot be created.
+    Then the file is renamed to `path`, or, after an error, removed. Raises UnreadablePath if `path` does not end in
+    .jsonl or .parquet, if it exists and `replace` is False, or if the file cannot be created.
     """
     if path.suffix not in (".jsonl", ".parquet"):
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")
