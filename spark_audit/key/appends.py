@@ -116,7 +116,7 @@ def _compared(op: Operation) -> Iterator[str]:
 
 
 class _Texts:
-    """The texts that operations put and appended, and the ways in which they make up values."""
+    """The texts that operations put and appended, and the ways in which values consist of these texts."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.first: dict[str, list[Operation]] = {}

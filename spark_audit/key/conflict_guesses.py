@@ -90,7 +90,7 @@ def _seen_revision(reader: Operation) -> int | None:
 
 
 def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
-    """Return the blocks by value, the operations that found absence, and those that found a value never written."""
+    """Return the blocks by value, the operations that found absence, and those that found an unwritten value."""
     blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
     absent: list[Operation] = []
     odd: list[Operation] = []

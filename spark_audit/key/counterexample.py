@@ -104,7 +104,7 @@ def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]
 
 
 class Excerpt:
-    """The history of one key, and the decision which of its operations may be dropped from an excerpt.
+    """The history of one key. It decides which of its operations may be dropped from an excerpt.
 
     An excerpt is a list of operations of this history. All stamps must be of one clock.
     """
@@ -121,8 +121,8 @@ class Excerpt:
     def sound(self, kept: Iterable[Operation]) -> list[Operation]:
         """Return a sound excerpt of the kept operations.
 
-        If a kept operation may have observed a dropped write, its observations are dropped. If it does nothing but
-        observe, the operation is dropped.
+        If a kept operation may have observed a dropped write, its observations are dropped. If the operation only
+        observes, it is dropped as a whole.
         """
         now = list(kept)
         barrier = _Barrier(self, now)

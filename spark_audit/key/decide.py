@@ -1,9 +1,10 @@
 """Decides one key.
 
 The decision has no side effects; the Spark job, the local engine and the simulator all run this code. First, the
-witness tries to prove that the key is linearizable. If it cannot, the code looks for a few operations that are
-impossible by themselves, because these prove a violation. If it finds none, the search decides, first with the writes
-in the order of their revisions, then in any order. A key that is not decided within `configurations_max` is undecided.
+witness tries to prove that the key is linearizable. If the witness fails, the code looks for a few operations that are
+impossible by themselves, because these prove a violation. If there are no such operations, the search decides, first
+with the writes in the order of their revisions, then in any order. A key that is not decided within
+`configurations_max` is undecided.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
     """Reduce a history that the search refuted to few operations.
 
     The first step keeps only some operations before the return of `at`, at which the search failed. The second step
-    drops as many of these as possible (`shrink`).
+    drops as many of these operations as possible (`shrink`).
     """
     left = SHRINK_CONFIGURATIONS_MAX
 

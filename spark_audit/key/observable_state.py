@@ -24,7 +24,8 @@ class Observability:
     All other parts may be dropped, so that many states become one. `mod`, `create`, `version`: whether responses depend
     on this number. `values`: the values that responses name; None if every value matters, because there are appends,
     or comparisons that depend on the text of values. `begun`: in a history with appends, the values that responses
-    name, sorted. No response can depend on a value that is not a prefix of any of them, so all such values are alike.
+    name, sorted. No response can depend on a value that is not a prefix of any value in `begun`, so all such values are
+    equivalent.
     """
 
     mod: bool
@@ -63,7 +64,7 @@ class Observability:
 
     @property
     def _version_max(self) -> int:
-        """If no response depends on versions, all versions above this one count as this one.
+        """If no response depends on versions, every version above this number is replaced by this number.
 
         If responses depend on both revisions, it still matters whether the record was written again after its creation.
         """

@@ -1,10 +1,10 @@
 """Checks the revisions that responses report for unknown writes: each change must have a revision of its own.
 
-A revision that is reported for an unknown write must not be that of an acknowledged write, or one that was reported for
-another write. `advance` cannot check this rule, because it sees only one state. A replay remembers the reported
-revisions (`UsedRevisions`). The search need not remember them: once a record is replaced or deleted, no response may
-report its revision any more. So a configuration in which an operation must still report this revision is a dead end
-(`NamedRevisions`).
+A revision that is reported for an unknown write must not be the revision of an acknowledged write, and must not have
+been reported for another write. `advance` cannot check this rule, because it sees only one state. A replay remembers
+the reported revisions (`UsedRevisions`). The search need not remember them: once a record is replaced or deleted, no
+response may report its revision any more. So a configuration in which an operation must still report this revision is a
+dead end (`NamedRevisions`).
 """
 
 from __future__ import annotations

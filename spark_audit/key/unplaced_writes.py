@@ -184,9 +184,9 @@ def with_earliest_calls(
 ) -> tuple[tuple[Operation, int | None], ...]:
     """Choose again the unknown puts at those places where no operation can have seen the put.
 
-    The candidates are all unknown puts of the key whose values no operation in the order found. Those called first take
-    the places, in the order of their calls. Deletions of unknown outcome are treated in the same way. `operations`: all
-    operations of the key.
+    The candidates are all unknown puts of the key whose values no operation in the order found. The candidates that
+    were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.
+    `operations`: all operations of the key.
     """
     found = values_found([op for op, _ in order])
     made = list(order)
@@ -212,8 +212,8 @@ def with_earliest_calls(
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
     """Return whether the response and the effect of the next operation after this place do not depend on the value.
 
-    Operations of `alike` are skipped. A deletion does not depend on the value, because it does not report which record
-    it found.
+    The operations in `alike` are skipped. A deletion does not depend on the value, because it does not report which
+    record it found.
     """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

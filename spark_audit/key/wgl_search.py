@@ -8,11 +8,12 @@ return. The number of concurrent operations bounds the memory; the length of the
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
   operations of unknown outcome form one sort with a count. A configuration dominates another one with the same state
-  and the same completed operations if it has used no more operations of any sort.
+  and the same completed operations if, of every sort, it has used at most as many operations.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
 - Parts of the state that no response depends on are dropped, such as a number that is never reported or a value that is
   never read (`key/observable_state.py`).
-- If a future call must find a value, and no remaining operation can write this value again, it is not overwritten.
+- If a future call must find a value, and no remaining operation can write this value again, the value is not
+  overwritten.
 - Each change has a revision of its own, so the revision that a response reports for an unknown write belongs to no
   other write (`key/revision_uniqueness.py`).
 - When a put takes effect, all open puts whose values are never read take effect directly before it. The put overwrites
@@ -37,7 +38,7 @@ from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
 from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
-Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many of its operations took effect, at least 1), by sort.
+Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many of its operations took effect, at least 1), ascending.
 # (state, bits of the open operations of known outcome that took effect, unknown operations used).
 Configuration: TypeAlias = tuple[State, int, Spent]
 

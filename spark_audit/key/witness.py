@@ -40,7 +40,7 @@ class Witness:
 
     `order`: every completed operation, and the unknown writes that took effect, each with its revision if it is known.
     `reason`, `at`: why the verification failed, and at which operation. `guessed`: whether the place of some unknown
-    write in the order is a guess. Then it is not proven that a free revision exists for this write.
+    write in the order is a guess. In that case, it is not proven that a free revision exists for this write.
     """
 
     verified: bool
@@ -193,7 +193,7 @@ def _replay(
 
 
 def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
-    """Where several unknown writes can stand at a place, use the one called first: its revision is least restricted."""
+    """If several unknown writes fit at a place, use the first one called, because its revision is least restricted."""
     if not found.guessed:
         return found
     order = with_earliest_calls(found.order, operations)
@@ -277,8 +277,9 @@ class _Filler:
         """Find a place not before `first`, and unknown writes there that explain all responses up to `position`.
 
         Return the place, the writes, the state after them, and the state after each place from there to `position`. The
-        latest place is tried first. An earlier one is needed if an unknown write must not come between another write
-        and the compare-and-set that expects it, or if only the version of a later write shows the unknown write.
+        latest place is tried first. An earlier place is needed if an unknown write must not come between another write
+        and the compare-and-set that expects this other write, or if only the version of a later write shows the unknown
+        write.
         """
         for start in range(position, max(first, position - FILL_BACK_MAX) - 1, -1):
             filled = self._fill(states[start], places[start : position + 1], start)
