@@ -83,8 +83,8 @@ def _in_ranges(
 def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
     """Sort these rows by key, stably, and cut them into groups.
 
-    Return the rows, and the positions of the cuts. All cuts are between keys: one after about every BLOCK_ROWS rows,
-    and one before and one after each key of more than HOT_ROWS rows.
+    Return the rows, and the positions of the cuts. All cuts are between keys. There is a cut after about every
+    BLOCK_ROWS rows, and before and after each key of more than HOT_ROWS rows.
     """
     run, key = frame.codes("run_id"), frame.codes("key")
     owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]

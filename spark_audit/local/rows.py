@@ -118,7 +118,7 @@ def _replay(
 ) -> None:
     """Replay the run if it has listings or transactions, or if some keys need a replay (`left`).
 
-    If the run is too long for this, it is recorded as undecided.
+    If the run is too long for a replay, it is recorded as undecided.
     """
     if worth_replaying(multi_key, len(rows), bool(left)):
         unknown = [row for row in rows if row["status"] == "unknown"]
