@@ -98,7 +98,7 @@ class WholeStore:
         return len(self._trail)
 
     def undo(self, mark: int) -> None:
-        """Take back all changes since `mark`."""
+        """Undo all changes since `mark`."""
         while len(self._trail) > mark:
             self._put(*self._trail.pop())
 
