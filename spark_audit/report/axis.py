@@ -1,8 +1,8 @@
 """Draws an SVG whose x axis is time, and the few shapes on it.
 
-The script in `violation_page.html` zooms the SVG. What it does with an element depends on the class of the element.
-`ticks` are redrawn for the visible part. A `stay` group keeps its place and its width. A `room` text is shown only
-while it fits into `data-room` units of x. No text is stretched.
+The script in `violation_page.html` zooms the SVG. The class of an element selects how the element is zoomed. `ticks`
+are redrawn for the visible part. A `stay` group keeps its position and its width. A `room` text is shown only while it
+fits into `data-room` units of x. No text is stretched.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def text(
 
 
 def room_text(parent: Element, x: float, y: float, words: str, colour: str, room: float) -> None:
-    """Draw a text inside a shape that is `room` wide. It is hidden if it does not fit."""
+    """Draw a text inside a shape that is `room` wide. The text is hidden if it does not fit."""
     drawn = text(parent, x, y, words, colour, **{"class": "room", "data-room": f"{room:.3f}"})
     if len(drawn.text or "") * CHARACTER_WIDTH > room:
         drawn.set("visibility", "hidden")

@@ -1,6 +1,6 @@
 """Reads which faults were injected into a run, and when: from its events, or else from the schedule in `run.json`.
 
-Faults are only drawn on the page, so whatever cannot be read is left out, and is no error of the audit.
+Faults are only drawn on the page, so a fault that cannot be read is left out and is no error of the audit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunAbout:
 
 
 def _carried_out(path: Path) -> Iterator[FaultWindow]:
-    """Yield a window for each event `fault_started`. It ends at the event `fault_stopped` of the same number."""
+    """Yield a window for each event `fault_started`, up to the event `fault_stopped` of the same number."""
     open_: dict[Any, tuple[int, str]] = {}
     for event in _events(path):
         number, at = event.get("number"), event.get("at_ns")

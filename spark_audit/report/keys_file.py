@@ -29,7 +29,7 @@ KEYS_AT_ONCE = 10_000  # At most this many rows are Python objects at a time.
 def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write these rows, in this order, to a Parquet file with the columns KEY_COLUMNS. Other fields are ignored.
 
-    The file is written under another name and then renamed. Raises UnreadablePath if it cannot be written, or if
+    The file is written under another name and then renamed. Raises UnreadablePath if the file cannot be written, or if
     `path` exists and is not a file.
     """
     schema = pa.schema(_KINDS)

@@ -30,7 +30,7 @@ TEXT_CHARACTERS_MAX = 1_000
 LATENCY_BITS = 7  # Latencies are rounded down to this many leading bits, which changes them by less than 1.6 %.
 # Neighbours are searched within a distance in which, on average, MARGIN_FACTOR * NEIGHBOURS_MAX operations are called.
 MARGIN_FACTOR = 4
-SPAN_NS_MAX = 2**62  # A run whose first and last stamps lie further apart (146 years) is not plotted.
+SPAN_NS_MAX = 2**62  # A run whose first and last stamps are further apart than this (146 years) is not plotted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Bucket:
 
     `completed`, `failed`, and the latencies of completed operations belong to the bucket of the return; `unknown` and
     the lags belong to the bucket of the call. `lag`: the most revisions by which a response to a call of this bucket is
-    behind: the highest revision in responses that were returned before the bucket began, less the lowest revision in
-    responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which may be behind; they
-    do not count for `lag`. A lag is None if there is nothing to compare.
+    behind. This is the highest revision in responses that returned before the bucket began, minus the lowest revision
+    in responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which may be behind.
+    These reads are left out of `lag`. A lag is None if there is nothing to compare.
     """
 
     completed: int = 0
@@ -186,7 +186,7 @@ def bar_of(row: Row, *, whole: bool) -> Bar:
 
 
 def bar_from(fields: Mapping[str, Any]) -> Bar:
-    """Return the bar that `asdict` converted to these fields. They may have been converted to JSON and back since."""
+    """Return the bar that `asdict` converted to these fields. The fields may have been converted to JSON and back."""
     return Bar(**{**fields, "details": tuple((name, text) for name, text in fields["details"])})
 
 

@@ -64,7 +64,7 @@ class _Charts:
             self._curve(svg, top, lambda bucket: bucket.failed / seconds / highest, RED)
 
     def _latency(self, svg: Element, names: Element, top: float) -> None:
-        """Draw the latency chart. Each line of its grid stands for ten times the latency of the line below it."""
+        """Draw the latency chart. Each line of its grid marks ten times the latency of the line below."""
         known = [bucket for bucket in self._plot.buckets if bucket.p50_ns is not None]
         least = min((bucket.p50_ns or 1 for bucket in known), default=1)
         most = max((bucket.p99_ns or 1 for bucket in known), default=1)

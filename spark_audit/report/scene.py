@@ -32,7 +32,7 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
     """Return whether the bars are of clocks that cannot be compared.
 
-    If so, the order of bars in different lanes means nothing.
+    If they cannot be compared, the order of bars in different lanes means nothing.
     """
     return len({bar.clock for bar in bars}) > 1
 
