@@ -1,7 +1,7 @@
 """Judges appends: puts under a key that the store makes, from a prefix and the revision of the put.
 
-The key of an append of unknown outcome is not known. If an event or a read shows a record with the value of the append,
-under its prefix and at the revision that the key names, this record comes from the append.
+The key of an append of unknown outcome is not known. But an event or a read may show a record with the value of the
+append, under its prefix, whose key names its revision. This record comes from the append.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Append(NamedTuple):
 
 
 def append_of(row: Mapping[str, Any]) -> Append | None:
-    """Return the append that a well-formed row records; None if it records none, or one that failed."""
+    """Return the append that a well-formed row records; None for a failed append or another operation."""
     if row["op"] != "put" or row["status"] == "fail" or not is_service(row):
         return None
     prefix = parse_service(row)["prefix"]
@@ -53,10 +53,10 @@ def key_findings(appends: Iterable[Append]) -> list[Finding]:
 def assign(appends: Iterable[Append], sightings: Iterable[Sighting]) -> tuple[dict[int, Row], list[Finding]]:
     """Find the keys of the appends of unknown outcome whose records were seen.
 
-    Appends of the same value are exchangeable, so the one called first gets the lowest revision. If only the key of a
-    record was seen, all remaining appends to its prefix are exchangeable. `sightings`: only those of records that no
-    acknowledged operation made. Return op_id → the row that replaces the row of the append, and a finding for each
-    event that is left without an append.
+    Appends of the same value are exchangeable, so the append that was called first gets the lowest revision. If only
+    the key of a record was seen, all remaining appends to its prefix are exchangeable. `sightings`: the sightings of
+    records that no acknowledged operation made. Return op_id → the row that replaces the row of the append, and a
+    finding for each event that no append explains.
     """
     by_key: dict[str, list[Sighting]] = {}
     for one in sorted(sightings, key=lambda one: (as_bytes(one.key), one.seen_ns, one.name.op_id)):

@@ -20,15 +20,14 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ServiceResult:
-    """What was found about the services of one run.
+    """The findings and the counts of the services of one run.
 
-    `rows`: the number of rows of services. `levels`: the number of writes with an acknowledgement level, and of
-    questions about outcomes. `findings`: the first findings of each property. `counts`: property → the
-    number of all its findings. `checked`: property → the number of things that were judged. `lags`: lag (ns, rounded) →
-    the number of events with this lag. The lag of an event is the time from the return of the write to the arrival of
-    the event. `settled`: op_id → the rows that replace the plain row with this op_id. `lost`: the number of accepted
-    writes that were lost. `in_sync_unjudged`: the number of writes of level IN_SYNC of a run that does not state
-    `min_in_sync`.
+    `rows`: the number of rows of services. `levels`: the number of writes with an acknowledgement level, and of queries
+    of outcomes. `findings`: the first findings of each property. `counts`: property → the number of all its findings.
+    `checked`: property → the number of judgements. `lags`: lag (ns, rounded) → the number of events with this lag. The
+    lag of an event is the time from the return of the write to the arrival of the event. `settled`: op_id → the rows
+    that replace the plain row with this op_id. `lost`: the number of accepted writes that were lost.
+    `in_sync_unjudged`: the number of writes of level IN_SYNC, if the run does not state `min_in_sync`.
     """
 
     run_id: str

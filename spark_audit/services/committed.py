@@ -1,5 +1,4 @@
-"""Judges what the answers about accepted writes say of one key: lost writes that were seen, and committed writes that
-cannot have happened.
+"""Finds, for one key, lost writes that were seen, and committed writes that cannot have taken effect.
 
 See docs/internals/audit-proofs.md, section 12.
 """
@@ -29,8 +28,8 @@ class _Closed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyEvidence:
-    """What is known about a key. `changes`, `events`: by revision. `reads`: linearizable reads, and reads at a
-    revision. `candidates`: the writes of unknown outcome, without the lost ones. `parts`: op_id → part of a watch.
+    """The evidence about a key. `changes`, `events`: by revision. `reads`: linearizable reads, and reads at a revision.
+    `candidates`: the writes of unknown outcome, without the lost ones. `parts`: op_id → part of a watch.
     """
 
     key: str
@@ -54,9 +53,7 @@ class KeyEvidence:
                 yield finding(OUTCOMES, self.key, text, *shown)
 
     def revision_shown(self, one: WriteFate) -> int | None:
-        """Return the revision at which reads show a committed put; None if they do not show it, or if another write
-        may have written the same value.
-        """
+        """Return the revision at which reads show a committed put; None if none does, or if its value is not unique."""
         if self._is_written_by_others(one):
             return None
         shown = [read.mod_revision for read in self.reads if read.found and read.value == one.value]
@@ -64,12 +61,12 @@ class KeyEvidence:
         return None if revision in self.changes else revision
 
     def never_happened(self, one: WriteFate) -> Finding | None:
-        """Return a finding if no revision is left at which an unseen committed put can have changed the key.
+        """Return a finding if there is no revision at which an unseen committed put can have changed the key.
 
         The put took effect at a revision above that of each operation on the key that had returned before its call, and
-        not above that of each read that was called after the answer. A read that shows a record closes all revisions
-        after the record, up to the revision of the read. A known change closes its own revision. A record whose version
-        is the number of known changes since its creation closes all revisions since then.
+        not above that of each read that was called after the answer. A read that shows a record excludes all revisions
+        after the record, up to the revision of the read. A known change excludes its own revision. A record whose
+        version is the number of known changes since its creation excludes all revisions since the creation.
         """
         before = [each for each in self._reached() if self._precedes(each[1], one.name)]
         after = [each for each in self._upto() if self._precedes(one.told, each[1])]
@@ -105,12 +102,12 @@ class KeyEvidence:
                     yield name.shown(words), f"{name.words} {words}"
 
     def _reached(self) -> Iterator[tuple[int, RowName]]:
-        """Yield (revision, operation): the store had reached this revision when the operation returned."""
+        """Yield each operation as (revision, name); the store had reached this revision when the operation returned."""
         yield from ((change.revision, change.name) for change in self.changes.values())
         yield from ((revision, read.name) for read in self.reads if (revision := _revision_of(read)) is not None)
 
     def _upto(self) -> Iterator[tuple[int, RowName]]:
-        """Yield (revision, operation): all changes that had returned before the call have at most this revision."""
+        """Yield each operation as (revision, name); changes that returned before its call have no higher revision."""
         yield from ((change.revision - 1, change.name) for change in self.changes.values())
         yield from ((read.name.revision, read.name) for read in self.reads if not read.at and read.name.revision)
 
@@ -143,7 +140,7 @@ def _revision_of(read: KeyRead) -> int | None:
 
 
 def _cover(low: int, high: int, closed: Collection[_Closed]) -> list[_Closed] | None:
-    """Return intervals that together contain all revisions above `low` up to `high`; None if they do not."""
+    """Return intervals that together contain all revisions above `low` up to `high`; None if there are none."""
     used: list[_Closed] = []
     ordered = sorted(closed, key=lambda each: (each.after, each.upto, each.shown.op_id))
     place = 0

@@ -1,6 +1,6 @@
-"""Collects the watches, leases, locks and appends of a run, and judges what needs no facts about single keys.
+"""Collects the watches, leases, locks and appends of a run, and makes the checks that need no facts about single keys.
 
-`Summary` collects them from all rows of a run or from some of them; summaries can be joined. A `Plan` is made from the
+A `Summary` has the services in all rows or in some rows of a run; summaries can be joined. A `Plan` is made from the
 summary of all rows.
 """
 
@@ -56,7 +56,7 @@ class Summary:
 
     `read_at`: the keys that were read at a revision. `unknown`: op_id → unknown transaction or deletion of a range.
     `findings`: violations that a single row shows. `accepted`, `told`, `held`: see outcomes.py. `rows`: the number of
-    rows of services. `levels`: the number of writes with an acknowledgement level, and of questions about outcomes.
+    rows of services. `levels`: the number of writes with an acknowledgement level, and of queries of outcomes.
     """
 
     rows: int = 0
@@ -73,7 +73,7 @@ class Summary:
     held: list[HeldWrite] = field(default_factory=list)
 
     def note(self, row: Row) -> None:
-        """Add a well-formed row. Only rows of services, writes with a level and unknown transactions add anything."""
+        """Add a well-formed row; ignore all but rows of services, writes with a level and unknown transactions."""
         if row.get("acknowledge") is not None:
             self.levels += 1
             self._note_level(row)
@@ -106,7 +106,7 @@ class Summary:
             self.held.append(held)
 
     def forget(self, lost: Collection[int]) -> None:
-        """Remove what lost writes would have done. `lost`: their op_ids."""
+        """Remove the appends, lease calls and batches of lost writes. `lost`: the op_ids of these writes."""
         self.appends = [one for one in self.appends if one.name.op_id not in lost]
         self.leases = [one for one in self.leases if one.name.op_id not in lost]
         self.unknown = {op_id: one for op_id, one in self.unknown.items() if op_id not in lost}
@@ -129,11 +129,11 @@ class Summary:
 
 @dataclass(slots=True)
 class Plan:
-    """What is known of a whole run when its keys are judged.
+    """The information about a whole run that the check of a key needs.
 
     `interest`: the keys to judge. `parts`: op_id → part of a watch. `attached`: key → the operations that attached it
     to a lease. `appended`: prefix → the values of appends of unknown outcome. `findings`: the violations found so far.
-    `fates`: what became of accepted writes. `min_in_sync`: the limit of the run; None if it is not known.
+    `fates`: the outcomes of accepted writes. `min_in_sync`: the limit of the run; None if it is not known.
     """
 
     summary: Summary
@@ -196,9 +196,9 @@ class Plan:
         return together
 
     def judge_whole(self, keys: KeyResult) -> tuple[list[Finding], Counter[str], Settled]:
-        """Judge what does not concern single keys. `keys`: the joined result of all keys and revisions.
+        """Make the checks that do not concern single keys. `keys`: the joined result of all keys and revisions.
 
-        Return the findings, how many things were judged per property, and what is known about unknown transactions and
+        Return the findings, the number of judgements of each property, and the results about unknown transactions and
         unknown deletions of ranges.
         """
         settled = settle(keys.opened, self.summary.unknown, self.segments, self.parts)
@@ -224,8 +224,8 @@ class Plan:
         """Yield a finding for each message that has the events of a revision in a wrong order.
 
         Revisions that an acknowledged operation with several changes made are left out. The messages about any other
-        revision are compared with the operations that may have made it. These are unknown operations, or the end of a
-        lease.
+        revision are compared with the operations that may have made it. Such an operation is an unknown operation, or
+        the end of a lease.
         """
         by_revision: dict[int, list[Listed]] = {}
         for message in listed:
@@ -237,7 +237,7 @@ class Plan:
             yield from judge_order(messages, sources, self.parts)
 
     def _end_of_lease(self, events: Collection[tuple[str, str]]) -> list[Steps]:
-        """Return the end of a lease as the operation that made these events; empty if it cannot have made them."""
+        """Return the end of a lease as the source of these events; empty if no end of a lease can have made them."""
         if any(kind != "delete" or key not in self.attached for kind, key in events):
             return []
         return [Steps(tuple(sorted((key for _, key in events), key=as_bytes)), None)]

@@ -30,12 +30,12 @@ GAP, SOURCE, PREVIOUS, HISTORIC = "watch_gap", "watch_source", "watch_previous",
 
 @dataclass(slots=True)
 class KeyResult:
-    """What was found about one key, or about several keys together.
+    """The findings and the counts of one key, or of several keys together.
 
     `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
-    number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag.
-    The lag of an event is the time from the return of the write to the arrival of the event. `ends`: the ends of leases
-    that events show. `opened`: the events whose unknown write only the check of the whole run can find. `listed`: the
+    number of judgements. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag. The lag of an
+    event is the time from the return of the write to the arrival of the event. `ends`: the ends of leases that events
+    show. `opened`: the events made by an unknown write that only the check of the whole run can find. `listed`: the
     messages about revisions that no acknowledged operation of several changes made. `sightings`: sightings of records
     that appends of unknown outcome may have made.
     """
@@ -80,12 +80,12 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known about a key besides its facts.
+    """Information about a key, besides its facts.
 
     `parts`: op_id → part, for all parts of watches. `segments`: the segments of watches whose range contains the key.
     `attached`: the operations that attached the key to a lease. `leases`: all leases, by id. `appended`: the values of
-    the appends of unknown outcome that may have made the key. `lost`, `committed`: the accepted writes of the key whose
-    outcome was told.
+    the appends of unknown outcome that may have made the key. `lost`, `committed`: the accepted writes of the key that
+    an answer reports as lost or committed.
     """
 
     parts: Mapping[int, WatchPart]
@@ -142,8 +142,8 @@ class _Key:
         """Keep the earliest sighting of each kind, if an append of unknown outcome may have made the record.
 
         A sighting that another operation explains is not kept. A known change at the revision of the record explains
-        it. If the sighting has no revision, a known put of the key explains it, too, and so does a write of unknown
-        outcome that may have changed the key.
+        the sighting. A sighting without a revision is also explained by a known put of the key, and by a write of
+        unknown outcome that may have changed the key.
         """
         revision = prefix_and_revision(self.key)[1]
         has_writer = bool(self.candidates) or any(change.kind == "put" for change in self.changes.values())
@@ -222,8 +222,8 @@ class _Key:
     def _match(self) -> None:
         """Find the unknown write that made each event without an acknowledged change.
 
-        Equal writes are exchangeable, so the one called first gets the lowest revision. If no write is left for an
-        event, or if its write was called only after the event had arrived, the event was made up.
+        Equal writes are exchangeable, so the write that was called first gets the lowest revision. An event is a
+        violation if no write is left for it, or if its write was called only after the event had arrived.
         """
         unexplained: dict[tuple[str, str | None], list[int]] = {}
         for revision in sorted(self.events):
@@ -262,9 +262,9 @@ class _Key:
                     self._judge_end(self.events[revision][0], mine)
 
     def _judge_told(self) -> None:
-        """Judge the accepted writes whose outcome was told, and settle the committed ones whose revision is known.
+        """Judge the writes that answers report as lost or committed; settle committed writes of known revision.
 
-        A committed write had taken effect when the answer returned.
+        A committed write had taken effect before the answer returned.
         """
         history = KeyEvidence(self.key, self.changes, self.events, self.reads, self.candidates, self.parts, self.clocks)
         self.result.findings += history.lost_but_seen(self.lost)
@@ -341,7 +341,7 @@ class _Key:
     def _by_lease(self, candidates: list[Candidate], revisions: Sequence[int]) -> list[Candidate]:
         """Assign deletions to these revisions, and return them in this order.
 
-        If it is known that the record deleted at a revision was attached to a lease, the deletion by this lease is
+        If the record deleted at a revision is known to have been attached to a lease, the deletion by this lease is
         assigned to the revision.
         """
         if len(revisions) >= len(candidates) or any(one.op == "txn" for one in candidates):
@@ -377,7 +377,7 @@ class _Key:
         self._wrong(SOURCE, f"{self._words(event)} before {candidate.name.words} was called", event, also=(late,))
 
     def _judge_end(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
-        """Judge a deletion that a lease made: report it if the lease cannot have expired by then."""
+        """Report a deletion by a lease if the lease cannot have expired before the deletion."""
         ids = {one.lease_id for one in candidates if not self._is_late(one, event)}
         lease_id = self._lease_before(event.revision)
         if lease_id:

@@ -84,8 +84,8 @@ class KeyRead(NamedTuple):
 class Sighting(NamedTuple):
     """A record of the key that a read or an event showed, if an append of unknown outcome may have made it.
 
-    `value`, `revision`: None if the answer did not tell them. `watch`: the op_id of the part of a watch that delivered
-    the event; None for a read. `name`: the row of the read or of the watch.
+    `value`, `revision`: None if the answer does not include them. `watch`: the op_id of the part of a watch that
+    delivered the event; None for a read. `name`: the row of the read or of the watch.
     """
 
     key: str
@@ -107,8 +107,8 @@ class Interest:
     that an append of unknown outcome may have made.
 
     `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
-    that were attached to a lease. `prefixes`: those of appends of unknown outcome. `told`: keys of accepted writes
-    whose outcome was told. `lost`: the op_ids of lost writes, which have no facts.
+    that were attached to a lease. `prefixes`: the prefixes of appends of unknown outcome. `told`: the keys of accepted
+    writes whose outcome an answer reports. `lost`: the op_ids of lost writes, which have no facts.
     """
 
     starts: list[bytes]
@@ -169,7 +169,7 @@ class Interest:
 
 
 def prefix_and_revision(key: str) -> tuple[bytes, int]:
-    """Return the prefix and the revision of which this key consists if an append made it."""
+    """Return the prefix and the revision of which this key consists, if an append made the key."""
     data = as_bytes(key)
     return data[:-APPENDED_BYTES], int.from_bytes(data[-APPENDED_BYTES:], "big")
 
@@ -234,7 +234,7 @@ def _events(row: Row) -> Iterator[tuple[Subject, Fact]]:
 
 def _shown(row: Row) -> Iterator[tuple[str, int, Row]]:
     """Yield (key, time, record) for each record that an acknowledged row shows, except for the records after events.
-    A deletion shows that there was a record, and nothing else of it."""
+    A deletion shows only that there was a record."""
     output, seen_ns = row["output"], row["return_ns"]
     match row["op"]:
         case "get" | "cas" if output.get("found"):
@@ -261,7 +261,7 @@ def _shown(row: Row) -> Iterator[tuple[str, int, Row]]:
 
 
 def _first_version(key: str, record: Row) -> tuple[str | None, int | None]:
-    """Return the value and the revision that an append gave to this key, as far as a later record shows them."""
+    """Return the value and the revision that an append gave to this key; the value is None after a later put."""
     created, modified = record.get("create_revision"), record.get("mod_revision")
     if created is not None and created != modified and created == prefix_and_revision(key)[1]:
         return None, created

@@ -1,8 +1,8 @@
 """Judges leases: how long a lease certainly lived, when it had certainly ended, and which operations contradict this.
 
-If a renewal was answered with a time to live, it found the lease alive, at the call of the renewal or later. So the
-lease cannot expire until this time to live has passed since the call. The possible drift of the clocks is first
-subtracted from the time to live. A revocation may end the lease earlier.
+A renewal that was answered with a time to live found the lease alive, at the call of the renewal or later. So the lease
+cannot expire until this time to live has passed since the call. The possible drift of the clocks is first subtracted
+from the time to live. A revocation may end the lease earlier.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ at most 1 % (docs/reference/specification.md#815-leases)."""
 
 
 class LeaseCall(NamedTuple):
-    """What a row did to a lease. `kind`: `grant`, `renew`, `revoke`, or `attach` if the row attached a key to it.
+    """An operation on a lease. `kind`: `grant`, `renew`, `revoke`, or `attach` if the row attached a key to the lease.
 
     `ttl_ns`: the time to live in the answer to a grant or renewal; 0 if the answer is that there is no such lease.
     """
@@ -37,7 +37,7 @@ class LeaseCall(NamedTuple):
 
 
 class LeaseEnd(NamedTuple):
-    """Evidence that a lease had ended by `seen_ns`. `name`: the row that shows this. `words`: what this row did."""
+    """Evidence that a lease had ended by `seen_ns`. `name`: the row with the evidence. `words`: its description."""
 
     lease_id: int
     seen_ns: int
@@ -46,7 +46,7 @@ class LeaseEnd(NamedTuple):
 
 
 def calls_of(row: Mapping[str, Any]) -> Iterator[LeaseCall]:
-    """Yield the lease call that a well-formed row made, if it made one."""
+    """Yield the operation on a lease that a well-formed row records, if there is one."""
     status, op = row["status"], row["op"]
     if status == "fail":
         return
@@ -82,9 +82,10 @@ class Lease:
     ends: list[LeaseEnd] = field(default_factory=list)
 
     def last_promise(self, seen_ns: int, clock: str, clocks: Clocks) -> LeaseCall | None:
-        """Return the last grant or renewal that shows that the lease cannot have ended by this time; None if none does.
+        """Return the last grant or renewal that proves that the lease was alive at this time; None if there is none.
 
-        The result is also None if a revocation may have been called by then, because it may have ended the lease.
+        The result is also None if a revocation may have been called by this time, because the revocation may have ended
+        the lease.
         """
         for call in self.revokes:
             margin = clocks.margin_ns(call.name.clock, clock)

@@ -43,7 +43,7 @@ class RowName(NamedTuple):
         return f"{self.op} #{self.op_id}"
 
     def shown(self, words: str) -> ShownOperation:
-        """Return the row as an operation of a violation. `words`: what it did."""
+        """Return the row as an operation of a violation. `words`: a description of the operation."""
         told = f"{self.words} {words}"
         return ShownOperation(self.op_id, self.client, self.op, self.call_ns, self.return_ns, self.revision, told)
 
@@ -62,7 +62,7 @@ class Finding:
 
     @property
     def place(self) -> tuple[int, str, tuple[int, ...], str]:
-        """The sort key among all findings of a run. It is the same for all engines."""
+        """The sort key among all findings of a run; it is the same for all engines."""
         ids = tuple(operation.op_id for operation in self.shown)
         return list(PROPERTIES).index(self.judged), self.key or "", ids, self.text
 
@@ -83,7 +83,7 @@ def first_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def finding(prop: str, key: str | None, text: str, *shown: ShownOperation) -> Finding:
-    """Return a finding. A row that is given more than once is shown once."""
+    """Return a finding. A row that occurs more than once is shown once."""
     by_id = {operation.op_id: operation for operation in reversed(shown)}
     rows = sorted(by_id.values(), key=lambda operation: (operation.call_ns, operation.op_id))
     return Finding(prop, key, text, tuple(rows[:SHOWN_ROWS_MAX]))

@@ -1,8 +1,8 @@
-"""Collects the writes that a leader accepted, and what was said of their entries later.
+"""Collects the writes that a leader accepted, and the later answers about the outcomes of their entries.
 
 See docs/reference/specification.md#1011-acknowledgement-levels. An accepted write is unknown in the history. If its
-entry was lost, the write has no effect. If its entry was committed, and the store cannot have refused the write, it
-took effect between its call and the return of the answer.
+entry was lost, the write has no effect. If its entry was committed, and the store cannot have refused the write, the
+write took effect between its call and the return of the answer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Row: TypeAlias = dict[str, Any]
 class AcceptedWrite(NamedTuple):
     """A write that a leader accepted. `row`: its plain row, without fields that are null and without the output.
 
-    `puts`: the (key, value) pairs that it may write. `is_certain`: whether the store cannot refuse it once its entry is
-    committed.
+    `puts`: the (key, value) pairs that the write may put. `is_certain`: whether the store cannot refuse the write once
+    its entry is committed.
     """
 
     entry: Entry
@@ -45,7 +45,7 @@ class AcceptedWrite(NamedTuple):
 
 
 class Told(NamedTuple):
-    """An answer that decides what became of an entry. `outcome`: COMMITTED or LOST."""
+    """An answer that reports whether an entry was committed or lost. `outcome`: COMMITTED or LOST."""
 
     entry: Entry
     outcome: str
@@ -53,16 +53,16 @@ class Told(NamedTuple):
 
 
 class HeldWrite(NamedTuple):
-    """An acknowledged write of level IN_SYNC. `holders`: how many members hold it, according to its answer."""
+    """An acknowledged write of level IN_SYNC. `holders`: how many members have its entry, according to its answer."""
 
     key: str | None
     holders: int
-    is_marked: bool  # Whether the answer says that fewer members than `min_in_sync` hold it.
+    is_marked: bool  # Whether the answer says that fewer members than `min_in_sync` have the entry.
     name: RowName
 
 
 class WriteFate(NamedTuple):
-    """A write whose outcome is known. `value`: what it wrote to the key. `told`: the row of the answer."""
+    """A write whose outcome is known. `value`: the value that it wrote. `told`: the row of the answer about it."""
 
     plain_id: int
     value: str
@@ -72,10 +72,11 @@ class WriteFate(NamedTuple):
 
 @dataclass(slots=True)
 class Fates:
-    """What became of the accepted writes of a run.
+    """The outcomes of the accepted writes of a run.
 
-    `lost`: key → the writes that certainly have not changed it. `committed`: key → the puts that certainly have.
-    `lost_ids`: the op_ids of all lost writes. `rows`: op_id → the rows that replace the plain row of a lost write.
+    `lost`: key → the writes that certainly have not changed the key. `committed`: key → the puts that certainly have
+    changed the key. `lost_ids`: the op_ids of all lost writes. `rows`: op_id → the rows that replace the plain row of a
+    lost write.
     """
 
     lost: dict[str, list[WriteFate]] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Fates:
 
     @property
     def keys(self) -> Collection[str]:
-        """The keys on which reads and changes show whether the answers were true."""
+        """The keys whose reads and changes must agree with the answers."""
         return self.lost.keys() | self.committed.keys()
 
 
@@ -117,7 +118,7 @@ def _puts(plain: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def told_of(row: Mapping[str, Any]) -> Told | None:
-    """Return the answer that a well-formed row records; None if the row does not decide what became of an entry."""
+    """Return the answer that a well-formed row records; None if it does not report an entry as committed or lost."""
     if row["op"] != "outcome" or row["status"] != "ok":
         return None
     request, outcome = parse_service(row), answer_of(row)["outcome"]
@@ -132,9 +133,7 @@ def held_of(row: Mapping[str, Any]) -> HeldWrite | None:
 
 
 def fates_of(accepted: Iterable[AcceptedWrite], told: Iterable[Told]) -> Fates:
-    """Return what became of the accepted writes. If the answers about an entry contradict each other, its writes stay
-    unknown.
-    """
+    """Return the outcomes of the accepted writes. If answers about an entry contradict, its writes stay unknown."""
     answers: dict[Entry, dict[str, RowName]] = {}
     for one in sorted(told, key=lambda one: (one.name.return_ns or 0, one.name.op_id)):
         answers.setdefault(one.entry, {}).setdefault(one.outcome, one.name)
@@ -185,16 +184,16 @@ def _disproved(write: AcceptedWrite, outcome: str, told: RowName) -> Finding | N
 
 
 def _lost_rows(write: AcceptedWrite, told: RowName) -> dict[int, list[Row]]:
-    """Return the rows that replace the plain rows of a lost write: a row that failed. Its lease deletes no key."""
+    """Return the rows that replace the plain rows of a lost write: one failed row, none for a deletion by its lease."""
     ended = max(write.name.call_ns, told.return_ns or 0) if write.name.clock == told.clock else write.name.call_ns
     failed = {**write.row, "status": "fail", "return_ns": ended}
     return {write.name.op_id: [failed], LEASE_END_IDS + write.name.op_id: []}
 
 
 def copies_findings(held: Iterable[HeldWrite], min_in_sync: int | None) -> list[Finding]:
-    """Return the writes of level IN_SYNC that fewer members hold than the limit `min_in_sync` of the run demands.
+    """Return findings for writes of level IN_SYNC that fewer than `min_in_sync` members have, without a mark.
 
-    `min_in_sync`: None if the run does not state it; then nothing is judged.
+    `min_in_sync`: None if the run does not state the limit; then there are no findings.
     """
     found: list[Finding] = []
     for write in held if min_in_sync is not None else ():

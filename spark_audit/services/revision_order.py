@@ -1,7 +1,7 @@
-"""Judges the order of the events of a revision, which must be the order of the changes of the operation that made it.
+"""Checks that the events of a revision are in the order in which its operation made the changes.
 
-The facts about a revision are the operation that made it and the messages that delivered it. Only revisions with
-several changes have such facts. If no acknowledged operation made the revision, its messages are compared with the
+The facts about a revision are the operation that made it and the messages that delivered its events. Only revisions
+with several changes have such facts. If no acknowledged operation made the revision, its messages are compared with the
 unknown operations that may have made it, or with the end of a lease, which deletes keys in the order of their bytes.
 """
 
@@ -28,7 +28,7 @@ class Steps(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The events of one revision in one message of a watch. `watch`: the op_id of the part that delivered them."""
+    """The events of one revision in one message of a watch. `watch`: the op_id of the part with this message."""
 
     revision: int
     events: tuple[KindAndKey, ...]
@@ -44,8 +44,8 @@ def acknowledged(steps: Iterable[Steps]) -> list[Steps]:
 def judge_order(listed: Iterable[Listed], sources: Sequence[Steps], parts: Mapping[int, WatchPart]) -> list[Finding]:
     """Compare the messages of a revision with the operations that may have made it.
 
-    There is a finding for each message whose order is not that of any of these operations. If `sources` is empty,
-    nothing is judged.
+    There is a finding for each message whose order is not the order of any of these operations. If `sources` is empty,
+    there are no findings.
     """
     found: list[Finding] = []
     for message in sorted(listed, key=lambda one: (one.watch, one.events)):
@@ -56,7 +56,7 @@ def judge_order(listed: Iterable[Listed], sources: Sequence[Steps], parts: Mappi
 
 
 def _fault(message: Listed, source: Steps) -> tuple[KindAndKey, KindAndKey] | None:
-    """Return the first two events that are not in the order of the operation; None if there are none."""
+    """Return the first two events that are not in the order of the operation; None if all events are in this order."""
     place = {key: number for number, key in enumerate(source.keys)}
     known = [(kind, key) for kind, key in message.events if key in place]
     return next(((one, other) for one, other in pairwise(known) if place[one[1]] > place[other[1]]), None)

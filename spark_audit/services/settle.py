@@ -1,7 +1,7 @@
 """Settles writes of unknown outcome whose revision an event shows: replaces their rows by acknowledged ones.
 
 The acknowledged row has the revision that the event shows. Its return is the arrival of the event, because the write
-took effect before that.
+took effect before the event arrived.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What events show about writes of unknown outcome: writes that are settled, and events whose write is still open."""
+"""Results about writes of unknown outcome: writes that events settle, and events whose write is not known yet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Settlement:
 class OpenEvent(NamedTuple):
     """An event without an acknowledged change, which an unknown transaction or deletion of a range may have made.
 
-    `seen_ns`: its first arrival, by `clock`, at the part `watch`. `candidates`: None if there are too many.
+    `seen_ns`: the first arrival of the event, by `clock`, at the part `watch` of a watch. `candidates`: None if there
+    are too many.
     """
 
     key: str
@@ -51,10 +52,10 @@ def all_visible(
 ) -> bool:
     """Return whether events show every deletion of `members` that took effect up to the last of these revisions.
 
-    This is so if there are at most as many deletions as revisions, because each deletion then made one of the
-    revisions. It is also so if one watch had to deliver all deletions from some revision on, and the store had reached
-    this revision before any of `members` was called. `segments`: the watches that cover all keys that the deletions may
-    have deleted.
+    If there are at most as many deletions as revisions, the result is True, because each deletion then made one of the
+    revisions. The result is also True if one watch had to deliver all deletions from some revision on, and the store
+    had reached this revision before any of `members` was called. `segments`: the watches that cover all keys that the
+    deletions may have deleted.
     """
     if len(members) <= len(revisions):
         return True

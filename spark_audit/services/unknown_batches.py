@@ -28,7 +28,7 @@ _SourceId: TypeAlias = tuple[str, int]  # ("row", plain_id) or ("lease", lease_i
 class UnknownBatch(NamedTuple):
     """A transaction or a deletion of a range whose outcome is unknown.
 
-    `branches`: the changes that it may have made, in their order. A deletion may also find no record.
+    `branches`: for each branch, the changes that it may have made, in their order. A deletion may also find no record.
     """
 
     branches: tuple[tuple[Step, ...], ...]
@@ -36,7 +36,7 @@ class UnknownBatch(NamedTuple):
 
 
 def unknown_batch(row: Mapping[str, Any]) -> UnknownBatch | None:
-    """Return the unknown transaction or deletion of a range that a well-formed row records; None if it is none."""
+    """Return the unknown transaction or deletion of a range that a well-formed row records; None for any other row."""
     if row["status"] != "unknown":
         return None
     if row["op"] == "delete_range":
@@ -59,9 +59,9 @@ _WRITES = ("put", "delete")
 
 @dataclass(slots=True)
 class Settled:
-    """What is known about unknown writes. `rows`: op_id → the row that replaces an unknown transaction or deletion.
+    """The results about unknown writes. `rows`: op_id → the row that replaces an unknown transaction or deletion.
 
-    `orders`: revision with open events → the operations that may have made it; empty if too little is known.
+    `orders`: revision with open events → the operations that may have made the revision; empty if too little is known.
     """
 
     settlements: list[Settlement] = field(default_factory=list)
@@ -169,7 +169,7 @@ class _Settling:
         return made
 
     def _note(self, revision: int, source: _SourceId) -> None:
-        """Note that this operation made this revision."""
+        """Record that this operation made this revision."""
         events = self.events[revision]
         batch = self._batch(source)
         if batch is None:
@@ -212,7 +212,7 @@ class _Settling:
     # -- findings
 
     def _impossible(self, revision: int, source: _SourceId | None = None) -> None:
-        """Report a revision that no operation can have made. `source`: the last candidate, which made another one."""
+        """Report a revision that no operation can have made. `source`: a last candidate that made another revision."""
         first, *others = self.events[revision]
         told = self._told(first)
         text = f"{self.parts[first.watch].name.words} {told}"
@@ -230,7 +230,7 @@ class _Settling:
         self.result.findings.append(finding(SOURCE, first.key, text, *rows))
 
     def _gaps(self, name: RowName, event: OpenEvent, missed: Sequence[tuple[Step, WatchSegment]]) -> None:
-        """Report the puts of a transaction that a watch had to deliver, and that none delivered."""
+        """Report the puts of a transaction that a watch had to deliver but no watch delivered."""
         for (kind, key, value), segment in missed:
             part = segment.part_of(event.revision)
             did = f"did not deliver the {change_words(kind, value, event.revision)} of {key}"

@@ -1,7 +1,7 @@
 """Judges each watch by itself: the order of its events, its bookmarks, and how one of its parts resumes another.
 
-A watch is recorded in parts, and each part is a row. A chain of parts, each of which resumes the one before it without
-a gap, is a segment. It covers an interval of revisions of which all events were delivered.
+A watch is recorded in parts, and each part is a row. A segment is a chain of parts, each of which resumes the part
+before it without a gap. All events in the interval of revisions of a segment were delivered.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Range = tuple[bytes, bytes | None]  # The keys in [start, end); if the end is No
 
 @dataclass(frozen=True, slots=True)
 class WatchPart:
-    """A row of a watch. According to it, all events with revisions from `first` to `last` were delivered.
+    """A row of a watch, which claims that all events with revisions from `first` to `last` were delivered.
 
-    `only`: the kind of events that the watch asked for; None for all kinds. `previous`: whether it asked for previous
-    records. `resumes`: the op_id of the part that it resumes; None if there is none. `events`, `bookmarks`: how many of
-    each were delivered. `reached_ns`: the first arrival of a message that shows that the store had reached the revision
-    before `first`; None if there was none.
+    `only`: the kind of events that the watch asked for; None for all kinds. `previous`: whether the watch asked for
+    previous records. `resumes`: the op_id of the part that this part resumes; None if there is none. `events`,
+    `bookmarks`: the number of events and of bookmarks that were delivered. `reached_ns`: the first arrival of a message
+    that shows that the store had reached the revision before `first`; None if there was none.
     """
 
     name: RowName
@@ -45,7 +45,7 @@ class WatchPart:
 
 @dataclass(frozen=True, slots=True)
 class WatchSegment:
-    """Parts in order. Each part resumes the one before it without a gap."""
+    """Parts in order, each of which resumes the part before it without a gap."""
 
     parts: tuple[WatchPart, ...]
 
@@ -174,7 +174,7 @@ def _wrong(prop: str, part: WatchPart, event: WatchEvent, words: str) -> Finding
 
 
 def segments_of(parts: Iterable[WatchPart]) -> tuple[list[WatchSegment], list[Finding]]:
-    """Join parts to segments. There is a finding for each part that does not correctly resume another one."""
+    """Join parts to segments. There is a finding for each part that does not resume another part correctly."""
     by_id = {part.name.op_id: part for part in parts}
     following: dict[int, WatchPart] = {}
     begins: list[WatchPart] = []
