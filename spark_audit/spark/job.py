@@ -67,7 +67,7 @@ class _RunTotals:
 
 
 class _LazyRows:
-    """All rows as a DataFrame, which is loaded and cached when it is first used. Many audits never need it.
+    """All rows as a DataFrame, which is loaded and cached when it is first used. Many audits never need the DataFrame.
 
     `loaded` has the rows as they were read. A call of the object returns the plain rows (`plain_rows`). `settled`: None
     if there are no rows of services.
@@ -222,7 +222,8 @@ def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
 def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
     """Raise the errors that tasks reported.
 
-    A note of kind CLASH is only a suspicion that rows contradict each other. If there is one, all rows are checked.
+    A note of kind CLASH is only a suspicion that rows contradict each other. If there is such a note, all rows are
+    checked.
     """
     if any(note["kind"] == CLASH for note in notes):
         _refuse_clashes(rows.loaded, multi_key)
@@ -232,7 +233,7 @@ def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
 
 
 def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
-    """Refuse malformed requests (if `multi_key`), and rows that contradict each other, such as two with one op_id."""
+    """Refuse malformed requests (if `multi_key`), and rows that contradict each other, such as rows with one op_id."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (

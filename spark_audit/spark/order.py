@@ -1,6 +1,6 @@
 """Checks the order over all keys and the uniqueness of revisions, by merging summaries (`tables/order_blocks.py`).
 
-The driver receives one summary per block and run, and only the few rows that are shown.
+The driver receives one summary per block and run, and the few rows that are shown, but no other rows.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """Return (number of the violation, neighbour) for the violations with a key; if not `keyed`, for those without."""
+    """Return (number of the violation, neighbour) for violations with a key, or without a key if not `keyed`."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)

@@ -87,13 +87,13 @@ def plain_rows_of(rows: DataFrame, settled: Settled) -> DataFrame:
 class RowsOfSpark:
     """An implementation of `RunRows` for one run.
 
-    `rows`: returns the plain rows of all runs. `scan`: has the files from which they come.
+    `rows`: returns the plain rows of all runs. `scan`: the scan of the files with these rows.
     """
 
     def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
-        # Key → its unknown writes. They are collected in the same pass as the rows of a window, because they are
-        # requested next.
+        # Key → its unknown writes. These writes are collected in the same pass as the rows of a window, because they
+        # are requested next.
         self._unknown: dict[str, Sequence[Row]] = {}
 
     @property

@@ -3,7 +3,7 @@
 The first pass summarizes the rows of services and the unknown transactions of each source. The driver joins the
 summaries, which have a few fields of each row of a watch, lease or lock, and the changes of unknown transactions, but
 no events. The second pass collects the facts about keys and revisions. A shuffle brings all facts about a key, or about
-a revision, to one task, which judges it. The driver judges what needs several keys.
+a revision, to one task, which judges this key or revision. The driver makes the checks that need several keys.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _named(run_id: str, value: Summary | KeyResult) -> pa.RecordBatch:
 
 
 def _packed(value: object) -> pa.Array[Any]:
-    """Return the value as bytes (pickle). Only processes of the same job read them."""
+    """Return the value as bytes (pickle). Only processes of the same job read these bytes."""
     packed: pa.Array[Any] = pa.array([pickle.dumps(value)], pa.binary())
     return packed
 

@@ -1,8 +1,8 @@
 """Starts a Spark session for one audit, with a suitable Java and Python. It shows no log output, and leaves no files.
 
-There are four ways to run: everything on this machine (a local master), this process as the driver of a cluster
-(another master), this process as a client of a Spark Connect server (`remote`), or this process inside a driver that
-spark-submit has started. See docs/operations/audit-spark.md.
+There are four modes. Everything runs on this machine (a local master), or this process is the driver of a cluster
+(another master), or a client of a Spark Connect server (`remote`), or inside a driver that spark-submit has started.
+See docs/operations/audit-spark.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
 """
-# In this job, Java does little but move bytes, so the C1 compiler is enough. In a job of ten million operations, the C2
+# In this job, Java mostly moves bytes, so the C1 compiler is enough. In a job of ten million operations, the C2
 # compiler took 28 s of CPU time.
 _LIGHT = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
@@ -51,7 +51,7 @@ _SETTINGS = {
 _HERE = {
     "spark.shuffle.compress": "false",  # The shuffle does not use the network.
     "spark.shuffle.spill.compress": "false",
-    "spark.shuffle.sort.bypassMergeThreshold": "1",  # With the default, the shuffle writes all data twice.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",  # By default, the shuffle would write all data twice.
     # Adaptive execution plans every stage again, which gains nothing with few partitions.
     "spark.sql.adaptive.enabled": "false",
 }
@@ -75,9 +75,9 @@ def spark_session(
     it is given, `master` is ignored. Under spark-submit, `master` and `memory` are ignored, because the driver is
     running already. `short`: whether the job takes only seconds, so that it should use few tasks on other machines.
 
-    The JVM prints warnings at its start that cannot be switched off. So its output goes to a file, or, if `verbose` is
-    true, to stderr. Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached, or if its
-    executors cannot run this package.
+    The JVM prints warnings at its start that cannot be switched off. So its output is written to a file, or, if
+    `verbose` is true, to stderr. Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached, or
+    if its executors cannot run this package.
     """
     folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
     saved = dict(os.environ)
@@ -225,7 +225,7 @@ def _local_cores(master: str) -> int:
 def _output_to(file: Path | None) -> Iterator[None]:
     """Redirect file descriptors 1 and 2 to `file` while the body starts a child process.
 
-    The child process inherits them, so it keeps writing to `file` after the body.
+    The child process inherits both descriptors, so it keeps writing to `file` after the body.
     """
     if file is None:
         yield
