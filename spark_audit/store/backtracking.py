@@ -1,14 +1,14 @@
-"""Replays the whole store. At each gap, the search chooses the unknown write that took effect there, or none.
+"""Replays the whole store. At each gap, the search chooses the unknown write that took effect there, or no write.
 
 A gap is a revision that no acknowledged change carries. At every gap, the content of the store is known, so the effect
 of each candidate is computed exactly. Candidates that some response suggests are tried first. If a later response
 contradicts the store, choices are undone, the last choice first, until another candidate can be tried. A choice is
 skipped if none of its candidates could affect the contradicted keys.
 
-`wide` decides which operations affect a key. If it is false, only operations that write the key affect it. Such a
-search is fast and nearly always finds an explanation. If `wide` is true, all operations that are connected with the
-key through shared keys, directly or indirectly, affect it. A wide search that tries all its choices without success
-proves that no explanation exists.
+`wide` decides which operations affect a key. If `wide` is false, only operations that write the key affect it. Such a
+search is fast and nearly always finds an explanation. If `wide` is true, all operations that are connected with the key
+through shared keys, directly or indirectly, affect it. A wide search that tries all its choices without success proves
+that no explanation exists.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Yield the writes that a response suggests for this gap: it names the revision, or shows a missing write."""
+        """Yield the writes suggested for this gap by a response that names its revision or shows a missing write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
@@ -248,7 +248,7 @@ class BacktrackingSearch:
         following = fault.step + 1
         if fault.step in self._reported:
             return following
-        if fault.keys & self._plan.wrong:  # The key is a violation by itself, which is already reported.
+        if fault.keys & self._plan.wrong:  # The key is a violation by itself, and the violation is already reported.
             self._reported.add(fault.step)
             return following
         if self._stands(fault):
@@ -270,7 +270,7 @@ class BacktrackingSearch:
         return step
 
     def _accept(self, fault: _Fault) -> int:
-        """Report a contradiction that was not explained, keep all choices before it, and continue behind it."""
+        """Report a contradiction that was not explained, keep all choices before it, and continue after it."""
         proven = self._left > 0 and self._wide and self._floor[0] == 0
         self._outcome.found.append(Contradiction(fault.row, fault.reason, proven))
         self._reported.add(fault.step)

@@ -22,8 +22,8 @@ def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> lis
     """Return the revisions that each write may have.
 
     `reached`: for each write, the highest revision among the operations that returned before its call. If two writes of
-    one key have the same neighbours, the lower bound of the later one is raised to that of the earlier one. So if a
-    matching gives the later write the lower revision, the two writes can exchange their revisions.
+    one key have the same neighbours, the lower bound of the later one is raised to that of the earlier one. So if the
+    later write gets the lower revision in a matching, the two writes can exchange their revisions.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None
@@ -57,7 +57,7 @@ class Matched:
 def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Sequence[int]:
     """Return the indices of the writes that get no revision of their own.
 
-    They are as few as possible, unless STEPS_MAX is reached.
+    Their number is the least possible, unless STEPS_MAX is reached.
     """
     return match_revisions(wanted, taken).left
 
@@ -65,8 +65,8 @@ def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Seque
 def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
     """Return a matching of writes with free revisions; it is a maximum matching unless STEPS_MAX is reached.
 
-    `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. Those outside of the ranges of
-    `wanted` may be missing. First the free revisions are assigned in ascending order, each to the open write whose
+    `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. Revisions outside of the ranges
+    of `wanted` may be missing. First the free revisions are assigned in ascending order, each to the open write whose
     first range ends soonest, in O(n log n). Then a shortest augmenting path is searched for each remaining write.
     """
     matching = _Matching(wanted, taken)

@@ -1,12 +1,12 @@
 """Decides keys again near unplaced writes (`store/revision_claims.py`) for which there is no free revision.
 
-A key may have several valid orders, and the one that proved it was chosen without regard to other keys. The free
+A key may have several valid orders, and the order that proved the key was chosen without regard to other keys. The free
 revisions are known only after all keys have an order. A *segment* of a key lies between two operations that report a
-whole record, or absence. The rest of the history affects a segment only by using some of the unknown writes.
-`store/segment_solver.py` decides a segment again, by an exact search. It offers the unknown writes of the segment the
-free revisions and, at a higher cost, the revisions of unplaced writes in other segments. A write that loses its
-revision gets another one in the next matching, or its segment is decided again. Each new order of a segment is
-verified, and then all writes are matched again. See docs/internals/audit-proofs.md, section 9.
+whole record, or absence. The rest of the history affects a segment only because it uses some of the unknown writes.
+`store/segment_solver.py` decides a segment again, by an exact search. The unknown writes of the segment may get free
+revisions and, at a higher cost, the revisions of unplaced writes in other segments. A write that loses its revision
+gets another one in the next matching, or its segment is decided again. Each new order of a segment is verified, and
+then all writes are matched again. See docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 ROWS_MAX = 200_000  # A window with more rows than this from `low` to `high` is not read.
 # This many rows of the key are read on either side of a write. The second number is tried if the first is not enough.
 AROUND = (64, 4_096)
-# A part is extended, on either side, by this many operations that report a whole record. The numbers are tried in turn.
+# A part is extended, on either side, by this many operations that report a whole record. The numbers are tried one
+# after the other.
 WIDER = (0, 1, 4, 16, 64)
 # The most rounds of reassignment. Each round decides again the parts around writes without a revision.
 ROUNDS_MAX = 12
@@ -163,7 +164,8 @@ class _Reassignment:
     def decide(self, key: str) -> bool:
         """Find an order by revisions for a whole key that has none yet; return whether this succeeded.
 
-        The key is decided one segment after the other. A segment that cannot be decided is joined with the one before.
+        The key is decided one segment after the other. A segment that cannot be decided is joined with the segment
+        before it.
         """
         self._of[key] = []
         (rows,) = self._rows.rows_in([RevisionWindow(key, 1, FOREVER, 0)])
@@ -266,8 +268,8 @@ class _Reassignment:
     def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
         """Return the revisions offered to unknown writes in the part, with their costs.
 
-        Between two operations, only two kinds of free revisions are offered: the highest ones of each cost, and those
-        that a response names.
+        Between two operations, only two kinds of free revisions are offered: the highest revisions of each cost, and
+        the revisions that a response names.
         """
         offered = {revision: 0 for revision in about.claims if part.holds(part.key, revision)}
         before = part.after

@@ -23,11 +23,11 @@ FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 """How well a record fits the next observations. If unknown writes are missing, the score is WANTING minus their number.
 """
 
-# At most this many later responses are compared. A response that reports a version decides, so the responses after it
-# are ignored.
+# At most this many later responses are compared. A response that reports a version decides the score, so the responses
+# after it are ignored.
 AHEAD_MAX = 12
 _MISSING_MAX = 300
-# If the reported record was created anew, this counts as the number of missing writes: a deletion, a put, maybe more.
+# The assumed number of missing writes if the reported record was created anew: a deletion, a put, maybe more.
 _OTHER_LIFE = 10
 _ABSENT: Row = {"found": False}
 _PRESENT: Row = {"found": True}
@@ -84,7 +84,7 @@ class Lookahead:
         return noted
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop the observations of these keys: each is a violation by itself, so no report about it is reliable."""
+        """Drop the observations of these keys; each key is a violation by itself, so no report about it is reliable."""
         for key in keys:
             if key in self._by_key:
                 self._by_key[key] = _KeyHistory()
@@ -171,7 +171,7 @@ class Lookahead:
         """Return the score of a record against one observation.
 
         The result is None if the record agrees with the observation, but does not yet decide the score. `now`: the
-        revision that the replay has reached; all unknown writes that are not placed yet get higher ones.
+        revision that the replay has reached; all unknown writes that are not placed yet get higher revisions.
         """
         seen = observation.seen
         assert seen is not None
@@ -217,7 +217,7 @@ def _same(seen: Row, have: Record) -> bool:
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
     """Return the score of a record that has `create` and `version` although a response reports other numbers.
 
-    The more writes are missing between this record and the reported one, the lower is the score.
+    The score is lower if more writes are missing between this record and the reported record.
     """
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE

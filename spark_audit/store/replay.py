@@ -68,7 +68,7 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
 
 
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
-    """Run a fast search, then a wide one, then a wide one without hints, until one explains the run.
+    """Run a fast search, then a wide search, then a wide search without hints, until one of them explains the run.
 
     The last search ignores hints, because they may mislead. Only a wide search proves a contradiction.
     """
@@ -82,14 +82,14 @@ def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
 def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
     """Return whether to replay a run. `multi_key`: its number of listings and transactions over several keys.
 
-    A run that has any of these is always replayed. Any other run is replayed only if some key needs a replay
-    (`unproven`) and the run is small.
+    A run with listings or such transactions is always replayed. Any other run is replayed only if some key needs a
+    replay (`unproven`) and the run is small.
     """
     return multi_key > 0 or (unproven and rows <= REPLAY_ROWS_MAX)
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """Return why a run stays undecided if some key needs a replay, but the run has too many rows for it.
+    """Return why a run stays undecided if some key needs a replay, but the run has too many rows for a replay.
 
     `keys`: the keys for which no order with the free revisions was found.
     """

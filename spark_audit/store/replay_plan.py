@@ -26,7 +26,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a weak read suggests: a write of the key at this revision. It proves nothing.
+    """A write of the key at this revision, as a weak read suggests it. It proves nothing.
 
     `value`: the value written; None for a deletion, or if the value was not reported.
     """
@@ -164,7 +164,7 @@ def _pin(made: ReplayPlan) -> None:
 def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
     """Return the revisions that a response, a request or a hint names, ascending.
 
-    A comparison with a revision names the revisions next to it, too.
+    A comparison with a revision also names the revisions next to this revision.
     """
     named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:
@@ -187,7 +187,7 @@ def _numbers(output: Row | None) -> Iterator[int]:
 
 
 def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: Sequence[int]) -> Iterator[int]:
-    """Yield the gaps, ascending. No response can show a write at a revision above all rows, so these are left out."""
+    """Yield the gaps, ascending. Revisions above all rows are left out, because no response can show a write there."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
     before = 1  # The revision of the empty store.

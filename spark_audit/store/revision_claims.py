@@ -5,11 +5,11 @@ record of the key. So an unknown write has this revision. No other write of the 
 returned before the call of the unknown write may carry this revision or a higher one.
 
 An *unplaced write* is an unknown write, in the order that proves the key, whose revision no response named. Its
-revision must lie between those of its neighbours in this order, and above those of all operations that returned before
-its call. No other write may have the same revision. If every unplaced write of a run can be given such a revision, the
-orders of all keys are parts of one order of the whole store. This order explains every response except those of
-listings and of transactions over several keys. Only for these is a replay of the store (`replay.py`) still needed. See
-docs/internals/audit-proofs.md, section 9.
+revision must be between the revisions of its neighbours in this order, and above the revisions of all operations that
+returned before its call. No other write may have the same revision. If every unplaced write of a run can be given such
+a revision, the orders of all keys are parts of one order of the whole store. This order explains every response except
+those of listings and of transactions over several keys. Only these responses still need a replay of the store
+(`replay.py`). See docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
 def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, int, str] | None]:
     """Match the i-th revision with the write that was called i-th. Return the `by` of each revision.
 
-    If some call is too late for its revision in this matching, some call is too late in every other matching, too.
+    If a call is too late for its revision in this matching, every other matching also has a call that is too late.
     """
     if len({op.clock for op in writers}) > 1:
         return [None] * revisions

@@ -1,4 +1,4 @@
-"""Finds the cheapest way in which unknown writes, at the offered revisions, explain a segment of one key.
+"""Finds the cheapest choice of unknown writes, at the offered revisions, that explains a segment of one key.
 
 The acknowledged operations are in the order of their revisions, and each unknown write is placed at the revision that
 it is given, so every state is completely known. One pass over the revisions, which keeps all states that are possible
@@ -21,7 +21,7 @@ PlacedWrite: TypeAlias = tuple[Operation, int]  # A write and its revision.
 
 # At most this many states, the cheapest ones, are kept at one revision. Histories of real runs need tens of states.
 STATES_MAX = 2_000
-STEPS_MAX = 200_000  # In one segment, operations are tried on states at most this often, which takes about a second.
+STEPS_MAX = 200_000  # At most this many operations are tried on states in one segment, which takes about a second.
 # Replaces every revision that no response names, so that states which differ only in such revisions are merged.
 _UNNAMED = -1
 # Replaces every value that no operation names, so that states which differ only in such values are merged.

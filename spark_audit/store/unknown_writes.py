@@ -1,7 +1,7 @@
 """Writes of unknown outcome in the whole store: what each would change, and its lowest possible revision.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. No two writes have the
-same revision. An unknown write cannot have taken effect before its call, so its revision is above those of all
+same revision. An unknown write cannot have taken effect before its call, so its revision is above the revisions of all
 operations that returned before this call.
 
 See docs/reference/specification.md#81-records-and-revisions.
@@ -70,7 +70,7 @@ class UnknownWrite:
         return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
 
     def may_write(self, key: str, value: str | None) -> bool:
-        """Return whether the write can have given this value to the key. If `value` is None: any value at all."""
+        """Return whether the write can have given this value to the key. If `value` is None, any value."""
         if self.row["op"] == "append":
             return key in self.keys
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
