@@ -23,7 +23,7 @@ Row: TypeAlias = dict[str, Any]
 NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node", "acknowledge")
 ROWS_AT_ONCE = 20_000  # At most this many rows of a table are Python objects at a time.
 BLOCK_ROWS = 1 << 16
-FEW_NULLS_MAX = 1 << 18  # An array of this many nulls is kept for each type. It takes some MB at most.
+FEW_NULLS_MAX = 1 << 18  # An array of this many nulls is kept for each type. Each array takes some MB at most.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 

@@ -2,9 +2,9 @@
 
 A poor sample can make the audit use more memory, but it never changes a decision.
 
-Of a Parquet source, a task reads all keys. If some key may be hot, the task sends every SAMPLE_STRIDE-th row to the
-driver. Of JSON lines, it reads only some parts, and sends their rows. From these rows, the driver cuts each hot key
-into ranges of about `LIMITS.range` rows.
+A task reads all keys of a Parquet source. If some key may be hot, the task sends every SAMPLE_STRIDE-th row to the
+driver. A task reads only some parts of a source of JSON lines, and sends their rows. From these rows, the driver cuts
+each hot key into ranges of about `LIMITS.range` rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import concat
 
-SAMPLE_STRIDE = 256  # Of this many rows, one is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
+SAMPLE_STRIDE = 256  # One of this many rows is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
 _LINES_EVERY_BYTES = 1 << 24
-# In every _LINES_EVERY_BYTES of JSON lines, this many bytes are read. Each row in them stands for skipped rows, too.
+# This many bytes of every _LINES_EVERY_BYTES of JSON lines are read. Each row in them also represents skipped rows.
 _LINES_BYTES = 1 << 18
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [

@@ -1,13 +1,13 @@
 """Reads JSON lines in pieces, with Arrow, or with Python if Arrow refuses a piece.
 
 Arrow refuses a piece if any value does not have the type of its field in a row, any text is not UTF-8, or any number is
-not an integer. It does not report which line is wrong, so Python reads a refused piece again, line by line. Arrow also
-accepts several rows on one line, or a row over several lines. So each line must begin with `{` and end with `}`. A line
-break between `}` and `{` cannot be inside a row, so each line then has complete rows only. If there are as many rows as
-lines, each line has exactly one row.
+not an integer. Arrow does not report which line is wrong, so Python reads a refused piece again, line by line. Arrow
+also accepts several rows on one line, or a row over several lines. So each line must begin with `{` and end with `}`. A
+line break between `}` and `{` cannot be inside a row, so each line then has complete rows only. If there are as many
+rows as lines, each line has exactly one row.
 
-Arrow takes longer the more fields the schema has. So a piece is first read with only those fields that occur in its
-head (its first bytes). If another field occurs in the piece, the piece is read again with all fields.
+Arrow takes longer if the schema has more fields. So a piece is first read with only those fields that occur in its head
+(its first bytes). If another field occurs in the piece, the piece is read again with all fields.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
             here += len(file.readline()) - 1
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
             if not text.endswith(b"\n"):
-                text += file.readline()  # The last line begins before `end`, so the rest of it belongs here, too.
+                text += file.readline()  # The last line begins before `end`, so the whole line is part of this piece.
             here += len(text)
             yield text
 

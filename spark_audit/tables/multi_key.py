@@ -65,7 +65,7 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
     """Return a table of rows about single keys, and the positions in this table in the order of the frame.
 
-    In this order, the projections of a listing or transaction stand at the place of its row. The table has the columns
+    In this order, the projections of a listing or transaction take the position of its row. The table has the columns
     of the frame, and those that `project` adds.
     """
     if not len(multi_key.rows):

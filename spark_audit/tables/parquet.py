@@ -68,8 +68,8 @@ def open_table(path: str) -> parquet.ParquetFile:
 def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
     """Return the columns to read if these operations occur. `shown`: whether to include columns that are only shown.
 
-    The columns of listings, transactions and services cost three times as much as all other columns. So they are read
-    only if such an operation occurs, except for `request`, which a put or a get may have, too.
+    The columns of listings, transactions and services cost three times as much as all other columns. So these columns
+    are read only if such an operation occurs, except for `request`, which a put or a get may have, too.
     """
     known = {name for name, _ in FIELDS if shown or name not in _ONLY_SHOWN}
     paths = [file.schema.column(number).path for number in range(len(file.schema))]

@@ -3,8 +3,8 @@
 Only one range, and the unknown writes of the key, are in memory at once.
 
 The ranges are in the order (revision, writer first, call). Each begins with the carry of the ranges before it
-(`columnar/ranges.py`). If the proof of a range fails, this is not a violation: the key is then decided as a whole, or,
-if it has more than WHOLE_ROWS_MAX rows, it is undecided. The local and the Spark engine use this module.
+(`columnar/ranges.py`). A failed proof of a range is not a violation. The key is then decided as a whole, or, if it has
+more than WHOLE_ROWS_MAX rows, it is undecided. The local and the Spark engine use this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
 # A key with more rows than this is decided in ranges. Smaller keys are decided as a whole, many keys at once.
 HOT_ROWS = 1 << 19
-# A key that cannot be proven in ranges is decided as a whole if it has at most this many rows. They need about 1.5 GB.
+# A key that cannot be proven in ranges is decided as a whole if it has at most this many rows. This many rows need
+# about 1.5 GB.
 WHOLE_ROWS_MAX = 1 << 22
 
 
@@ -166,7 +167,7 @@ class _RangeWalk:
     def _candidates(self, rows: pa.Table) -> Int64s:
         """Return the unknown writes that were called before one of these rows returned, and are not used yet.
 
-        If there are too many, only those called last are returned.
+        If there are too many, only the writes that were called last are returned.
         """
         latest = int(_numbers(rows, "return_ns", 0)[self._begun :].max(initial=-1))
         called = int(np.searchsorted(self._called, latest, side="right"))

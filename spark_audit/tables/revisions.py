@@ -39,7 +39,7 @@ class RowsOfFrame:
         return [int(revision) for revision in self.reached_by(calls).tolist()]
 
     def reached_by(self, calls: Sequence[CallStamp]) -> Int64s:
-        """Return the same as `reached`, as an array."""
+        """Return the result of `reached` as an array."""
         found = np.ones(len(calls), np.int64)
         clock = self.frame.codes("clock_id")
         ended, revision = (self.frame.numbers(name, 0)[self.taking] for name in ("return_ns", "revision"))

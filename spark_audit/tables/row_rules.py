@@ -1,6 +1,6 @@
 """Checks the rules for rows over whole columns: cheap conditions find suspect rows, which are then checked exactly.
 
-The conditions find every row that breaks a rule, and may find some that do not. A test compares them with
+The conditions find every row that breaks a rule, and may find some rows that break none. A test compares them with
 `plain_problem` on random rows.
 """
 

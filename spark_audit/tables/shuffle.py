@@ -58,7 +58,7 @@ class ShufflePiece:
 
 
 class Hot(Protocol):
-    """A key that is decided in ranges: see `hot_keys.py`."""
+    """A key that is decided in ranges (see `hot_keys.py`)."""
 
     @property
     def run_id(self) -> str:
@@ -78,7 +78,7 @@ class Hot(Protocol):
 def shuffle_pieces(
     table: pa.Table, partitions: int, hot: Sequence[Hot] = (), settled: Settled = NOTHING_SETTLED
 ) -> Iterator[ShufflePiece]:
-    """Yield the pieces of these rows. If a row is malformed, the only piece is of kind BAD.
+    """Yield the pieces of these rows. If a row is malformed, yield only one piece, of kind BAD.
 
     `hot`: each of these keys has a partition of its own, after all other partitions. `settled`: the rows that replace
     unknown writes (`plain` in tables/services.py).
@@ -261,7 +261,8 @@ def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
 def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[ShufflePiece]:
     """Yield pieces of kind HOT with the rows of hot keys.
 
-    The rows of all hot keys are copied together. A copy for each key took longer than everything else.
+    The rows of all hot keys are copied together. In measurements, a separate copy for each key took longer than all
+    other work.
     """
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
@@ -284,7 +285,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
-    """Return a partition for each (run, name). It is the same in every process."""
+    """Return a partition for each (run, name). The partition is the same in every process."""
     pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
     salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
     hashes = [
@@ -373,7 +374,7 @@ def piece_of(table: pa.Table) -> bytes:
 def clients_clash(table: pa.Table) -> bool:
     """Return whether two intervals of one client overlap in a table of kind CLIENTS.
 
-    If none do, no two operations of one client overlap.
+    If no intervals overlap, no two operations of one client overlap.
     """
     frame = Frame(table)
     run, client = frame.codes("run_id"), frame.codes("client")
