@@ -102,7 +102,7 @@ class _Simulation:
     def rows(self) -> Iterator[Row]:
         """Yield the rows.
 
-        The simulation takes events (time, kind, op_id, row) from a heap. A call puts two more events into the heap: its
+        The simulation takes events (time, kind, op_id, row) from a heap. A call adds two events to the heap: its
         effect, and the next call of the client.
         """
         events: list[tuple[int, int, int, Row]] = []

@@ -107,7 +107,8 @@ class _Store:
     def change(self, steps: list[tuple[str, str | None, int]]) -> list[bool]:
         """Apply puts (key, value, lease_id) and deletions (key, None, 0) as one change.
 
-        Return for each of them whether it changed anything. There is a new revision only if at least one did.
+        Return for each put and deletion whether it changed anything. There is a new revision only if at least one of
+        them changed something.
         """
         did = [value is not None or key in self.records for key, value, _ in steps]
         if not any(did):
@@ -286,7 +287,7 @@ class _Simulation:
         return row, effect
 
     def _txn(self, client: str) -> tuple[Row, Callable[[], Row]]:
-        """A transaction that puts one or two keys, or puts one key and deletes another.
+        """A transaction that puts one or two keys, or puts one key and deletes another key.
 
         It may compare the value of a key. If it finds another value, it puts only this key.
         """

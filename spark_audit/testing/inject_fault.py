@@ -175,7 +175,8 @@ def _strict_read(row: Row) -> bool:
 def _can_forget(row: Row, key: str, older: Row) -> bool:
     """Return whether an operation that saw the lost write can see the older write instead.
 
-    A failed compare-and-set can do so, unless it expected the older value or revision: then it would have succeeded.
+    A failed compare-and-set can see the older write unless it expected the older value or revision, because it would
+    then have succeeded.
     """
     if row["op"] == "range":
         return True
@@ -281,7 +282,7 @@ def _reordered_listing(history: _History) -> Row | None:
 
 
 def _half_transaction(history: _History) -> Row | None:
-    """A listing shows a record that a transaction put, and one that the same transaction removed."""
+    """A listing shows a record that a transaction put, and a record that the same transaction removed."""
     for row, request in history.listings():
         items = {item["key"]: item for item in row["output"]["items"]}
         for other in history.of("txn"):

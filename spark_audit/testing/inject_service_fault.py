@@ -21,7 +21,7 @@ _REVISION, _KIND, _KEY, _VALUE, _CREATE, _VERSION, _LEASE, _PREVIOUS = range(8)
 
 
 class _Watch:
-    """A row of a watch with its request and messages, which a fault may change. `write` puts them back into the row."""
+    """A row of a watch, with its request and messages. A fault may change these, and `write` updates the row."""
 
     def __init__(self, row: Row) -> None:
         self.row = row

@@ -1,7 +1,7 @@
 """Gives some writes of a sound history acknowledgement levels, and injects one fault into such a history.
 
-See docs/reference/specification.md#1011-acknowledgement-levels. The histories stay sound, because only puts that were
-acknowledged become accepted ones, and each lost put has a value of its own that nobody reads.
+See docs/reference/specification.md#1011-acknowledgement-levels. The histories stay sound, because only acknowledged
+puts become accepted puts, and each lost put has a unique value that no operation reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_audit.history.operation import WEAK
 
 Row = dict[str, Any]
 
-MIN_IN_SYNC = 2  # The limit of the histories that `with_levels` makes.
+MIN_IN_SYNC = 2  # The limit `min_in_sync` of the histories that `with_levels` makes.
 _ACCEPTED_SHARE, _IN_SYNC_SHARE, _LOST_MAX = 0.15, 0.2, 6
 _MEMBERS = ["n1", "n2", "n3"]
 
@@ -24,8 +24,9 @@ _MEMBERS = ["n1", "n2", "n3"]
 def with_levels(rows: Iterable[Row], seed: int) -> list[Row]:
     """Return a copy of the rows of one run in which some puts have levels, with rows of the operation `outcome`.
 
-    Some acknowledged puts become accepted ones, whose entry is told to be committed, and some become writes of level
-    IN_SYNC. A put that has no effect is added between two reads that show the same record, and is told to be lost.
+    Some acknowledged puts become accepted puts, each with an answer that its entry is committed, and some become writes
+    of level IN_SYNC. Between two reads that show the same record, a put without an effect is added, with an answer that
+    its entry is lost.
     """
     random = Random(f"levels {seed}")
     made = [{**row, "output": row.get("output") and dict(row["output"])} for row in rows]
@@ -45,7 +46,7 @@ def with_levels(rows: Iterable[Row], seed: int) -> list[Row]:
 
 
 def _same_reads(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
-    """Yield pairs of linearizable reads of one key that show the same record, with time between them."""
+    """Yield pairs of linearizable reads that show the same record, with time for two operations between the reads."""
     by_key: dict[str, list[Row]] = {}
     for row in rows:
         plain = row["op"] == "get" and row["status"] == "ok" and row.get("request") is None
@@ -59,7 +60,7 @@ def _same_reads(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
 
 
 def _lost(pair: tuple[Row, Row], index: int) -> tuple[Row, Row]:
-    """Return a put that has no effect and the answer about it, both between the two reads."""
+    """Return a put that has no effect, and the answer that it is lost, both between the two reads."""
     first, second = pair
     called, key = first["return_ns"] + 1, first["key"]
     put = {**dict.fromkeys(first), "run_id": first["run_id"], "clock_id": first["clock_id"], "op": "put", "key": key}
@@ -69,7 +70,7 @@ def _lost(pair: tuple[Row, Row], index: int) -> tuple[Row, Row]:
 
 
 def _accept(row: Row, op_id: int, random: Random) -> Row:
-    """Make an acknowledged put one that the leader has accepted. Returns the row of the answer about it."""
+    """Turn an acknowledged put into an accepted put. Return the row of the answer that its entry is committed."""
     row |= {"acknowledge": "leader", "accepted_index": row["op_id"] + 1, "accepted_term": 2, "status": "unknown"}
     called = row["return_ns"] + random.randrange(1, 1_000)
     row |= {"return_ns": None, "revision": None, "output": None, "client": f"{row['client']}~{row['op_id']}"}
@@ -110,7 +111,7 @@ def _told(rows: Iterable[Row], outcome: str) -> Iterator[tuple[Row, Row]]:
 
 
 def _lost_but_seen(rows: list[Row]) -> Row | None:
-    """A write whose value was read is told to be lost."""
+    """An answer reports a write as lost although its value was read."""
     strict = [row for row in rows if row["op"] == "get" and row["output"] and row.get("consistency") not in WEAK]
     read = {row["output"]["value"] for row in strict if row["output"]["found"]}
     for write, answer in _told(rows, "committed"):
@@ -121,7 +122,7 @@ def _lost_but_seen(rows: list[Row]) -> Row | None:
 
 
 def _committed_but_never(rows: list[Row]) -> Row | None:
-    """A write that certainly has had no effect is told to be committed."""
+    """An answer reports a write as committed although it certainly had no effect."""
     for _, answer in _told(rows, "lost"):
         answer["output"] = {"answer": _canonical({"outcome": "committed"})}
         return answer
@@ -129,7 +130,7 @@ def _committed_but_never(rows: list[Row]) -> Row | None:
 
 
 def _two_outcomes(rows: list[Row]) -> Row | None:
-    """An entry is told to be committed, and later to be lost."""
+    """One answer reports an entry as committed, and a later answer reports it as lost."""
     told = _told(rows, "committed")
     first, second = next(told, None), next(told, None)
     if first is None or second is None:
@@ -154,13 +155,13 @@ def _early_answer_is_ok(rows: list[Row]) -> Row | None:
 
 
 def _in_sync_write_is_lost(rows: list[Row]) -> Row | None:
-    """A write of level IN_SYNC was acknowledged, and has no effect."""
+    """A write of level IN_SYNC is acknowledged but has no effect."""
     no_entry = {"accepted_index": None, "accepted_term": None}
     return _acknowledged(rows, acknowledge="in_sync", acknowledged_by=_MEMBERS, **no_entry)
 
 
 def _too_few_copies(rows: list[Row]) -> Row | None:
-    """A write of level IN_SYNC was acknowledged by fewer members than `min_in_sync`."""
+    """A write of level IN_SYNC is acknowledged by fewer members than `min_in_sync`."""
     for row in rows:
         if row.get("acknowledge") == "in_sync" and row["status"] == "ok":
             row["acknowledged_by"] = row["acknowledged_by"][: MIN_IN_SYNC - 1]
