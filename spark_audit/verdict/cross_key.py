@@ -1,6 +1,6 @@
 """Compares the claims and unplaced writes of a run (its traces, `store/revision_claims.py`) with all of its rows.
 
-The results are the contradictions, and the keys that still need a replay. All engines use this module; each engine
+The results are contradictions, and the keys that still need a replay. All engines use this module; each engine
 implements the access to the rows (`RunRows`).
 """
 
@@ -36,8 +36,8 @@ Row: TypeAlias = Mapping[str, Any]
 class RevisionQuery:
     """A query over all rows of a run.
 
-    It asks for the highest revision among the operations that returned before each of `calls`, and for the taken
-    revisions from `low` to `high`.
+    The answer to a query has the highest revision among the operations that returned before each of `calls`, and the
+    taken revisions from `low` to `high`.
     """
 
     calls: tuple[CallStamp, ...]
@@ -46,7 +46,7 @@ class RevisionQuery:
 
     @classmethod
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
-        """Return the query about these traces and open keys. There must be at least one of them.
+        """Return the query about these traces and open keys. There must be at least one trace or open key.
 
         `calls` has first the calls of claims with a known write, then those of unplaced writes. If there are unplaced
         writes or open keys, the query includes all revisions, because keys may be decided again.

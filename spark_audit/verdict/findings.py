@@ -24,7 +24,8 @@ class KeyFindings:
     """The findings about one key of one run.
 
     `weak`: the number of reads that are checked only against the revision that they carry. `operations`: the number of
-    rows that report on the key. It includes weak reads, but no failed operations and no reads of unknown outcome.
+    rows that report on the key. This number includes weak reads, but no failed operations and no reads of unknown
+    outcome.
     """
 
     run_id: str
@@ -36,8 +37,8 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See `Decision.needs_replay`.
     operations: int = 0
-    # What the checks over all keys need from this key: its revision claims and its unplaced writes. There are none if
-    # the key is a violation by itself, because one finding about it is enough.
+    # The revision claims and the unplaced writes of this key, for the checks over all keys. There are none if the key
+    # is a violation by itself, because one finding about the key is enough.
     traces: Traces = field(default_factory=Traces)
 
 

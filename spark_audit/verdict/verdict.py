@@ -1,7 +1,7 @@
 """The verdict of an audit.
 
-Each property has a status of its own. An undecided property does not hide the status of any other, and does not count
-as a success.
+Each property has a status of its own. An undecided property does not hide the status of any other property, and does
+not count as a success.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ShownOperation:
 class Violation:
     """A violation of a property.
 
-    `operations`: the operations that show it. For the property `keys`, these have no valid order; for another property,
-    they contradict each other. `text`: the reason.
+    `operations`: the operations that show the violation. For the property `keys`, these operations have no valid order;
+    for another property, they contradict each other. `text`: the reason.
     """
 
     property: str
@@ -111,12 +111,12 @@ class Property:
 class Verdict:
     """The verdict on the given histories. `record` adds findings; `status` follows from the properties.
 
-    `properties`: includes those of SERVICE_PROPERTIES only if a history has rows of services. `watches`, `events`: the
-    number of watches, and of the events that they delivered. `settled`: the number of unknown writes that were settled,
-    because an event, or a read after an answer, shows their revision. `lost`: the number of accepted writes that were
-    lost. `in_sync_unjudged`: the number of writes of level IN_SYNC in runs that state no `min_in_sync`. `lags`: lag
-    (ns, rounded) → the number of events with this lag. The lag of an event is the time from the return of the write to
-    the arrival of the event.
+    `properties`: has the properties of SERVICE_PROPERTIES only if a history has rows of services. `watches`, `events`:
+    the number of watches, and of the events that they delivered. `settled`: the number of unknown writes that were
+    settled, because an event, or a read after an answer, shows their revision. `lost`: the number of accepted writes
+    that were lost. `in_sync_unjudged`: the number of writes of level IN_SYNC in runs that state no `min_in_sync`.
+    `lags`: lag (ns, rounded) → the number of events with this lag. The lag of an event is the time from the return of
+    the write to the arrival of the event.
     """
 
     operations: int = 0

@@ -135,7 +135,7 @@ def _reader_sentence(
     if sources and all(clocks.precedes(reader, op) for op in sources):
         gap = span(sources[0].call_ns - reader.return_ns)
         return f"{describe(reader)} {gap} before {describe(sources[0])} was called"
-    seen = reader.steps[0].seen if reader.steps else None  # A transaction may only have compared this key.
+    seen = reader.steps[0].seen if reader.steps else None  # A transaction may have done no more than compare this key.
     revision = seen.mod_revision if seen is not None else None
     if revision and len(sources) == 1 and sources[0].revision not in (None, revision):
         return f"{describe(reader)}, although {describe(sources[0])}: it took effect more than once"
@@ -160,7 +160,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Return the words that name the read which shows what an append found; empty if there is no such read."""
+    """Return the words that name the read that shows what an append found; empty if there is no such read."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
@@ -191,7 +191,7 @@ def _end(text: str) -> str:
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
-    """Return the sentence for a read that lacks an earlier append which nothing overwrote; None if it lacks none."""
+    """Return the sentence for a read that lacks an earlier append that nothing overwrote; None if it lacks none."""
     seen = reader.steps[0].seen if len(reader.steps) == 1 else None
     if seen is None or seen.value is None:
         return None
@@ -220,7 +220,7 @@ def row_words(row: Mapping[str, Any]) -> str:
 
 
 def services_words(verdict: Verdict) -> str | None:
-    """Return a sentence about what was judged of watches; None if the history has no rows of services."""
+    """Return a sentence about the checks of watches; None if the history has no rows of services."""
     if not any(name in SERVICE_PROPERTIES for name in verdict.properties):
         return None
     lags = [f"p{percent} {span(lag)}" for percent in (50, 99) if (lag := verdict.lag_ns(percent)) is not None]
