@@ -1,8 +1,8 @@
 """The command `hwm-audit`: checks history files, and prints the verdict to stdout and messages to stderr.
 
 Exit codes: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed. Code 74:
-the history is linearizable, but the verdict could not be written to stdout. A failed write to stdout changes no code
-other than 0.
+the history is linearizable, but the verdict could not be written to stdout. If the verdict could not be written, all
+other codes stay the same.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _run_in_spark(
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:
-    """Write the page. If this fails, the command fails, but the verdict is already printed and stays valid."""
+    """Write the page. If the write fails, the command fails, but the verdict is already printed and stays valid."""
     try:
         write_page(html, page)
     except InputError as error:

@@ -134,7 +134,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
         fail(f"{missing}\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         fail("interrupted", JOB_FAILED)
-    except Exception as error:  # An unexpected error, such as one of Spark, is reported by its first line.
+    except Exception as error:  # An unexpected error, such as a Spark error, is reported by its first line.
         if verbose:
             raise
         fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)
@@ -143,7 +143,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # An error of Spark gets its text from the session, which has been stopped.
+    except Exception:  # The text of a Spark error comes from the session, which has been stopped.
         text = ""
     lines = [line for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
