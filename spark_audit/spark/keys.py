@@ -44,7 +44,7 @@ KEY_RESULT = (
 )
 RESULTS_PER_BATCH = 1_000  # A task passes the results of this many keys to Spark at once.
 STORE_RESULT = "run_id string, kind string, found string"
-# The kinds of input of a replay, in the order in which it reads them.
+# The kinds of input of a replay, in the order in which the replay reads them.
 _UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 

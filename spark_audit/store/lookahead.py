@@ -38,8 +38,8 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 class Observation:
     """What a row shows about a key.
 
-    `seen`: the record, or absence, that the row found; None if it does not report this. `wrote`: what the row wrote
-    after that.
+    `seen`: the record, or absence, that the row found; None if it does not report this. `wrote`: the write of the row,
+    after what it found.
     """
 
     step: int

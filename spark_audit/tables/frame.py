@@ -107,7 +107,7 @@ class Frame:
 
     def output_below(self, name: str, least: int) -> Bools:
         """Return for each row whether this number of `output` is reported and below `least`."""
-        compare: Any = pc.less  # The type stubs of Arrow do not accept numbers of Python.
+        compare: Any = pc.less  # The type stubs of Arrow do not accept Python numbers.
         return _flags(compare(pc.struct_field(self._column("output"), name), least))
 
     def blocks(self) -> Iterator[tuple[int, Frame]]:
