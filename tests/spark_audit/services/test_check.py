@@ -47,7 +47,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
         try:
             rows, wrong = inject_service(generate_services(ServiceShape(operations=120), seed), fault, seed)
         except ValueError:
-            continue  # This history has no place for the fault.
+            continue  # The fault is not possible in this history.
         verdict = check_rows(rows)
 
         mine = [each for each in verdict.violations if each.property == FAULT_PROPERTIES[fault]]
@@ -98,7 +98,7 @@ def test_an_event_settles_an_unknown_write() -> None:
 
 
 def test_an_unknown_write_is_settled_once() -> None:
-    """Of two events with the write's value, one must be made up."""
+    """If two events have the value of one write, the write cannot have made both."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1), _event(3, "a", "v1", 2, 2)])
     (violation,) = check_rows(rows).violations
 
@@ -108,7 +108,7 @@ def test_an_unknown_write_is_settled_once() -> None:
 
 
 def test_the_settled_write_is_decided_with_its_revision() -> None:
-    """A read that found nothing after the event had arrived is therefore a violation."""
+    """So a read that found nothing after the event had arrived is a violation."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1)])
     absent = {**rows[0], "op_id": 7, "client": "r", "op": "get", "value": None, "status": "ok", "error": None}
     late = {"call_ns": 200, "return_ns": 210, "output": {"found": False}, "revision": 2}
@@ -118,8 +118,10 @@ def test_the_settled_write_is_decided_with_its_revision() -> None:
 
 
 def test_a_settled_write_took_effect_so_in_every_explanation() -> None:
-    """In every explanation that brute force finds, the write has the same revision, keys and values. A deletion that
-    found no key is such in all."""
+    """In every explanation that brute force finds, the write has the same revision, keys and values.
+
+    Unknown deletions are exchangeable, so for a settled deletion one explanation with such a deletion is enough.
+    """
     settled: set[str] = set()
     shape = ServiceShape(
         operations=10, clients=3, keys=3, watches=2, parts=1, lease_owners=0, lock_owners=0, unknown_share=0.25
@@ -153,8 +155,7 @@ def _changes_of(row: Row) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_sound_history_holds_with_fewer_watches(seed: int) -> None:
-    """Without a watch of all keys, no watch sees some changes: those of other keys, before a watch begins, or after it
-    ends."""
+    """Without a watch of all keys, some changes are not watched: those of other keys, or before or after a watch."""
     shape = ServiceShape(operations=200, keys=4, unknown_share=0.15, watches=1 + seed % 6)
     rows = [row for row in generate_services(shape, seed) if not row["client"].startswith("w0.")]
     verdict = check_rows(rows)
@@ -178,7 +179,7 @@ def test_a_deletion_that_no_watch_saw_is_not_settled_by_a_later_event() -> None:
 
 
 def test_an_event_settles_an_unknown_transaction_with_all_its_changes() -> None:
-    """The watch is of one key. The put of the other key is known only because a transaction is atomic."""
+    """The watch covers one key. The put of the other key is known only because a transaction is atomic."""
     h = _unknown_transaction()
     watch = _watch_of(h, 1, 1, [_event(2, "a", "v1", 2, 1)], start="a", end="b")
     h.get(None, 200, 210, 2, key="b")
@@ -250,8 +251,7 @@ def test_two_appends_never_have_the_same_key() -> None:
 
 
 def test_an_append_of_unknown_outcome_is_settled_by_the_event_of_its_key() -> None:
-    """The key of an append contains the revision. An event with the value under another key or at another revision is
-    made up."""
+    """The key of an append contains the revision, so an event with another key or another revision has no source."""
     unknown = _append("q/", None)
     key, other = "q/\0\0\0\0\0\0\0\2", "q/\0\0\0\0\0\0\0\3"
     h = History()
@@ -299,7 +299,7 @@ def test_an_append_that_no_watch_saw_may_have_made_the_record_before_a_later_put
 
 @pytest.mark.parametrize("shown", ["nothing", "previous", "create revision"])
 def test_a_change_may_show_an_append_of_unknown_outcome(shown: str) -> None:
-    """The client may have learnt the key from something that no row records."""
+    """No row records how the client learned the key."""
     delete = _ok_row(op_id=5, op="delete", key=APPENDED, call_ns=50_000, return_ns=60_000, output={"found": True})
     rows = [_append("q/", None), delete | {"revision": 3}]
     if shown == "previous":
@@ -326,7 +326,7 @@ def test_a_key_that_another_operation_made_is_not_that_of_an_append() -> None:
 
 
 def test_many_reads_of_an_append_are_one_sighting() -> None:
-    """All sightings are sent to Spark's driver, so repeated ones are left out."""
+    """All sightings are sent to Spark's driver, so repeated sightings are left out."""
     seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
     get = _ok_row(op="get", key=APPENDED, call_ns=30_000, return_ns=40_000, revision=2, output=seen)
     rows = [_append("q/", None), *[get | {"op_id": number, "client": f"b{number}"} for number in range(1, 50)]]
@@ -390,7 +390,7 @@ def _unknown_transaction() -> History:
 
 
 def _watch_of(h: History, call: int, created: int, events: list[list[Any]], **request: Any) -> Row:
-    """A watch that has received everything up to the last of these revisions, each in a message at 100 µs."""
+    """A watch that has received all events up to the last of these revisions, each in a message at 100 µs."""
     revisions = list(dict.fromkeys(event[0] for event in events))
     messages: list[Any] = [[100_000, at, [event for event in events if event[0] == at]] for at in revisions]
     answer = json.dumps({"created_revision": created, "messages": messages, "end": "cancelled"})

@@ -91,7 +91,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
         try:
             rows, wrong = inject_level(levels_history(seed), fault, seed)
         except ValueError:
-            continue  # The history has no place for this fault.
+            continue  # The fault is not possible in this history.
         verdict = check_rows(rows, min_in_sync=MIN_IN_SYNC)
 
         mine = shown(verdict, LEVEL_FAULT_PROPERTIES[fault])
@@ -102,7 +102,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
 
 
 def test_a_lost_write_has_no_effect_so_a_read_of_its_value_is_a_violation() -> None:
-    """Without the answer, the write is one of unknown outcome that explains the read."""
+    """Without the answer, the write has an unknown outcome, and it explains the read."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(3, "b", 3, 50, 60, 3)]
     assert judged(*rows).status == "linearizable"
 
@@ -121,7 +121,7 @@ def test_a_lost_write_that_nobody_sees_is_left_out() -> None:
 
 
 def test_a_committed_write_that_reads_exclude_is_a_violation() -> None:
-    """The record before it is still there at the same revision after the answer."""
+    """After the answer, a read still shows the record before the write, at the same revision."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(4, "a", 2, 50, 60, 2)]
     assert judged(*rows).status == "linearizable"
 
@@ -139,13 +139,13 @@ def test_a_version_excludes_a_committed_write_that_was_overwritten() -> None:
 
 
 def test_a_committed_write_may_have_been_overwritten_unseen() -> None:
-    """Revision 3 is left for it."""
+    """The committed write may have had revision 3."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), told(3, "committed", 30, 40), put(4, "c", 50, 60, 4)]
     assert judged(*rows, get(5, "c", 4, 70, 80, 4)).status == "linearizable"
 
 
 def test_a_committed_write_took_effect_before_the_answer_returned() -> None:
-    """A read after the answer that does not show it, and one that shows it later, contradict each other."""
+    """A read after the answer does not show the write, but a later read does: this is a contradiction."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(4, "a", 2, 50, 60, 2), get(5, "b", 3, 70, 80, 3)]
     assert judged(*rows).status == "linearizable"
 
@@ -163,7 +163,7 @@ def test_an_open_or_forgotten_outcome_settles_nothing(outcome: str) -> None:
 
 
 def test_a_committed_write_that_the_store_may_refuse_stays_unknown() -> None:
-    """A compare-and-set whose comparison is false is committed, and changes nothing."""
+    """A compare-and-set whose comparison is false can be committed, but changes nothing."""
     write = {**accepted(2, "b", 20), "op": "cas", "expected": "x"}
     rows = [put(1, "a", 0, 10, 2), write, told(3, "committed", 30, 40), get(4, "a", 2, 50, 60, 2)]
     assert judged(*rows).status == "linearizable"
@@ -210,7 +210,7 @@ def test_a_history_with_levels_alone_has_no_properties_of_watches() -> None:
 
 
 def test_a_history_that_grows_is_judged_when_it_is_complete(tmp_path: Path) -> None:
-    """Also one that has no row of the operation `outcome`."""
+    """A history without rows of the operation `outcome` is judged, too."""
     path = write_lines(tmp_path / "a.jsonl", [put(1, "a", 0, 10, 2, acknowledge="in_sync", acknowledged_by=["n1"])])
     (tmp_path / "run.json").write_text(json.dumps({"min_in_sync": 2}), encoding="utf-8")
     followed = FollowState()

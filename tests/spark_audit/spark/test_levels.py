@@ -1,4 +1,4 @@
-"""Acknowledgement levels in Spark: verdict, examples, words and page are those of the engine in this process."""
+"""Acknowledgement levels in Spark: verdict, examples, texts and page equal those of the local engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPE = Shape(operations=300, keys=6, clients=6)
 
 
 def write_runs(folder: Path) -> None:
-    """A sound run, one whose run.json states no limit, and one for each fault. Every second one is in Parquet."""
+    """A sound run, a run whose run.json states no limit, and a run for each fault. Every second run is in Parquet."""
     sound = {name: with_levels(generate(SHAPE, 3, name), 3) for name in ("sound", "unlimited")}
     faulty = {name: inject_level(with_levels(generate(SHAPE, 1, name), 1), name, 1)[0] for name in LEVEL_FAULTS}
     for number, (run_id, rows) in enumerate((sound | faulty).items()):

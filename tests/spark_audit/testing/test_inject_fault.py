@@ -1,4 +1,4 @@
-"""Faults that are put into true histories. Each is a single fault, and makes its history impossible."""
+"""Each fault that is injected into a linearizable history makes the history impossible."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def _changed(clean: list[Row], rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("seed", [7, *range(12)])
 def test_a_lost_write_is_lost_of_one_key_and_without_it_the_history_is_true(seed: int) -> None:
-    """The reads that had returned the lost value return the value before it. Only the write's acknowledgement shows
-    that it was lost."""
+    """The reads that had returned the lost value return the older value. Only the acknowledgement shows the loss."""
     clean = generate(Shape(operations=1_000, delete_share=0.0), seed)
     rows, shown = inject(clean, "lost_write", seed)
 
