@@ -75,7 +75,7 @@ def test_each_level_has_its_own_answer(quick_folder: Path) -> None:
 
 
 def test_the_usual_level_has_the_usual_bytes(quick_folder: Path) -> None:
-    """An older member knows no levels, and needs none."""
+    """A write of level MAJORITY is encoded without a level, so an older member can read the request."""
     request = command_request(Put(b"k", b"v"), Acknowledge.MAJORITY)
     assert encode_request(7, request) == encode_request(7, command_request(Put(b"k", b"v")))
 
@@ -110,7 +110,7 @@ def test_an_accepted_write_that_an_election_cuts_is_lost_and_told_so(quick_folde
 
 
 def test_an_entry_beyond_the_end_of_the_new_leaders_log_is_lost_without_further_writes(quick_folder: Path) -> None:
-    """The terms of a log never fall, so an entry of the new term before it decides."""
+    """The terms of a log never fall, so a committed entry of the new term at a lower index proves the loss."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -133,7 +133,7 @@ def test_an_outcome_that_stays_open_is_answered_after_the_wait(quick_folder: Pat
 
 
 def test_a_wait_that_is_longer_than_the_patience_of_the_client_does_not_end_its_connection(quick_folder: Path) -> None:
-    """The member shows by answers to pings that it is alive."""
+    """The member answers pings, so the client knows that the member is alive."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -182,11 +182,11 @@ def test_with_too_few_in_sync_a_write_is_refused_and_a_read_goes_on(quick_folder
     assert leader.core.last_index == last_index
     assert value_of(client, b"a") == b"value"
     assert value_of(client, b"b") is None
-    client.do(Put(b"c", b"1"))  # The level MAJORITY asks for no more than a majority.
+    client.do(Put(b"c", b"1"))  # The level MAJORITY needs no more than a majority.
 
 
 def test_a_write_that_too_few_hold_in_the_end_has_its_result_and_a_warning(quick_folder: Path) -> None:
-    """The member leaves the set after the entry was appended, so nothing can be undone."""
+    """The member leaves the set after the entry was appended, so the write cannot be undone."""
     cluster = Cluster(quick_folder, 3)
     client = at_level_2(cluster, min_in_sync=3)
     client.ask(put(b"a", Acknowledge.IN_SYNC))
@@ -203,7 +203,7 @@ def test_a_write_that_too_few_hold_in_the_end_has_its_result_and_a_warning(quick
 
 
 def test_a_write_that_the_store_refuses_is_refused_at_level_in_sync_too(quick_folder: Path) -> None:
-    """Nobody needs to hold what has no effect."""
+    """A refused write has no effect, so no member needs a copy."""
     cluster = Cluster(quick_folder, 3)
     client = at_level_2(cluster, min_in_sync=3, quota_bytes=1)
     cluster.kill(others(cluster)[0])
@@ -212,7 +212,7 @@ def test_a_write_that_the_store_refuses_is_refused_at_level_in_sync_too(quick_fo
 
 
 def test_a_repeated_write_of_level_in_sync_is_carried_out_once_and_acknowledged_by_all(quick_folder: Path) -> None:
-    """The answer was lost with the connection. A kept result says nothing of copies, so the repetition waits again."""
+    """The answer was lost with the connection. A kept result proves no copies, so the repetition waits again."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -243,7 +243,7 @@ def test_level_none_is_not_answered_even_if_it_is_refused(quick_folder: Path) ->
 
 
 def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
-    """While a member reads nothing, a client sends it no more than the bound."""
+    """While a member reads nothing, a client sends at most as many bytes as the bound allows."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -256,7 +256,7 @@ def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
 
 
 def test_an_unknown_level_and_a_level_of_a_session_command_are_refused(quick_folder: Path) -> None:
-    """As unsupported: a newer client may ask an older member."""
+    """The request counts as unsupported, because a newer client may send such a request to an older member."""
     from kvstore.protocol.commands import KeepAlive, encode_command
     from tests.kvstore.server.test_service import RawClient
 
@@ -300,6 +300,6 @@ def test_a_connection_that_ends_takes_its_waits_with_it(quick_folder: Path) -> N
 
 
 def test_min_in_sync_is_one_by_default() -> None:
-    """Then the level asks for the members in sync, however few they are."""
+    """With this limit, level IN_SYNC accepts any number of members in sync."""
     assert StoreLimits().min_in_sync == 1
     assert set(_PUT_READERS) == set(Acknowledge)

@@ -1,6 +1,6 @@
-"""The law of outcomes under random faults, against whole members: ok = done once, fail = never done.
+"""The law of outcomes under random faults, against whole members: `ok` is carried out once, `fail` never.
 
-Every write goes to a key of its own, so that its record's version says how often it was carried out.
+Every write has a different key, so the version of the record says how often the write was carried out.
 
 See docs/reference/specification.md#95-outcomes.
 """
@@ -73,7 +73,7 @@ class Chaos:
                 host.files.is_held = not host.files.is_held
             case 3:
                 for client in self.clients:
-                    client.member_died(node_id)  # Only the connections end; the member goes on.
+                    client.member_died(node_id)  # Only the connections end; the member keeps running.
             case 4:
                 leader = max(cluster.hosts.values(), key=lambda host: host.node.core.term)
                 cluster.kill(leader.identity.node_id)
@@ -105,7 +105,7 @@ class Chaos:
 @pytest.mark.parametrize("ttl_ns", [60 * SECOND, 2 * SECOND, 0], ids=["session", "short session", "no session"])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_outcome_is_the_truth(quick_folder: Path, seed: int, ttl_ns: int) -> None:
-    """Whatever fails, an acknowledged write is there once, a failed one is not there, and none is there twice."""
+    """Under all faults, an acknowledged write takes effect once, a failed write never, and no write twice."""
     chaos = Chaos(quick_folder, seed, ttl_ns=ttl_ns)
 
     chaos.run(80)

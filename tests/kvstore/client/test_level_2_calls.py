@@ -197,7 +197,7 @@ async def test_leases_are_granted_renewed_shown_and_revoked(tmp_path: Path) -> N
 
 
 async def test_a_transaction_is_repeated_until_its_reads_hold(tmp_path: Path) -> None:
-    """30 tasks add 1 to one number, and none is lost."""
+    """30 tasks each add 1 to one number, and no addition is lost."""
     async with a_store(tmp_path) as store:
         calls = 0
 
@@ -258,7 +258,7 @@ async def test_a_transaction_that_only_reads_writes_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("change", ["new", "changed", "deleted"])
 async def test_a_range_that_was_read_must_hold_too(tmp_path: Path, change: str) -> None:
-    """A key that is created, changed or deleted in the range makes the transaction begin anew."""
+    """If a key in the range is created, changed or deleted, the transaction begins again."""
     async with a_store(tmp_path) as store:
         await store.put_many({"k/1": "1", "k/2": "1"})
         changes = {"new": Put(b"k/3", b"1"), "changed": Put(b"k/1", b"2")}
@@ -312,7 +312,7 @@ async def test_a_get_in_a_transaction_takes_a_revision(tmp_path: Path) -> None:
 
 
 async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> None:
-    """Level 1 cannot read at the first read's revision if the store has changed since; the transaction begins anew."""
+    """Level 1 cannot read at an earlier revision, so the transaction begins again if the store has changed."""
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         await store.put_many({"a": "1", "b": "1"}, atomic=True)
         attempts = 0

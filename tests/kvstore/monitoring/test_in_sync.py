@@ -1,4 +1,4 @@
-"""What operators see of the members in sync: status, messages, metrics and events."""
+"""The reports about the members in sync: status, messages, metrics and events."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def events_of(row: list[bytes]) -> list[Any]:
 
 
 def taken(fed: Fed) -> tuple[dict[str, Any], list[Any]]:
-    """The header and the chunks of a snapshot. The events of section 5's only row stand in the place of that row."""
+    """The header and the chunks of a snapshot. If section 5 has only one row, its events replace the row."""
     picture = fed.machine.snapshot()
     chunks = [cbor2.loads(chunk) for chunk in picture.chunks]
     for chunk in chunks:
@@ -269,7 +269,7 @@ LONE_RECORDS: dict[str, tuple[list[Any], bool]] = {
 
 @pytest.mark.parametrize(("before", "is_sound"), LONE_RECORDS.values(), ids=LONE_RECORDS)
 def test_a_record_before_whose_own_event_is_forgotten_must_be_sound_itself(before: list[Any], is_sound: bool) -> None:
-    """Nothing else tells what it was."""
+    """Without its own event, the record before cannot be compared with anything."""
     fed = lived_in()
     fed.do(Compact(6))
     header, chunks = taken(fed)
@@ -388,8 +388,7 @@ def test_a_lease_has_its_keys_again_after_a_restore() -> None:
 
 @given(st.data())
 def test_a_damaged_row_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """Storage has verified the checksums before. Here no other exception may come out, and every invariant must
-    hold."""
+    """Storage has verified the checksums before. No other exception may occur, and every invariant must hold."""
     picture = DAMAGED.machine.snapshot()
     header, chunks = picture.header, [bytearray(chunk) for chunk in picture.chunks]
     chunk = data.draw(st.sampled_from(chunks[2:]))

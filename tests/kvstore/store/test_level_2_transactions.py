@@ -398,8 +398,7 @@ OF_LEVEL_2 = [
 
 @pytest.mark.parametrize("command", OF_LEVEL_2, ids=str)
 def test_at_level_1_every_form_of_level_2_is_refused_by_all_builds_alike(command: Any) -> None:
-    """A build that knows the form refuses it as a build does which does not know it, and the refusal has no effect on
-    the state."""
+    """Builds that know the form and builds that do not know it refuse it alike, without an effect on the state."""
     fed, older = Fed(), Fed()
     older.machine = KvMachine(levels=LevelRange(1, 1))
     for each in (fed, older):

@@ -2,8 +2,8 @@
 
     consumer_program.py PREFIX GROUP RESULTS
 
-For each record the program appends its value to the keys below RESULTS, in the transaction that commits the record. It
-goes on until it is killed. If its lease is lost, it joins the group again.
+For each record the program appends its value to the keys below RESULTS, in the transaction that commits the record. The
+program continues until it is killed. If its lease is lost, it joins the group again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerCluster]:
-    """One member, for all tests; each test has a prefix and a group of its own."""
+    """One member for all tests; each test uses a separate prefix and group."""
     with running_cluster(tmp_path_factory.mktemp("members"), 1) as members:
         yield members
 
@@ -41,7 +41,7 @@ def run(cluster: ServerCluster, *arguments: str) -> subprocess.CompletedProcess[
 
 
 def append(cluster: ServerCluster, prefix: str, *values: str) -> list[int]:
-    """Append values; returns their revisions."""
+    """Append values; return their revisions."""
 
     async def main() -> list[int]:
         async with cluster.client() as client:
@@ -138,7 +138,7 @@ def test_an_interrupt_commits_what_was_printed_and_lets_the_next_go_on(cluster: 
 
 
 def test_records_that_could_not_be_written_are_not_committed(cluster: ServerCluster, tmp_path: Path) -> None:
-    """The reader of the pipe has gone."""
+    """The reader of the pipe has ended."""
     append(cluster, "seven/", "a", "b")
     reader, writer = os.pipe()
     os.close(reader)

@@ -49,7 +49,7 @@ class Program:
         assert self._process.poll() is None, self._errors.read_text()
 
     def kill(self) -> None:
-        """`kill -9`, and gone when this returns."""
+        """Kill the process with `kill -9`, and wait until it has ended."""
         self._process.kill()
         self._process.wait()
 
@@ -65,14 +65,14 @@ def started(folder: Path, cluster: ServerCluster) -> Iterator[list[Program]]:
 
 
 async def write(client: Client, written: list[bytes], ends: trio.Event) -> None:
-    """Append records until the end. Append again what may not be there, with another value."""
+    """Append records until the end. If an append may have failed, append another value instead."""
     number = 0
     while not ends.is_set():
         number += 1
         value = b"%06d" % number
         try:
             await client.append("log/", value)
-        except OutcomeUnknown:  # The log itself says which of these records are there.
+        except OutcomeUnknown:  # The log is read at the end to find which of these records were appended.
             continue
         except StoreError:
             continue
@@ -93,7 +93,7 @@ async def active_pid(client: Client) -> int | None:
 
 
 async def _until_more_is_done(client: Client, count: int) -> int:
-    """Wait until more than `count` records are handled; returns how many are."""
+    """Wait until more than `count` records are handled; return their number."""
     with trio.fail_after(PATIENCE_SECONDS):
         async with client.watch(prefix="done/") as changes:
             while (done := (await client.range(prefix="done/")).count) <= count:

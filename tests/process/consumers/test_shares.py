@@ -22,7 +22,7 @@ RECORDS = 300
 
 
 class Holdings:
-    """Which shares each of two members works on."""
+    """The shares that each of two members works on."""
 
     def __init__(self) -> None:
         self._held: list[set[int]] = [set(), set()]
@@ -44,7 +44,7 @@ class Holdings:
         self._changed = trio.Event()
 
     async def until(self, *counts: int) -> None:
-        """Wait until the members work on so many shares."""
+        """Wait until the members work on this many shares."""
         with trio.fail_after(PATIENCE_SECONDS):
             while tuple(map(len, self._held)) != counts:
                 await self._changed.wait()

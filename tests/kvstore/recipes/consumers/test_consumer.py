@@ -27,7 +27,7 @@ POSITION = b"consumers/g/positions/0000"
 
 
 async def append(store: SimulatedStore, *values: str) -> list[int]:
-    """Append values to the log that the tests consume; returns their revisions."""
+    """Append values to the log that the tests consume; return their revisions."""
     return [(await store.client().append("log/", value)).revision for value in values]
 
 
@@ -57,7 +57,7 @@ async def test_records_come_in_order_from_the_first_one_after_the_group_began(
 
 
 async def test_the_next_consumer_goes_on_after_the_committed_position(autojump_clock: trio.testing.MockClock) -> None:
-    """What was read and not committed is given again."""
+    """Records that were read but not committed are delivered again."""
     async with SimulatedStore() as store:
         async with store.client().consume("log/", group="g", from_revision=1) as consumer:
             await append(store, "a", "b", "c")
@@ -109,7 +109,7 @@ async def test_a_transaction_writes_results_and_moves_the_position_as_one_change
         moved = await later.transaction().when(is_new).put("result", "2").otherwise(Get(b"n")).commit()
         assert moved.result is not None
         assert not moved.result.succeeded
-        assert consumer.position == later.revision  # The record is consumed either way.
+        assert consumer.position == later.revision  # The record is consumed even if the comparison is false.
 
 
 async def test_a_record_that_is_committed_is_not_committed_with_other_writes_again(
@@ -120,7 +120,7 @@ async def test_a_record_that_is_committed_is_not_committed_with_other_writes_aga
         first, second = await anext(consumer), await anext(consumer)
         await first.transaction().add("n").commit()
         commands = len(store.commands)
-        await first.commit()  # It is there already.
+        await first.commit()  # The position already includes this record.
         assert len(store.commands) == commands
         with pytest.raises(PositionConflict, match=rf"to {first.revision}, and its position is {first.revision}"):
             await first.transaction().add("n").commit()
@@ -138,7 +138,7 @@ async def test_a_position_beyond_the_given_records_is_refused(autojump_clock: tr
 
 
 async def test_a_paused_consumer_commits_nothing_after_its_lease(autojump_clock: trio.testing.MockClock) -> None:
-    """It knows nothing of its loss; the fence of its commit is not that of the active consumer."""
+    """The paused consumer does not know that it lost its lease, but its commit has an old fence."""
     async with SimulatedStore() as store:
         await append(store, "before")
         slow, quick = store.client(), store.client()
@@ -148,7 +148,7 @@ async def test_a_paused_consumer_commits_nothing_after_its_lease(autojump_clock:
             with suppress(LeaseLost):
                 async with slow.consume("log/", group="g", from_revision=1, ttl_seconds=4, member="slow") as consumer:
                     record = await anext(consumer)
-                    with trio.CancelScope(shield=True):  # A stopped program is not told of anything.
+                    with trio.CancelScope(shield=True):  # A stopped program cannot be cancelled.
                         slow.pause(20)
                         await slow.travel()
                         for attempt in (record.commit, record.transaction().add("n").commit):
@@ -170,7 +170,7 @@ async def test_a_paused_consumer_commits_nothing_after_its_lease(autojump_clock:
 async def test_a_former_consumer_is_refused_even_if_its_successor_has_committed_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The stored position is still the one that it knows, so only the fence tells them apart."""
+    """The stored position has not changed, so only the fence distinguishes the former consumer from its successor."""
     async with SimulatedStore() as store:
         await append(store, "a")
         slow = store.client()
@@ -286,7 +286,7 @@ async def test_a_commit_whose_answer_is_lost_is_carried_out_once(autojump_clock:
 
 
 async def test_a_cancelled_commit_is_known_afterwards(autojump_clock: trio.testing.MockClock) -> None:
-    """Its attempt took effect, or did not: the same transaction may be committed again, and later ones go on."""
+    """The cancelled attempt may have taken effect, but the same transaction and later ones can be committed."""
     counted = 0
     for seed in range(20):
         store = SimulatedStore(seed, delay_seconds=1)
@@ -335,7 +335,7 @@ async def test_the_position_of_an_idle_consumer_follows_a_busy_store_in_bounded_
 
 
 async def test_idle_consumers_of_a_quiet_store_hardly_write(autojump_clock: trio.testing.MockClock) -> None:
-    """The bookmark of one of them changes the store for the others."""
+    """The bookmark of one group changes the store for the other groups."""
     store = SimulatedStore()
     async with store, trio.open_nursery() as nursery:
 
@@ -349,7 +349,7 @@ async def test_idle_consumers_of_a_quiet_store_hardly_write(autojump_clock: trio
         await trio.sleep(2 * SLOW_BOOKMARK_SECONDS)
         begin = len(store.commands)
         await trio.sleep(10 * SLOW_BOOKMARK_SECONDS)
-        assert len(store.commands) == begin  # Nothing has changed but the position itself.
+        assert len(store.commands) == begin  # Only the position has changed.
         for group in ("h", "i", "j"):
             nursery.start_soon(consume, group)
         await trio.sleep(1)
@@ -390,7 +390,7 @@ async def test_a_consumer_behind_the_history_reads_the_present_and_goes_on(
         await store.client().put("log/a", "2")
         revision = (await store.client().put("log/b", "3")).revision
         await store.client().execute(Compact(revision))
-        for _ in range(2):  # It does not skip the changes.
+        for _ in range(2):  # The consumer does not skip the lost changes.
             with pytest.raises(RevisionCompacted) as raised:
                 await anext(consumer)
             assert (raised.value.revision, raised.value.compact_revision) == (began + 1, revision)

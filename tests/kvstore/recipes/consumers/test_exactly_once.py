@@ -35,7 +35,7 @@ class Group:
         self.handled: Counter[bytes] = Counter()
 
     async def handle(self, client: SimulatedClient, record: ConsumedRecord) -> None:
-        """Handle a record. The program may be stopped before its commit, and is not told of anything then."""
+        """Handle a record. The program may be stopped before its commit; a stopped program cannot be cancelled."""
         assert record.value is not None
         self.handled[record.value] += 1
         if self.random.random() < 0.2:
@@ -48,7 +48,7 @@ class Group:
             raise
 
     async def run_program(self, client: SimulatedClient, *, is_shared: bool) -> None:
-        """One process: it consumes until it is killed, and begins again when its lease is lost."""
+        """One process. It consumes until it is killed, and joins the group again when its lease is lost."""
 
         async def work(consumer: Consumer) -> None:
             async for record in consumer:
@@ -56,7 +56,7 @@ class Group:
                     await self.handle(client, record)
 
         while True:
-            with suppress(LeaseLost, LockLost, OutcomeUnknown):  # The last one: of a lease that was to be granted.
+            with suppress(LeaseLost, LockLost, OutcomeUnknown):  # OutcomeUnknown: the grant of a lease.
                 if is_shared:
                     await client.consume_shares(
                         "log/", work, group="g", shares=STARTS, from_revision=1, ttl_seconds=TTL_SECONDS
@@ -66,21 +66,21 @@ class Group:
                         await work(consumer)
 
     async def live_and_die(self, *, is_shared: bool) -> None:
-        """Processes of one machine: each is killed after a while, and another one takes its place."""
+        """Processes of one machine: each is killed after some time and replaced by another process."""
         while True:
             client = self.store.client()
             with trio.move_on_after(self.random.expovariate(1 / 20)):
                 await self.run_program(client, is_shared=is_shared)
             self.kills += 1
-            client.pause(1e9)  # Nothing of it reaches the store any more, so its lease has to expire.
+            client.pause(1e9)  # A killed process sends nothing more to the store, so its lease must expire.
 
     async def write(self) -> list[bytes]:
-        """Append the records, each of them once; returns their values in the order of the log."""
+        """Append each record once; return their values in the order of the log."""
         client, values = self.store.client(), []
         for number in range(RECORDS):
             value = b"%02d" % number
             prefix = b"log/%x/" % self.random.randrange(16)
-            with suppress(StoreError):  # An answer that is lost: whether the record is there, the log says.
+            with suppress(StoreError):  # The answer may be lost; the log shows whether the append took effect.
                 await client.txn(success=(Append(prefix, value),))
             await trio.sleep(self.random.expovariate(1))
         history = self.store.machine.history
@@ -90,7 +90,7 @@ class Group:
         return values
 
     async def done(self) -> list[bytes]:
-        """What the consumers have written, in order."""
+        """The values that the consumers have written, in order."""
         page = await self.store.client().range(prefix="done/")
         return [item.value or b"" for item in page.items]
 
@@ -127,20 +127,20 @@ def _by_share(values: list[bytes], share_of: dict[bytes, int]) -> dict[int, list
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["one active", "shares"])
 def test_each_record_takes_effect_once_and_in_order(is_shared: bool) -> None:
-    """Whatever is killed or stopped, and whichever answer is lost."""
+    """The property holds although processes are killed or stopped and answers are lost."""
     groups = [
         trio.run(_run, seed, is_shared, clock=trio.testing.MockClock(autojump_threshold=0)) for seed in range(SEEDS)
     ]
 
     assert sum(group.kills for group in groups) > 12
-    assert sum(group.refused for group in groups) > 2  # Consumers that had lost their lease did try to commit.
-    assert sum(max(group.handled.values()) > 1 for group in groups) > 2  # Some records were handled anew.
+    assert sum(group.refused for group in groups) > 2  # Some consumers tried to commit after they had lost their lease.
+    assert sum(max(group.handled.values()) > 1 for group in groups) > 2  # Some records were handled again.
 
 
 async def test_members_have_an_even_part_of_the_shares_and_hand_over_in_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Members come and go. No record is handled twice, though shares move between them, and nothing is cancelled."""
+    """Members join and leave. Shares move between members, but no record is handled twice, and no work is cancelled."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         scopes: list[trio.CancelScope] = []
         handled: Counter[bytes] = Counter()
@@ -192,7 +192,7 @@ async def test_members_have_an_even_part_of_the_shares_and_hand_over_in_order(
 
 
 async def test_members_that_wait_for_records_write_only_renewals(autojump_clock: trio.testing.MockClock) -> None:
-    """There are more members than shares, and nothing happens."""
+    """There are more members than shares, and no records arrive."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
 
         async def be_member() -> None:

@@ -1,4 +1,4 @@
-"""Members divide the shares of a group evenly, and no share moves without need. Without a store."""
+"""Members divide the shares of a group evenly, and no share moves unnecessarily. Without a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_newcomer_waits_until_a_share_is_free() -> None:
 def test_after_any_joins_and_leaves_the_shares_become_even(
     shares: int, events: list[tuple[bool, int]], data: st.DataObject
 ) -> None:
-    """Each step of a member sees the store as it is. At no moment has a share two owners."""
+    """Each step of a member reads the current store. A share never has two owners."""
     members: list[int] = [1]
     owner_of: dict[int, int] = {}
     for number, (joins, place) in enumerate(events, 2):
