@@ -1,4 +1,4 @@
-"""The scenarios of the high-water mark: what may be seen, what may be lost, and what is never lost."""
+"""The scenarios of the high-water mark: which entries clients may see, which may be lost, and which are never lost."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MARK_DELAY_NS = CONFIG.heartbeat_interval_ns // 10
 
 
 def test_last_indexes_8_9_10_10_10_of_five_members_commit_10() -> None:
-    """Three of five members hold entry 10."""
+    """Three of five members have entry 10."""
     leader = a_leader(term=2, log_terms=[1] * 9, peers=["s2", "s3", "s4", "s5"])
     assert leader.core.last_index == leader.core.durable_index == 10  # Entry 10 is the leader's no_op.
 
     leader.step("s2", accepted(2, 8))
     leader.step("s3", accepted(2, 9))
     leader.step("s4", accepted(2, 10))
-    assert leader.core.commit_index == 0  # Three members hold entry 9 by now, but entry 9 is of an older term.
+    assert leader.core.commit_index == 0  # Three members now have entry 9, but entry 9 is of an older term.
 
     leader.step("s5", accepted(2, 10))
     assert leader.core.commit_index == 10
@@ -73,7 +73,7 @@ def the_old_leader(*, s2_synced: bool = True) -> Cluster:
 
 
 def test_above_the_mark_nothing_was_seen_before_the_leader_died() -> None:
-    """No state machine has applied entries 6 and 7, so no client was told of them."""
+    """No state machine has applied entries 6 and 7, so no client has seen them."""
     cluster = the_old_leader()
 
     for node_id, bench in cluster.members.items():
@@ -99,7 +99,7 @@ def test_if_the_follower_with_six_entries_wins_the_sixth_survives_and_the_sevent
 
 
 def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_sixth() -> None:
-    """Raft §5.4.1: the sixth may be committed (it is on two of three), so nobody without it may lead."""
+    """Raft §5.4.1: entry 6 may be committed (it is on two of three), so no member without entry 6 may lead."""
     cluster = the_old_leader()
     cluster.crash("s1")
 
@@ -110,8 +110,7 @@ def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_si
 
 
 def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_and_both_are_gone() -> None:
-    """A copy that was not durable does not count. No client had been told of entry 6 or 7, and all members hold entries
-    1-5.
+    """A copy that was not durable does not count. No client had seen entry 6 or 7, and all members have entries 1-5.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -132,7 +131,7 @@ def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_an
 
 
 def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5() -> None:
-    """Only the old leader held its entry 4. The new leader has another entry 4, and an entry 5."""
+    """Only the old leader had its entry 4. The new leader has another entry 4, and an entry 5."""
     cluster = Cluster({"s1": [1, 1, 1, 1], "s2": [1, 1, 1], "s3": [1, 1, 1]}, term=1)
     cluster.crash("s1")
     cluster.elect("s2")  # Entry 4 is the no_op of s2.
@@ -170,16 +169,15 @@ def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_
 
 @pytest.mark.parametrize("cut_to_the_mark", [False, True])
 def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_the_mark: bool) -> None:
-    """A follower's mark is behind: entry 2 is committed and acknowledged, and s2 holds it, but s2 only knows the mark
-    1.
+    """A follower's mark is behind: entry 2 is acknowledged, and s2 has entry 2, but s2 only knows the mark 1.
 
-    The second run shows the counterexample: s2 cuts its log to its mark when it rejoins, as it must not.
+    The second run is the counterexample: s2 wrongly cuts its log to its mark when it rejoins.
     """
     leader = a_leader_with_commits(term=1)
     leader.propose("acknowledged")
     leader.persist()
     leader.step("s2", accepted(1, 2))
-    assert leader.core.commit_index == 2  # The leader tells the client, and dies. s2 does not know the new mark.
+    assert leader.core.commit_index == 2  # The leader answers the client, and dies. s2 does not know the new mark.
     kept_by_s2 = [1] if cut_to_the_mark else [1, 1]
 
     cluster = Cluster({"s1": [1, 1], "s2": kept_by_s2, "s3": [1]}, term=1, commit_index=1)
@@ -218,7 +216,7 @@ def test_a_delayed_duplicate_append_cuts_nothing() -> None:
 
 
 def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
-    """The leader and a follower hold three entries durably; two are committed."""
+    """The leader and a follower have three durable entries; two of them are committed."""
     leader = a_leader_with_commits(term=1, commands=1)
     leader.propose("not yet")
     leader.persist()
@@ -289,11 +287,11 @@ def test_a_leader_that_lets_marks_wait_tells_them_when_the_wait_is_over() -> Non
 
     for peer_id in ("s2", "s3"):
         assert [(m.entries, m.commit_index) for m in leader.sent_to(peer_id, AppendEntries)] == [((), 1)]
-    assert leader.core.next_deadline - leader.now > MARK_DELAY_NS  # The next deadline is the heartbeat's.
+    assert leader.core.next_deadline - leader.now > MARK_DELAY_NS  # The next deadline is that of the heartbeat.
 
 
 def test_a_mark_rides_on_the_next_append() -> None:
-    """If puts follow each other soon enough, the mark is sent with the next put and needs no message of its own."""
+    """If the next put follows soon enough, the mark is sent with this put, and no separate message is needed."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.take_sent()
@@ -312,7 +310,7 @@ def test_a_mark_rides_on_the_next_append() -> None:
 
 
 def test_a_mark_does_not_wait_for_an_append_that_is_on_its_way_to_another() -> None:
-    """Each idle peer is told the mark, however busy the other peers are."""
+    """Each idle peer gets the mark in a message, however busy the other peers are."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.propose()

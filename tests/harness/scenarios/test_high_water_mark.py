@@ -1,4 +1,4 @@
-"""The accounts of the high-water mark end as told, at every level, and the pictures show what the engine has."""
+"""The accounts of the high-water mark end as described at every level, and the pictures show the engine's state."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_both_elections_are_played() -> None:
 
 
 def test_the_accounts_follow_each_other_without_gap_in_the_pictures() -> None:
-    """The beginning is shown once, and each ending goes on from it."""
+    """The common beginning is shown once, and each ending continues from the beginning."""
     (scenario,) = load_accounts(["one-copy"])
     survives, lost = list(play_account(scenario).at("majority"))
 
@@ -69,13 +69,13 @@ def test_the_accounts_follow_each_other_without_gap_in_the_pictures() -> None:
 
 
 def test_an_account_fails_if_a_member_that_lacks_entries_can_be_elected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raft §5.4.1 is not looked at."""
+    """The patched voters ignore Raft §5.4.1."""
     monkeypatch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
     (scenario,) = load_accounts(["leader-dies"])
 
     problems = [part.problem for part in play_account(scenario).parts if part.problem]
 
-    assert len(problems) == 4  # At each level, in the ending in which s3 asks for votes in vain.
+    assert len(problems) == 4  # One problem at each level, in the ending in which s3 should lose the election.
     assert all("expect role s3: s3" in problem and "s2 is elected" in problem for problem in problems)
 
 
@@ -92,7 +92,7 @@ def plays() -> list[tuple[LogPicture, ...]]:
 
 
 def test_no_client_ever_sees_what_is_lost_later(plays: list[tuple[LogPicture, ...]]) -> None:
-    """What any member shows at any moment is the beginning of what every member shows at the end."""
+    """The commands that a member shows at any moment are a prefix of those that every member shows at the end."""
     for pictures in plays:
         ends = [each.sees for each in pictures[-1].rows if each.sees is not None]
         for picture in pictures:
@@ -154,7 +154,7 @@ def test_a_picture_says_without_colours_what_there_is_to_see() -> None:
 
 
 def test_a_picture_says_when_fewer_than_the_minimum_are_in_sync() -> None:
-    """Since Kafka 4.0 its mark then stands still."""
+    """Since Kafka 4.0, Kafka's mark does not move while too few members are in sync."""
     picture = LogPicture("x", (row("s1"),), (), Marks("s1", 2, 3, ("s1",), (), wanted_in_sync=2))
 
     assert draw(picture)[-1].plain.endswith("as Kafka counts: 3 and 4; Kafka 4.0 waits until 2 are in sync")
@@ -189,7 +189,7 @@ def test_letters_in_a_row_are_a_range() -> None:
 
 
 class Outline(HTMLParser):
-    """The tags of a page that are open at its end, and everything that it would load."""
+    """The tags of a page that are never closed, and all resources that the page would load."""
 
     EMPTY = frozenset({"meta", "link"})
 
@@ -326,7 +326,7 @@ def test_a_page_is_written(command: Command, tmp_path: Path) -> None:
 
 
 def test_an_account_that_does_not_end_as_told_exits_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raft §5.4.1 is not looked at, so s3 is elected without F."""
+    """The patched voters ignore Raft §5.4.1, so s3 is elected without F."""
     monkeypatch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
     exit_code, out, _ = command("acks-all", "--quiet")

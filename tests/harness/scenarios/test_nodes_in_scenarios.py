@@ -1,4 +1,4 @@
-"""Scenarios with whole nodes: the same plays hold, writes have levels, and a play can have levels and endings."""
+"""Scenarios with whole nodes: the same scenarios hold, writes have levels, and a scenario can have several endings."""
 
 from __future__ import annotations
 

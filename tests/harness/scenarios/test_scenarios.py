@@ -1,4 +1,4 @@
-"""The named scenarios hold; a scenario that fails says where, what was expected and what was found."""
+"""The named scenarios hold; a failing scenario reports the step, the expectation and the actual state."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_written_wrongly_is_told_where_and_what_would_be_right(
 
 
 def test_a_scenario_catches_a_deliberate_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Voters ignore Raft §5.4.1, so the member that lacks the sixth entry wins."""
+    """The patched voters ignore Raft §5.4.1, so the member that lacks entry 6 wins."""
     monkeypatch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
     with pytest.raises(Mismatch, match="expect role s3"):

@@ -99,7 +99,7 @@ def test_only_the_newest_accepted_entries_are_kept_until_they_are_decided() -> N
 
 
 def recorded(folder: Path, levels: dict[Command, Acknowledge], store: Client | None = None) -> list[Row]:
-    """The rows of these writes, each by a client of its own, and of questions about the accepted ones."""
+    """The rows of these writes, each by a separate client, and of queries of the outcomes of the accepted writes."""
     writer = RunWriter(folder / "run", run_id="r1", clock=RunClock(), ops_format="jsonl", about={})
 
     async def carry_out(store: Client) -> None:

@@ -26,7 +26,7 @@ class Measured:
         self.changes: list[InSyncChange] = []
 
     def run(self, milliseconds: int, *, lag_ms: int | None, is_idle: bool = False) -> None:
-        """Let time pass. The peer is `lag_ms` behind; None: it is silent."""
+        """Let time pass. The peer is `lag_ms` behind; None: the peer sends nothing."""
         for _ in range(milliseconds * MS // INTERVAL_NS):
             self.now += INTERVAL_NS
             last_index = 1_000 if is_idle else self.now // MS
@@ -41,7 +41,7 @@ class Measured:
 
 
 def test_a_peer_that_always_lags_a_little_stays_in_sync() -> None:
-    """Under load hardly any peer ever has everything, so its position is compared with earlier ends of the log."""
+    """Under load, a peer rarely has all entries, so its position is compared with earlier ends of the log."""
     measured = Measured()
     measured.run(10_000, lag_ms=900)
     assert measured.in_sync.is_in_sync("b")
@@ -57,7 +57,7 @@ def test_a_peer_that_lags_by_more_than_the_bound_leaves() -> None:
 
 @pytest.mark.parametrize("is_idle", [False, True])
 def test_a_silent_peer_leaves_after_the_bound_and_not_before(is_idle: bool) -> None:
-    """A dead peer of an idle leader lacks no entry, but it is not in sync either."""
+    """A dead peer of an idle leader lacks no entry, but the peer is not in sync."""
     measured = Measured()
     measured.run(500, lag_ms=0, is_idle=is_idle)
     measured.run(1_000, lag_ms=None, is_idle=is_idle)
@@ -76,7 +76,7 @@ def test_a_peer_joins_again_after_two_heartbeats_with_half_the_lag() -> None:
 
 
 def test_the_set_does_not_flap_with_a_lag_near_the_bound() -> None:
-    """Hysteresis: a peer that has left needs half the lag to join again."""
+    """Hysteresis: a peer that has left joins again only when its lag is at most half of the bound."""
     measured = Measured()
     for _ in range(20):
         measured.run(500, lag_ms=1_200)
@@ -104,7 +104,7 @@ def test_a_peer_that_is_added_later_must_first_catch_up() -> None:
 
 
 def test_a_pause_of_the_leader_counts_as_lag_of_nobody() -> None:
-    """Otherwise all peers would leave the set after each pause, and join it again."""
+    """If a pause counted, all peers would leave the set after each pause, and join it again."""
     measured = Measured()
     measured.run(1_000, lag_ms=20)
     measured.now += 10_000 * MS
@@ -134,6 +134,6 @@ def test_an_index_is_in_sync_once_all_members_in_sync_hold_it() -> None:
 
 
 def test_a_bound_below_four_heartbeats_is_refused() -> None:
-    """A healthy peer is up to two heartbeats behind by this measure."""
+    """The measured lag of a healthy peer is up to two heartbeats."""
     with pytest.raises(InvalidConfiguration, match="in_sync_lag_ns_max"):
         RaftConfig(heartbeat_interval_ns=50 * MS, in_sync_lag_ns_max=199 * MS)

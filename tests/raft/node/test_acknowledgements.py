@@ -38,7 +38,7 @@ def others(world: World, leader: OneNode) -> list[OneNode]:
 
 
 def hold_disk(member: OneNode) -> None:
-    """From now on nothing that this member appends becomes durable."""
+    """From now on, no entry that this member appends becomes durable."""
     member.disk_hangs = True
 
 
@@ -71,7 +71,7 @@ def test_leader_waits_for_its_own_disk_even_if_the_followers_commit_first() -> N
 
 
 def test_a_command_that_was_accepted_and_then_cut_is_not_answered_twice() -> None:
-    """The leader dies with an entry that nobody else has. Another leader has another entry there."""
+    """The leader dies with an entry that no other member has. The next leader has another entry at this index."""
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -111,7 +111,7 @@ def test_in_sync_waits_for_the_disk_of_every_member_in_sync() -> None:
     propose(leader, "all", 1, Acknowledge.IN_SYNC)
     leader.propose("usual", 2)
     world.exchange()
-    assert [type(each) for each in answers(leader, 2)] == [Applied]  # A majority is enough for this one.
+    assert [type(each) for each in answers(leader, 2)] == [Applied]  # A majority is enough for this command.
     assert answers(leader, 1) == []
     assert leader.node.open_requests == 1
 
@@ -191,7 +191,7 @@ def test_a_leader_that_steps_down_answers_with_the_members_that_it_knows() -> No
 
 
 def test_a_command_of_an_earlier_leadership_does_not_wait_for_the_members_in_sync_of_a_later_one() -> None:
-    """Its outcome is due soon after the step-down (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The command must be answered soon after the step-down (docs/reference/specification.md#96-end-of-a-proposal)."""
     world = World()
     leader = world.elect()
     slow, quick = others(world, leader)
@@ -214,7 +214,7 @@ def test_a_command_of_an_earlier_leadership_does_not_wait_for_the_members_in_syn
 
 
 def test_a_leader_that_is_removed_does_not_name_itself() -> None:
-    """Only voters are named: the disk of a member that leaves protects the write no longer."""
+    """Only voters are named, because the disk of a member that leaves no longer protects the write."""
     world = World(4)
     leader = world.elect()
     slow, *quick = others(world, leader)
@@ -261,7 +261,7 @@ def test_a_command_that_certainly_has_no_effect_is_refused_at_every_level_but_no
 
 
 def test_waiting_answers_count_towards_the_bound_on_open_proposals() -> None:
-    """Their results are kept until they are answered."""
+    """The results of waiting commands are kept until the commands are answered."""
     world = World(proposals_pending_max=2)
     leader = world.elect()
     hold_disk(others(world, leader)[0])

@@ -1,4 +1,4 @@
-"""Each rule about acknowledgement levels can fail: a node, a service or a client shows something wrong."""
+"""Each rule about acknowledgement levels can fail, if a node, a service or a client gives a wrong answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATER_NS = 60_000_000_000
 
 
 class LevelStage:
-    """The leader of a quiet cluster, whose node shows whatever a test wants. Its write is the last entry."""
+    """The leader of a quiet cluster; a test sets the answers of its node. The last entry has the leader's write."""
 
     def __init__(self) -> None:
         self.stage = stage = Stage()
@@ -202,7 +202,7 @@ def test_what_the_levels_allow_is_accepted() -> None:
     assert LEFT in stage.stage.world.covered
 
     stage.steps_down()
-    stage.accepts(stage.index, stage.term)  # A former leader may say so, because the entry is committed.
+    stage.accepts(stage.index, stage.term)  # A former leader may accept this entry, because the entry is committed.
 
 
 def test_a_pause_of_the_leader_is_no_waiting_time() -> None:
@@ -258,7 +258,7 @@ def test_two_equal_proposals_may_be_in_one_entry() -> None:
 
 
 class Wire:
-    """One connection with one request of a level, and what its member answers."""
+    """One connection with one request of a level, and the answers of its member."""
 
     def __init__(self, level: Acknowledge, *, min_in_sync: int = 2) -> None:
         limits = SimpleNamespace(min_in_sync=min_in_sync)
@@ -330,7 +330,7 @@ def test_true_outcomes_are_accepted() -> None:
     fates.accepted.add((2, 1))
     for index, term, fate in ((2, 2, EntryFate.COMMITTED), (2, 1, EntryFate.LOST), (5, 1, EntryFate.LOST)):
         fates.told(index, term, fate)
-        fates.told(index, term, EntryFate.OPEN)  # A member that knows less.
+        fates.told(index, term, EntryFate.OPEN)  # A member with an older log may answer OPEN.
     fates.cover_lost()
     assert covered == {COMMITTED_TOLD, LOST_TOLD, LOST}
 

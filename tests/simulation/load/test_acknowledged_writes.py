@@ -1,4 +1,4 @@
-"""The load with acknowledgement levels: which seeds have it, and what its runs reach.
+"""The load with acknowledgement levels: which seeds have such a load, and which coverage points it reaches.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -54,7 +54,7 @@ def a_fault(kind: str, at_ms: int, target: float | None) -> Fault:
 
 
 def test_a_share_of_the_seeds_has_levels_and_the_others_are_as_they_were() -> None:
-    """The levels are drawn last, from a stream of their own."""
+    """The levels are drawn last, from a separate random stream."""
     mixed = [plan for plan in DRAWN if plan.acknowledgements.is_on]
     assert 0.5 * ACKNOWLEDGEMENT_SHARE < len(mixed) / len(DRAWN) < 2 * ACKNOWLEDGEMENT_SHARE
 
