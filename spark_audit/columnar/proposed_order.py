@@ -94,9 +94,9 @@ class Proposal:
         """Find the places at which the revisions of a key are out of order.
 
         The revision at such a place is below that of the key's nearest earlier place with a revision; or the two are
-        equal, and the later operation is a write. Then an unknown write is not at the place of its revision, or the
-        write of a reported revision is missing. In an order without such places, every read reads from the last write
-        whose revision is not above that of the read.
+        equal, and the later operation is a write. Revisions are out of order if an unknown write is not at the place of
+        its revision, or if the write of a reported revision is missing. In an order without such places, every read
+        reads from the last write whose revision is not above that of the read.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])

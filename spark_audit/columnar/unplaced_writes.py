@@ -275,8 +275,8 @@ def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int
 def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
     """Return for each place (ascending) the begin and the end of the window that `alternative_ranges` needs.
 
-    The window begins at the last stop before the place. It ends with the first place in `known` that is not before the
-    next stop. The first place of a key is a stop, because no record is present there.
+    The window begins at the last stop before the place. The window ends with the first place in `known` that is not
+    before the next stop. The first place of a key is a stop, because no record is present there.
     """
     begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
     stop = np.append(stops, count)[np.searchsorted(stops, places)]

@@ -1,6 +1,6 @@
 """The state file, which keeps the state of `hwm-audit follow` from one run of the command to the next.
 
-The file is JSON. It is written under another name, synced, and then renamed.
+The file is JSON. A new state is written under another name, synced, and then renamed.
 """
 
 from __future__ import annotations

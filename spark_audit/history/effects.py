@@ -29,7 +29,7 @@ def changed(row: Mapping[str, Any]) -> bool:
 def takes_part(row: Mapping[str, Any]) -> bool:
     """Return whether the order of revisions includes this row.
 
-    It includes acknowledged operations that have a revision and promise linearizability.
+    The order includes the acknowledged operations that have a revision and promise linearizability.
     """
     return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") not in WEAK
 

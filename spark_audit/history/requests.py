@@ -164,7 +164,7 @@ def _listing_problem(request: Request, output: Mapping[str, Any]) -> str | None:
 def single_key(request: Request) -> str | None:
     """Return the key of a range `[key, key + "\\0")`, which can list only this key; None for any other range.
 
-    None is also returned if the range only counts keys.
+    The result is also None if the range only counts keys.
     """
     start, end = request["start"], request["end"]
     return start if start is not None and end == start + "\0" and not request["count_only"] else None

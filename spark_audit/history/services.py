@@ -331,7 +331,7 @@ def plain_rows(row: Row) -> Iterator[Row]:
 
 
 def _end_of_lease(row: Row, key: str, lease_id: int) -> Row:
-    """Return the deletion of a key by its lease. It may take effect at any time after the key was attached."""
+    """Return the deletion of a key by its lease, which may take effect at any time after the key was attached."""
     ended = {"op": "delete", "key": key, "value": None, "request": None, "output": None, "status": "unknown"}
     named = {"op_id": LEASE_END_IDS + row["op_id"], "client": f"lease {lease_id} of #{row['op_id']}"}
     return {**row, **ended, **named, "return_ns": None, "revision": None, "consistency": None, "error": None}

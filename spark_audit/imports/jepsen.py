@@ -136,7 +136,7 @@ class _Register:
 def _is_keyed(op: str, value: Any) -> bool:
     """Return whether the first value has the form `[key value]` of `jepsen.independent`.
 
-    This is a guess, because a value of a register that holds pairs has the same form.
+    The result is a guess, because a value of a register that holds pairs has the same form.
     """
     pair = isinstance(value, tuple) and len(value) == 2
     return pair and (op != "cas" or (isinstance(value[1], tuple) and len(value[1]) == 2))

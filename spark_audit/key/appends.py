@@ -1,9 +1,10 @@
 """Replaces appends by compare-and-sets, because a value that was read shows which appends made it, and in which order.
 
 Assume that each value in a response can be made in only one way from the texts that were put and appended, and that
-each text comes from one operation. Then every append whose text is part of such a value must have found the text before
-its own. For example, if the value "abc" was read, the append of "c" found "ab" and replaced it by "abc", so it is a
-compare-and-set from "ab" to "abc". An append whose text is part of no such value is like a put that is never read.
+each text comes from one operation. Under this assumption, every append whose text is part of such a value must have
+found the text before its own text. For example, if the value "abc" was read, the append of "c" found "ab" and replaced
+it by "abc", so it is a compare-and-set from "ab" to "abc". An append whose text is part of no such value is like a put
+that is never read.
 
 The resulting history has the same valid orders as the original one. There is one exception: if an operation expected a
 value, and it is not certain which texts would make this value, the observations of the operation are dropped. A set of

@@ -104,7 +104,7 @@ def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]
 
 
 class Excerpt:
-    """The history of one key. It decides which of its operations may be dropped from an excerpt.
+    """The history of one key, with the rules for the operations that may be dropped from an excerpt.
 
     An excerpt is a list of operations of this history. All stamps must be of one clock.
     """

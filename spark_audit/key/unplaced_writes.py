@@ -1,10 +1,10 @@
 """The unplaced writes (`store/revision_claims.py`) of one key, and their alternative ranges.
 
 An unplaced write is an unknown write in the key's order whose revision no response named. A *hidden* put is an unknown
-put that was never read. It may be moved to another place, without a change to any response, under three conditions: no
-response between the two places reports a version, the record exists throughout, and the operation after the new place
-does not depend on the record. No response distinguishes hidden puts from each other, or unknown deletions from each
-other. So the order uses the writes called first, in the order of their calls. docs/internals/audit-proofs.md,
+put that was never read. A hidden put may be moved to another place, without a change to any response, under three
+conditions: no response between the two places reports a version, the record exists throughout, and the operation after
+the new place does not depend on the record. No response distinguishes hidden puts from each other, or unknown deletions
+from each other. So the order uses the writes called first, in the order of their calls. docs/internals/audit-proofs.md,
 section 9, proves both rules.
 """
 

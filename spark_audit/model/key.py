@@ -22,9 +22,9 @@ ABSENT: State = (None, 0, 0, 0)
 def advance(state: State, operation: Operation, revision: int | None) -> State | None:
     """Return the state after `operation`, or None if its response is not possible in this state.
 
-    `revision`: the revision of the operation's writes, or None if it is not known. None is also returned for a deletion
-    of unknown outcome that would find no record, and for a compare-and-set of unknown outcome that would fail. Such an
-    operation would change nothing, so an order without it is equivalent and cheaper to find.
+    `revision`: the revision of the operation's writes, or None if it is not known. The result is also None for a
+    deletion of unknown outcome that would find no record, and for a compare-and-set of unknown outcome that would fail.
+    Such an operation would change nothing, so an order without it is equivalent and cheaper to find.
     """
     if operation.guards and not _guards_agree(state, operation):
         return None

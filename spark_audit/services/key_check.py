@@ -339,7 +339,7 @@ class _Key:
                     self._wrong(SOURCE, text, event)
 
     def _by_lease(self, candidates: list[Candidate], revisions: Sequence[int]) -> list[Candidate]:
-        """Assign deletions to these revisions, and return them in this order.
+        """Assign a deletion to each of these revisions; return the deletions in the order of the revisions.
 
         If the record deleted at a revision is known to have been attached to a lease, the deletion by this lease is
         assigned to the revision.

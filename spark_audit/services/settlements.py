@@ -17,7 +17,7 @@ Step: TypeAlias = tuple[str, str, str | None]  # A change: (kind, key, value).
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """An unknown write whose revision an event shows. It took effect before `seen_ns`, the arrival of the event."""
+    """An unknown write whose revision an event shows. `seen_ns`: the arrival of the event, after the write's effect."""
 
     candidate: Candidate
     key: str

@@ -1,7 +1,7 @@
 """Writes the audit as one archive, for Python processes elsewhere: executors, or a driver that spark-submit starts.
 
-The archive has this package and the pure Python packages that it imports. It does not have numpy, pyarrow and pandas,
-because these are compiled for one machine type and one Python version. So numpy and pyarrow must be installed on
+The archive has this package and the pure Python packages that it imports. The archive does not have numpy, pyarrow and
+pandas, because they are compiled for one machine type and one Python version. So numpy and pyarrow must be installed on
 executors; a driver needs pandas, too.
 """
 

@@ -1,7 +1,7 @@
 """Gathers the material of a page in Spark. The driver receives only what is drawn.
 
-For each violation, it receives the operations of the violation and at most NEIGHBOURS_MAX others. For each run that is
-drawn, it receives one row per bucket.
+For each violation, the driver receives the operations of the violation and at most NEIGHBOURS_MAX other operations. For
+each run that is drawn, the driver receives one row per bucket.
 """
 
 from __future__ import annotations

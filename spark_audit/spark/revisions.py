@@ -1,8 +1,8 @@
 """Answers the queries of `verdict/cross_key.py` about the rows of all runs, in one more pass of Spark over the files.
 
 Tasks read the files again as Arrow tables, and compute an answer for each chunk in numpy (`tables/revisions.py`). The
-driver merges the answers. It holds one number for each call of a query, and the revisions of the changes in the range
-of the query.
+driver merges the answers. The driver holds one number for each call of a query, and the revisions of the changes in the
+range of the query.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 # A task holds this many rows at once. With everything computed from them, they take about 100 MB.
 CHUNK_ROWS = 1 << 18
 TASK_ROWS = 1 << 20
-# The bytes of JSON lines per task. They have about a third of TASK_ROWS rows, because text is slow to parse.
+# The bytes of JSON lines per task. These lines have about a third of TASK_ROWS rows, because text is slow to parse.
 LINES_TASK_BYTES = 1 << 27
 # A Parquet source is sampled only if some key has at least HOT_ROWS / (_UNTOLD * number of sources) rows in it.
 _UNTOLD = 4
@@ -305,7 +305,7 @@ def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             summary.update(summed(batch))
             yield _padded(batch)
         yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))
-    except Exception:  # Rows that contradict each other may be the cause. They are reported after all rows are read.
+    except Exception:  # The cause may be contradictory rows, which are reported after all rows are read.
         yield _note(ERROR, json.dumps(traceback.format_exc()))
 
 

@@ -1,4 +1,4 @@
-"""Starts a Spark session for one audit, with a suitable Java and Python. It shows no log output, and leaves no files.
+"""Starts a Spark session for one audit, with a suitable Java and Python, without log output or remaining files.
 
 There are four modes. Everything runs on this machine (a local master), or this process is the driver of a cluster
 (another master), or a client of a Spark Connect server (`remote`), or inside a driver that spark-submit has started.

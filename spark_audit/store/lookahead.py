@@ -38,8 +38,8 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 class Observation:
     """What a row shows about a key.
 
-    `seen`: the record, or absence, that the row found; None if it does not report this. `wrote`: the write of the row,
-    after what it found.
+    `seen`: the record, or absence, that the row found; None if it does not report this. `wrote`: the kind and the value
+    of the row's write; None if the row wrote nothing.
     """
 
     step: int

@@ -5,7 +5,8 @@ than A. If B changed something, its revision must be higher. So in the order (re
 operation returned before the call of an operation that precedes it.
 
 Uniqueness: two acknowledged operations that changed something must not carry the same revision. Revisions that no such
-operation carries are counted. They are no violation, because writers outside of the history may have made them.
+operation carries are counted, but not reported as violations, because writers outside of the history may have made
+them.
 """
 
 from __future__ import annotations

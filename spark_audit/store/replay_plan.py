@@ -2,8 +2,8 @@
 
 The steps of the plan are the rows in the order of revisions, and, before each row, the gaps up to its revision. A gap
 is a revision that no acknowledged change carries. One unknown write may have taken effect there, or a write that has no
-row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of them as there
-are writes to place.
+row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of these gaps as
+there are writes to place.
 """
 
 from __future__ import annotations

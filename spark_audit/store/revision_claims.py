@@ -1,4 +1,4 @@
-"""The revisions that the unknown writes of each key have or need. They must fit all other rows of the run.
+"""The revisions that the unknown writes of each key have or need, and that must fit all other rows of the run.
 
 A *claim* is a revision that no acknowledged write of the key carries, but that a linearizable response reported for a
 record of the key. So an unknown write has this revision. No other write of the run may have it. No operation that

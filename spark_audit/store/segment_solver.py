@@ -202,8 +202,8 @@ def _least(item: tuple[_StateKey, list[_Path]]) -> int:
 class _Names:
     """The revisions and values that the operations of a segment name.
 
-    `seen`: revision of a reported record → the record's value, or None if no response reports the value. It has only
-    revisions that no completed write of the segment carries.
+    `seen`: revision of a reported record → the record's value, or None if no response reports the value. `seen` has
+    only revisions that no completed write of the segment carries.
     """
 
     revisions: frozenset[int]

@@ -1,7 +1,7 @@
 """Decides all keys of a table.
 
 The columnar kernel proves most keys together, without Python code per key. `verdict/findings.py` decides the other keys
-one by one. The local and the Spark engine use this module. It needs the `audit` extra (numpy, pyarrow).
+one by one. The local and the Spark engine use this module. The module needs the `audit` extra (numpy, pyarrow).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class DecidedTable:
 
     `proven`: the linearizable keys without any findings. Its columns (PROVEN) are fields of KeyFindings, but `traces`
     is JSON (`Traces.from_json`), or null if there are none. `method` is one of METHODS. `others`: all other keys. Each
-    of them is decided when the iteration reaches it. Some are linearizable, too, but have reads that must be checked
-    again.
+    of these keys is decided when the iteration reaches the key. Some of these keys are linearizable, but have reads
+    that must be checked again.
     """
 
     proven: pa.Table
@@ -59,11 +59,11 @@ class DecidedTable:
 def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> DecidedTable:
     """Decide every (run_id, key) of the table. `clocks`: run_id → the clocks of the run.
 
-    `table`: well-formed rows, each about one key. It must have all rows of each of its keys, including failed ones.
-    Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`; both
-    are null for other rows. Rows may be in any order, but rows sorted by key and call are the fastest to decide. The
-    columns are those of NEEDED. A text column may be string, large_string or dictionary. `output` must have at least
-    the fields that the operations use.
+    `table`: well-formed rows, each about one key. The table must have all rows of each of its keys, including failed
+    rows. Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`;
+    both are null for other rows. Rows may be in any order, but rows sorted by key and call are the fastest to decide.
+    The columns are those of NEEDED. A text column may be string, large_string or dictionary. `output` must have at
+    least the fields that the operations use.
 
     Besides the table, about 300 bytes of memory per row are needed. Tables of 100,000 to 1,000,000 rows are best.
     """

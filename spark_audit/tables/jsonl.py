@@ -47,7 +47,7 @@ class Piece:
 def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
     """Yield the pieces of a file, in order.
 
-    Only the lines that begin at bytes in [`begin`, `end`) are read. The first of them has the number 1.
+    Only the lines that begin at bytes in [`begin`, `end`) are read. The first of these lines has the number 1.
     """
     first = 1
     for text in _cut(path, begin, end):
@@ -62,8 +62,8 @@ def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
         here = begin
         if begin:
             file.seek(begin - 1)
-            # Skip the line that begins before `begin`. It may end just before `begin`, so the search for its end starts
-            # one byte earlier.
+            # Skip the line that begins before `begin`. This line may end just before `begin`, so the search for its end
+            # starts one byte earlier.
             here += len(file.readline()) - 1
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
             if not text.endswith(b"\n"):

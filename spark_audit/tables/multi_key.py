@@ -21,10 +21,11 @@ _PART: tuple[tuple[str, pa.DataType], ...] = (("weak", pa.large_string()), ("cha
 class MultiKeyRows:
     """The listings and transactions of a frame. `rows`: the numbers of their rows, ascending.
 
-    `concerns`, `changed` and `pinned` have a value for each row of the frame; it is false or 0 for all rows other than
-    these. `concerns`: whether no single key can decide the row (`is_multi_key`). `changed`: whether the row changed the
-    store. `pinned`: the revision to which a listing is pinned. `bad`: (row, reason) for each malformed request or
-    output. `parts`: the projections of the rows (`project`). `part_of`: the row of each projection.
+    `concerns`, `changed` and `pinned` have a value for each row of the frame. The value is false or 0 for rows that are
+    no listings or transactions. `concerns`: whether no single key can decide the row (`is_multi_key`). `changed`:
+    whether the row changed the store. `pinned`: the revision to which a listing is pinned. `bad`: (row, reason) for
+    each malformed request or output. `parts`: the projections of the rows (`project`). `part_of`: the row of each
+    projection.
     """
 
     rows: Int64s

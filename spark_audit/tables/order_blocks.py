@@ -33,9 +33,10 @@ class BlockSummary:
 
     `latest`, `least_return`: the greatest call and the least return, by clock. A row is late if it returned before the
     call of a row that precedes it in the order. `late`: the number of late rows. `pairs`: (late row, a row that
-    precedes it) for the first of them. `writes`, `distinct`: the number of acknowledged changes, and of their distinct
-    revisions. `least`, `greatest`: the least and the greatest of these revisions. `repeated_revisions`: the number of
-    revisions that several changes carry. `repeated`: (revision, some of these changes) for the first of them.
+    precedes it) for the first late rows. `writes`, `distinct`: the number of acknowledged changes, and of their
+    distinct revisions. `least`, `greatest`: the least and the greatest of these revisions. `repeated_revisions`: the
+    number of revisions that several changes carry. `repeated`: (revision, some of its changes) for the first of these
+    revisions.
     """
 
     run_id: str

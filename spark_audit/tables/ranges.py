@@ -68,8 +68,8 @@ def decide_in_ranges(
 
     `ranges`: the completed rows that have a revision, in the form that `decide_table` needs. In the order (revision,
     writer first, call), each row of a range precedes all rows of the next range. `unranked`: all other rows of the key.
-    `whole`: returns all rows of the key, or None if there are too many. It is called after the last range, and only if
-    the proof in ranges fails.
+    `whole`: returns all rows of the key, or None if there are too many. `whole` is called after the last range, and
+    only if the proof in ranges fails.
     """
     walk = _RangeWalk(unranked, limits)
     rows = unranked.num_rows
@@ -114,7 +114,7 @@ class _RangeWalk:
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        # A completed row in `unranked` has no revision. Then the order of revisions cannot prove the key.
+        # A completed row in `unranked` has no revision. In this case, the order of revisions cannot prove the key.
         self.proves = not _among(unranked, "status", "ok").any()
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))

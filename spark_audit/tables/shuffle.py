@@ -83,7 +83,7 @@ def shuffle_pieces(
     `hot`: each of these keys has a partition of its own, after all other partitions. `settled`: the rows that replace
     unknown writes (`plain` in tables/services.py).
 
-    There is a piece of kind TOTALS for each run. It has the numbers of `rows`, `unknown`, `failed`,
+    There is a piece of kind TOTALS for each run. This piece has the numbers of `rows`, `unknown`, `failed`,
     `multi_key_requests` (listings and transactions that did not fail), `multi_key` (those that no single key can
     decide), `without_revision` (completed rows without a revision), `taking` (rows that take part in the order over all
     keys), and `services` (rows of services, and writes with an acknowledgement level).

@@ -289,7 +289,8 @@ class _Simulation:
     def _txn(self, client: str) -> tuple[Row, Callable[[], Row]]:
         """A transaction that puts one or two keys, or puts one key and deletes another key.
 
-        It may compare the value of a key. If it finds another value, it puts only this key.
+        The transaction may compare the value of a key. If the key has another value, the transaction puts only this
+        key.
         """
         one, other, value = self._key(), self._key(), self._value()
         steps: list[Row] = [{"op": "put", "key": one, "value": value}]
@@ -339,7 +340,7 @@ class _Simulation:
     def _watch(self, number: int) -> Steps:
         """A watch, in parts, on all keys, a prefix, one key, or all keys from one key on.
 
-        It may ask for only one kind of events.
+        The watch may ask for only one kind of events.
         """
         request: Row = {"previous": self.random.random() < 0.6}
         if number:

@@ -1,7 +1,8 @@
 """Injects one fault into a linearizable history. Tests then check that the audit finds the fault.
 
-Written values must be unique, as they are in generated and recorded histories. Then no order explains the changed rows,
-no matter which operations of unknown outcome took effect. If the changed rows are restored, no violation is left.
+Written values must be unique, as they are in generated and recorded histories. If they are unique, no order explains
+the changed rows, no matter which operations of unknown outcome took effect. If the changed rows are restored, no
+violation is left.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class _History:
     def overwritten(self, key: str, before_ns: int, *ops: str) -> tuple[Row, Row] | None:
         """Return the last two consecutive writes of the key that both returned before `before_ns`.
 
-        The first of them must have returned before the call of the second. `ops`: the kinds of writes; puts if empty.
+        The first write must have returned before the call of the second write. `ops`: the kinds of writes; puts if
+        empty.
         """
         done = [row for row in self.writes(key, *(ops or ("put",))) if row["return_ns"] < before_ns]
         return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
