@@ -45,7 +45,7 @@ class Program:
         return self._process.pid
 
     def check(self) -> None:
-        """It runs until it is killed."""
+        """The process runs until it is killed."""
         assert self._process.poll() is None, self._errors.read_text()
 
     def kill(self) -> None:
