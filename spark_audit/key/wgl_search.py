@@ -17,9 +17,9 @@ return. The number of concurrent operations bounds the memory; the length of the
 - Each change has a revision of its own, so the revision that a response reports for an unknown write belongs to no
   other write (`key/revision_uniqueness.py`).
 - When a put takes effect, all open puts whose values are never read take effect directly before it. The put overwrites
-  them at once, so they restrict no other operation. This is not done if `ordered` is true, if some response depends on
-  a version or a creation revision, or if some response depends on a record but does not name its value; an example is a
-  deletion that found a record.
+  them at once, so they restrict no other operation. This rule is not used if `ordered` is true, if some response
+  depends on a version or a creation revision, or if some response (such as that of a deletion that found a record)
+  depends on a record but does not name its value.
 - If `ordered` is true, acknowledged writes take effect in the order of their revisions. An order that is found in this
   way is a proof like any other. If none is found, nothing is proven, and a search without `ordered` must decide.
 - A first pass keeps only the BEAM most promising configurations at each return. For most linearizable histories, this
