@@ -54,7 +54,7 @@ def main(
 ) -> None:
     """Measure puts at each acknowledgement level, and write all windows to a file.
 
-    The exit code is 1 if a window has an error, or if a put of a level with an answer was not carried out once.
+    The exit code is 1 if a window has an error, or if its puts were not carried out as their level promises.
     """
     rows: list[dict[str, Any]] = []
     began = datetime.now(UTC).replace(microsecond=0)
@@ -67,8 +67,17 @@ def main(
     click.echo(table(rows))
     content = {"date": began.isoformat(), "seconds": seconds, "machine": machine, "rows": rows}
     (out or RESULTS / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if any(row["errors"] or (row["level"] != "none" and row["carried_out"] != 1) for row in rows):
+    if any(row["errors"] or not is_carried_out(row) for row in rows):
         raise SystemExit(1)
+
+
+def is_carried_out(row: dict[str, Any]) -> bool:
+    """True if the puts of a window were carried out as their level promises: none twice, and an applied one once.
+
+    The answers of NONE and LEADER come before the put is applied, so the last puts of a window may still be on the way.
+    """
+    share = float(row["carried_out"])
+    return share <= 1 if row["level"] in ("none", "leader") else share == 1
 
 
 def _windows(
