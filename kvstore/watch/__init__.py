@@ -1,4 +1,4 @@
-"""Watches on one member, sans-I/O: which keys each watch covers, and which events have been sent for it.
+"""Watches on one member, without I/O: the keys of each watch, and the events that have been sent for the watch.
 
-A hub follows the history of the store in slices of its own, so a write does no work for watches.
+A hub follows the history of the store in separate steps, so a write does no work for watches.
 """

@@ -1,4 +1,5 @@
-"""Messages with events: each event is encoded once, and each message is made once for all watchers that need it."""
+"""Messages with events. Each event is encoded once, and each message is built once for all watchers that need the
+message."""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ from kvstore.protocol.watches import EVENT_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, Wa
 from kvstore.store.history import Event, History
 
 KEPT_BYTES_MAX = 4 << 20
-"""How many bytes of encoded events are kept for other watchers that need the same events, and how many bytes of whole
-messages."""
+"""The greatest size of the cache of encoded events, and of the cache of whole messages. Watchers that need the same
+events share them."""
 
-_BATCH_OVERHEAD_BYTES = 256  # How many bytes a kept value takes besides its content.
+_BATCH_OVERHEAD_BYTES = 256  # The memory of a cached value, in addition to its content.
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 
 class EventFilter(NamedTuple):
-    """The kinds of events that a watcher wants, and whether they must have the record before."""
+    """The kinds of events that a watcher wants, and whether each event must contain the previous record of its key."""
 
     with_previous: bool
     no_puts: bool
@@ -27,21 +28,22 @@ class EventFilter(NamedTuple):
 
     @classmethod
     def of(cls, flags: WatchFlag) -> EventFilter:
-        """The filter that the flags of a watch describe."""
+        """Return the filter that the flags of a watch describe."""
         return cls(
             bool(flags & WatchFlag.PREVIOUS), bool(flags & WatchFlag.NO_PUTS), bool(flags & WatchFlag.NO_DELETIONS)
         )
 
     def admits(self, event: Event) -> bool:
-        """False if the event is filtered out."""
+        """Return False if the watcher does not want the event."""
         return not (self.no_deletions if event.after is None else self.no_puts)
 
 
 class Batch(NamedTuple):
-    """One message. `event_count` 0: all events are filtered out, and nothing is sent.
+    """One message with events. If `event_count` is 0, the filter removed all events, and nothing is sent.
 
     `tail`: the encoded message without the request id. `next_number`: the cursor of a watcher after this message.
-    `is_whole`: the message ends with the last event of `revision`. `is_one`: all its events have the same revision.
+    `is_whole`: the message ends with the last event of `revision`. `is_one`: all events of the message have the same
+    revision.
     """
 
     event_count: int
@@ -54,8 +56,8 @@ class Batch(NamedTuple):
 
 
 class _RecentBytes(Generic[KeyT, ValueT]):
-    """A dict of recent values with about KEPT_BYTES_MAX bytes at most, in two halves. When the young half is full, it
-    becomes the old half, and the values of the former old half are forgotten."""
+    """A cache of recent values with at most about KEPT_BYTES_MAX bytes, in two halves. When the young half is full, it
+    replaces the old half, and the values of the replaced half are dropped."""
 
     def __init__(self) -> None:
         self._young: dict[KeyT, ValueT] = {}
@@ -63,25 +65,25 @@ class _RecentBytes(Generic[KeyT, ValueT]):
         self._young_bytes = 0
 
     def get(self, key: KeyT) -> ValueT | None:
-        """The value, if it is still kept."""
+        """Return the value of a key; None if the cache does not contain the key."""
         found = self._young.get(key)
         return self._old.get(key) if found is None else found
 
     def add(self, key: KeyT, value: ValueT, byte_count: int) -> None:
-        """Keep a value for a while."""
+        """Add a value."""
         self._young[key] = value
         self._young_bytes += byte_count
         if self._young_bytes > KEPT_BYTES_MAX // 2:
             self._old, self._young, self._young_bytes = self._young, {}, 0
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Drop all values."""
         self._old, self._young, self._young_bytes = {}, {}, 0
 
 
 class BatchMaker:
-    """Makes the messages of one member. `encoded`: how many events were encoded. `made`: how many messages were
-    made."""
+    """Builds the messages of one member. `encoded`: the number of events encoded so far. `made`: the number of messages
+    built so far."""
 
     def __init__(self, node_id: bytes) -> None:
         self._node_id = node_id  # As an encoded CBOR item.
@@ -91,15 +93,15 @@ class BatchMaker:
         self.encoded = self.made = 0
 
     def forget(self) -> None:
-        """Forget everything that was made, because the numbers of events have changed."""
+        """Drop all cached events and messages, because the numbers of events have changed."""
         self._events.clear()
         self._batches.clear()
 
     def shared(
         self, group: object, history: History, numbers: Sequence[int], place: int, stop: int, wanted: EventFilter
     ) -> Batch:
-        """The message that `make` returns for these arguments. It is made only once for all watchers of a group with
-        the same filter."""
+        """Return the message that `make` returns for these arguments. Watchers of one group with the same filter share
+        the message."""
         key = (group, numbers[place], numbers[stop - 1], wanted)
         batch = self._batches.get(key)
         if batch is None:
@@ -116,16 +118,16 @@ class BatchMaker:
         wanted: EventFilter,
         cost_max: int | None = None,
     ) -> Batch:
-        """Make a message of the next events in `numbers[place:stop]`. `stop` must be the end of a revision.
+        """Build a message of the next events in `numbers[place:stop]`. `stop` must be the end of a revision.
 
         The message ends with the last event of a revision, has at most `message_bytes_max` bytes of events, and costs
         at most `cost_max`. There are two exceptions. If the first revision alone has more than `message_bytes_max`
-        bytes, the message has only a part of this revision. If the first revision alone costs more than `cost_max`,
-        the message may cost more.
+        bytes, the message contains only a part of this revision. If the first revision alone costs more than
+        `cost_max`, the message may cost more than `cost_max`.
         """
         self.made += 1
         events: list[bytes] = []
-        size = revision = revisions = 0  # `revision` is that of the last event in `events`.
+        size = revision = revisions = 0  # `revision` is the revision of the last event in `events`.
         whole = (0, 0, 0, 0, 0)  # After the last whole revision: events, size, next number, revision, revisions.
         for at in range(place, stop):
             event = history.event(numbers[at])
@@ -166,5 +168,5 @@ class BatchMaker:
 
 
 def _cost(size_bytes: int, event_count: int) -> int:
-    """How many bytes a message takes from the window of its watch."""
+    """Return the bytes that a message takes from the window of its watch."""
     return size_bytes + EVENT_OVERHEAD_BYTES * event_count

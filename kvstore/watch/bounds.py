@@ -8,27 +8,27 @@ from kvstore.protocol.watches import MESSAGE_BYTES_MAX
 from kvstore.watch.watcher import GROUP_EVENTS_MAX
 
 STEP_UNITS_MAX = 1 << 20
-"""The most units of one step: about a second of work. No host asks for more."""
+"""The greatest number of units of one step: about a second of work. No host requests more."""
 
 FOLLOW_EVENTS = 64
-"""How many events are matched before the units are counted again."""
+"""The number of events that are matched before the units are counted again."""
 
 CATCH_UP_EVENTS = 256
-"""How many events a cohort reads before the units are counted again."""
+"""The number of events that a cohort reads before the units are counted again."""
 
 SERVE_WATCHERS = 64
-"""How many watchers of one group are served before another group has its turn."""
+"""The number of watchers of one group that are served before the next group is served."""
 
 HUB_EVENTS_MAX = 1 << 20
-"""How many event numbers all groups together may keep; they take 8 MiB. A group that adds a number beyond this bound
-forgets all its numbers."""
+"""The greatest number of event numbers that all groups together keep (8 MiB). A group that adds a number beyond this
+bound drops all its numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubBounds:
     """The bounds of one hub. The simulator draws smaller bounds, so that a few events reach them.
 
-    `step_units_max`: the most units of one step, whatever the host asks for.
+    `step_units_max`: the greatest number of units of one step, even if the host requests more.
     """
 
     message_bytes_max: int = MESSAGE_BYTES_MAX

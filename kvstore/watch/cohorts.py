@@ -1,7 +1,7 @@
-"""Watchers that catch up. Watchers at the same place of the history are a cohort: they read on together, so that each
-event is matched only once for all of them.
+"""Watchers that catch up. The watchers at the same event of the history form a cohort, which reads the history once for
+all its watchers.
 
-A cohort that reaches the place of another cohort joins that cohort.
+If a cohort reaches the event at which another cohort is, the two cohorts become one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kvstore.watch.watcher import Group, Watcher, WatcherState
 
 
 class Cohort:
-    """Watchers that were sent all events below `number`. The events below `reached` are matched.
+    """Watchers to which all events below `number` were sent. The events below `reached` are matched.
 
     `matched`: by group, the numbers of matching events that have not been sent to all watchers. `queue`: the watchers
-    to which events below the number `serves_to` are now sent; empty while nothing is being sent.
+    to which events below the number `serves_to` must still be sent; empty while the cohort sends nothing.
     """
 
     __slots__ = ("by_group", "matched", "number", "queue", "reached", "serves_to")
@@ -29,7 +29,7 @@ class Cohort:
         self.queue: deque[Watcher] = deque()
 
     def add(self, watcher: Watcher) -> None:
-        """Add a watcher that was sent all events below the `number` of the cohort."""
+        """Add a watcher to which all events below the `number` of the cohort were sent."""
         watcher.state = WatcherState.BEHIND
         self.by_group.setdefault(watcher.group, {})[watcher] = None
 
@@ -42,33 +42,33 @@ class Cohort:
             self.matched.pop(watcher.group, None)
 
     def watchers(self) -> Iterator[Watcher]:
-        """All watchers that are still in the cohort, group by group."""
+        """Yield all watchers of the cohort, group by group."""
         for members in self.by_group.values():
             yield from members
 
     def take_in(self, other: Cohort) -> None:
-        """Add all watchers of another cohort, which is at the same number."""
+        """Add all watchers of another cohort with the same `number`."""
         for group, members in other.by_group.items():
             self.by_group.setdefault(group, {}).update(members)
 
 
 class CohortQueue:
-    """All cohorts of a hub, the one that is furthest behind first."""
+    """All cohorts of a hub. The first cohort is the one that is furthest behind."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Cohort]] = []
-        self._fresh: dict[int, Cohort] = {}  # By number: the cohorts for which no events were matched yet.
+        self._fresh: dict[int, Cohort] = {}  # By number: the cohorts that have not matched any events yet.
         self._serial = 0
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
     def __iter__(self) -> Iterator[Cohort]:
-        """All cohorts, in no particular order."""
+        """Yield all cohorts, in no particular order."""
         return (cohort for _, _, cohort in self._heap)
 
     def add(self, watcher: Watcher, number: int) -> None:
-        """Add a watcher that was sent all events below `number`."""
+        """Add a watcher to which all events below `number` were sent."""
         watcher.number = number
         cohort = self._fresh.get(number)
         if cohort is None:
@@ -77,19 +77,19 @@ class CohortQueue:
         cohort.add(watcher)
 
     def first(self) -> Cohort:
-        """The cohort that is furthest behind."""
+        """Return the cohort that is furthest behind."""
         return self._heap[0][2]
 
     def next_number(self) -> int | None:
-        """The number of the next cohort after the first: the lower number of the two that follow it in the heap.
-        A number that equals that of the first cohort is ignored. None if no number is left."""
+        """Return the lowest `number` of the other cohorts that differs from the `number` of the first cohort; None if
+        there is none. Only the two cohorts that follow the first one in the heap are compared."""
         first = self._heap[0][0]
         numbers = [number for number, _, _ in self._heap[1:3] if number > first]
         return min(numbers, default=None)
 
     def begin(self, cohort: Cohort) -> None:
-        """Note that the matching of events begins for the first cohort. No watcher can join this cohort until it has
-        moved."""
+        """Record that the first cohort begins to match events. No watcher can join this cohort until its `number` has
+        changed."""
         if self._fresh.get(cohort.number) is cohort:
             del self._fresh[cohort.number]
 
@@ -100,7 +100,7 @@ class CohortQueue:
         return cohort
 
     def put_back(self, cohort: Cohort) -> None:
-        """Add a cohort that `pop` has returned, at its new number."""
+        """Add a cohort that `pop` has returned, with its new `number`."""
         if not cohort.matched:  # Later events are matched again, for the watchers that join here, too.
             cohort.reached = cohort.number
         there = self._fresh.get(cohort.number)

@@ -1,15 +1,15 @@
-"""The hub: it follows the history of one member, and sends each watcher the events in the watcher's range.
+"""The hub follows the history of one member, and sends each watcher the events in the range of the watcher.
 
-A watcher is a cursor. The hub keeps no events for a watcher: events that were not sent yet are read from the history.
-If the history drops such an event, the watch is cancelled. No event is ever skipped.
+A watcher is a cursor. The hub keeps no events for a watcher; events that were not sent yet are read from the history.
+If the history drops an event that a watcher still needs, the watch is cancelled. No event is ever skipped.
 
-Watchers that were sent everything are *in step*: they wait in their groups. The hub matches each new event with the
-ranges of the groups (`_follow`), and then sends it to the watchers of the matching groups (`_serve`). Watchers that
-begin in the past, or that lag far behind, are in cohorts (`kvstore.watch.cohorts`): a cohort reads the history until it
-is in step (`_catch_up`).
+A watcher is *in step* once all matched events were sent to it. Watchers in step wait in their groups. The hub matches
+each new event with the ranges of the groups (`_follow`), and then sends the event to the watchers of the matching
+groups (`_serve`). Watchers that begin in the past, or that lag far behind, are in cohorts (`kvstore.watch.cohorts`). A
+cohort reads the history until its watchers are in step (`_catch_up`).
 
-The hub never sends a part of a revision whose end it has not matched. Work is counted in units of about 1 µs; a step
-ends when its units are used up. The host calls `step` again while `has_work` is true.
+The hub sends events of a revision only after it has matched the last event of that revision. Work is counted in units
+of about 1 µs. A step ends when its units are used up. The host calls `step` again while `has_work` is true.
 
 See docs/concepts/watches.md.
 """
@@ -34,15 +34,16 @@ from kvstore.watch.watcher import Group, Watcher, WatcherState
 from raft import Busy, encode_item
 
 STEP_UNITS = 2_000
-"""The units of one step while the member has other work: about 2 ms. Shorter steps would leave more time to puts, but
-an event would reach 10⁴ watchers later, because the turn between two steps takes as long as before."""
+"""The units of one step while the member has other work: about 2 ms. With shorter steps, puts would get more time, but
+an event would reach 10⁴ watchers later, because more steps would be needed and the pause between two steps would stay
+the same."""
 
 IDLE_STEP_UNITS = 4_000
 """The units of one step while the member has nothing else to do."""
 
 PROGRESS_TICKS = 10
-"""The interval, in ticks (seconds), at which idle watchers with the flag PROGRESS are sent a progress message, unless
-they know their progress already."""
+"""The interval, in ticks (seconds), of the progress messages to idle watchers with the flag PROGRESS. A watcher gets no
+progress message if nothing has changed since its last message."""
 
 
 class WatchSource(Protocol):
@@ -50,7 +51,7 @@ class WatchSource(Protocol):
 
     @property
     def history(self) -> History:
-        """The kept events. After a snapshot was installed, this is another object."""
+        """The history of the store. Installing a snapshot replaces this object."""
 
     @property
     def revision(self) -> int:
@@ -58,13 +59,13 @@ class WatchSource(Protocol):
 
 
 class WatchOutput(Protocol):
-    """The connections of the member. `send` may give up the connection; it then calls `gone` of the hub."""
+    """The connections of the member. If `send` closes the connection, `send` also calls `gone` of the hub."""
 
     def has_room(self, connection_id: int) -> bool:
         """True if the connection has room for another message with events."""
 
     def send(self, connection_id: int, data: bytes) -> None:
-        """Send a frame. Frames of one connection are sent in the order of the calls."""
+        """Send a frame. The frames of one connection are sent in the order of the calls."""
 
 
 class _Watching:
@@ -72,8 +73,8 @@ class _Watching:
 
     def __init__(self) -> None:
         self.watchers: dict[int, Watcher] = {}
-        self.waits_for_room: deque[Watcher] = deque()  # Stalled watchers; some of them may be gone.
-        self.is_queued = False  # True while it is in the queue of connections that have room again.
+        self.waits_for_room: deque[Watcher] = deque()  # Stalled watchers. Some of these watches may have ended.
+        self.is_queued = False  # True while the connection is in the queue of connections that have room again.
 
 
 class WatchHub:
@@ -86,26 +87,26 @@ class WatchHub:
         self._connections: dict[int, _Watching] = {}
         self._index: RangeIndex[Group] = RangeIndex()
         self.count = 0
-        """How many watches there are. While it is 0, nothing else of the hub needs to be asked."""
-        self._history = History()  # Empty while there are no watches, so that no old block is kept.
+        """The number of watches. While the number is 0, the hub has no work."""
+        self._history = History()  # Empty while there are no watches, so that no old block stays in memory.
         self._number = 0  # The number of the next event to match.
-        self._whole_number = 0  # The events below this number are matched, and end with a whole revision.
-        self._revision = 0  # Everything up to this revision is matched.
+        self._whole_number = 0  # The events below this number are matched, and the last of them ends its revision.
+        self._revision = 0  # All events up to this revision are matched.
         self._oldest = 0  # No watcher needs an event below this number.
-        self._kept = 0  # How many event numbers all groups together keep.
+        self._kept = 0  # The number of event numbers that all groups together keep.
         self._due_groups: deque[Group] = deque()
         self._cohorts = CohortQueue()
         self._ahead: list[tuple[int, int, Watcher]] = []  # A heap by revision.
         self._serial = 0
         self._roomy: deque[_Watching] = deque()
         self._asked: dict[Watcher, None] = {}  # Watchers that wait for a progress message.
-        self._looks_at_asked = False  # Some watchers in `_asked` may have become ready outside of a step.
-        self._reports: deque[Watcher] = deque()  # Watchers that are told their progress if they are idle.
+        self._looks_at_asked = False  # True if some watchers in `_asked` may have become ready outside of a step.
+        self._reports: deque[Watcher] = deque()  # Watchers that get a progress message if they are idle.
         self._ticks = 0
 
     @property
     def bounds(self) -> HubBounds:
-        """The bounds of work and memory."""
+        """The bounds on work and memory."""
         return self._bounds
 
     @bounds.setter
@@ -118,7 +119,7 @@ class WatchHub:
     # Requests.
 
     def count_of(self, connection_id: int) -> int:
-        """How many watches a connection has."""
+        """Return the number of watches of a connection."""
         watching = self._connections.get(connection_id)
         return 0 if watching is None else len(watching.watchers)
 
@@ -128,7 +129,7 @@ class WatchHub:
         return watching is not None and watch_id in watching.watchers
 
     def watch(self, connection_id: int, watch_id: int, spec: WatchSpec) -> None:
-        """Begin a watch, and tell the client the first revision that the watch covers. Raises Busy, RevisionCompacted.
+        """Begin a watch, and send the client the first revision that the watch covers. Raises Busy, RevisionCompacted.
 
         The history must be on, and the connection must not have a watch with this id.
         """
@@ -156,13 +157,13 @@ class WatchHub:
         self._tell(watcher, MessageKind.CREATED, present, next_revision)
 
     def unwatch(self, connection_id: int, watch_id: int) -> None:
-        """End a watch. If there is no such watch, it was cancelled already."""
+        """End a watch. Do nothing if the hub has cancelled the watch already."""
         watcher = self._find(connection_id, watch_id)
         if watcher is not None:
             self._cancel(watcher, CancelReason.UNWATCHED)
 
     def add_window(self, connection_id: int, watch_id: int, byte_count: int) -> None:
-        """Give window back to a watch."""
+        """Add bytes to the window of a watch."""
         watcher = self._find(connection_id, watch_id)
         if watcher is None:
             return
@@ -172,7 +173,7 @@ class WatchHub:
             self._resume(watcher)
 
     def ask_progress(self, connection_id: int, watch_id: int) -> None:
-        """Send a progress message for the watch, once all events up to the present revision were sent for it."""
+        """Send a progress message for the watch once all events up to the present revision were sent."""
         watcher = self._find(connection_id, watch_id)
         if watcher is not None:
             watcher.asked_revision = self._source.revision
@@ -180,7 +181,7 @@ class WatchHub:
             self._looks_at_asked = True
 
     def gone(self, connection_id: int) -> None:
-        """The connection has ended, and its watches with it."""
+        """Remove all watches of a connection that has ended."""
         watching = self._connections.pop(connection_id, None)
         if watching is not None:
             for watcher in watching.watchers.values():
@@ -188,7 +189,7 @@ class WatchHub:
             watching.watchers.clear()
 
     def note_room(self, connection_id: int) -> None:
-        """The connection has sent some of its output."""
+        """Note that the connection has sent some of its output."""
         watching = self._connections.get(connection_id)
         if watching is None:
             return
@@ -198,14 +199,14 @@ class WatchHub:
             self._roomy.append(watching)
 
     def tick(self) -> None:
-        """A second has passed: queue progress messages for the connections whose turn it is."""
+        """Note that a second has passed, and queue the progress messages that are due."""
         self._ticks += 1
         for connection_id, watching in self._connections.items():
             if (connection_id + self._ticks) % PROGRESS_TICKS == 0:
                 self._reports.extend([each for each in watching.watchers.values() if self._wants_report(each)])
 
     def _wants_report(self, watcher: Watcher) -> bool:
-        """True if the watcher is idle, has the flag PROGRESS, and was not told its present progress."""
+        """True if the watcher is idle, has the flag PROGRESS, and was not sent its present progress."""
         is_idle = watcher.state is WatcherState.IDLE
         return is_idle and watcher.tells_progress and watcher.next_revision <= self._revision
 
@@ -226,7 +227,7 @@ class WatchHub:
         return self._oldest < source_history.first_number  # Some watcher may have to be cancelled.
 
     def step(self, units: int = STEP_UNITS) -> None:
-        """Follow the history, and send what is due, for about `units` units."""
+        """Follow the history and send due messages, for about `units` units."""
         if not self.count:
             return
         units = min(units, self._bounds.step_units_max)
@@ -254,7 +255,7 @@ class WatchHub:
         self._revision = self._source.revision
 
     def _follow(self, units: int) -> int:
-        """Match new events with the groups. Returns the units that were used."""
+        """Match new events with the groups. Returns the used units."""
         history, used = self._history, 0
         while True:
             self._note_whole()
@@ -266,14 +267,14 @@ class WatchHub:
             if self._number == end or used >= units:
                 return used
             stop = min(end, self._number + self._bounds.follow_events)
-            if stop < end:  # Stop at the end of a revision, if it is near.
+            if stop < end:  # Stop at the end of a revision if possible.
                 whole = history.number_from(history.revision_of(stop - 1) + 1)
                 stop = whole if whole <= min(end, stop + self._bounds.catch_up_events) else stop
             used += self._match(stop)
             self._number = stop
 
     def _note_whole(self) -> None:
-        """Compute up to which revision everything is matched."""
+        """Compute the greatest revision up to which all events are matched."""
         history = self._history
         if self._number == history.end_number:
             self._whole_number, self._revision = self._number, self._source.revision
@@ -282,7 +283,7 @@ class WatchHub:
         self._whole_number, self._revision = history.number_from(revision), revision - 1
 
     def _match(self, stop: int) -> int:
-        """Match the events from `_number` on, below `stop`. Returns the units that were used."""
+        """Match the events from number `_number` to before number `stop`. Returns the used units."""
         number, find, units = self._number, self._index.find, 0
         while number < stop:
             keys, place, end = self._history.keys_from(number)
@@ -318,7 +319,7 @@ class WatchHub:
             self._due_groups.append(group)
 
     def _overflow(self, group: Group) -> None:
-        """Forget the numbers of a group. Its due watchers will read the history instead."""
+        """Drop the numbers of a group. The due watchers of the group will read the history instead."""
         for watcher in group.due:
             if watcher.state is WatcherState.DUE:
                 number = group.next_number(watcher)
@@ -330,7 +331,7 @@ class WatchHub:
     # Sending.
 
     def _serve(self, units: int) -> int:
-        """Send to due watchers, group by group. Returns the units that were used."""
+        """Send messages to due watchers, group by group. Returns the used units."""
         used = 0
         for _ in range(len(self._due_groups)):
             if used >= units:
@@ -349,13 +350,13 @@ class WatchHub:
         return used
 
     def _serve_due(self, group: Group, watcher: Watcher, stop: int) -> int:
-        """Send one message to a due watcher. Returns the units that were used."""
+        """Send one message to a due watcher. Returns the used units."""
         used = self._send(watcher, group.numbers, stop)
         if used == 0:  # The watcher has no room or no window.
             number = group.next_number(watcher)
             assert number is not None
             self._stall(watcher, number, holds_group=True)
-        elif watcher.state is not WatcherState.DUE:  # Its connection was given up.
+        elif watcher.state is not WatcherState.DUE:  # The connection of the watcher was closed.
             pass
         elif watcher.number > group.numbers[-1] or group.next_number(watcher) is None:
             watcher.state = WatcherState.IDLE
@@ -365,8 +366,8 @@ class WatchHub:
         return used or 1
 
     def _send(self, watcher: Watcher, numbers: list[int], stop: int) -> int:
-        """Send the next message from the events `numbers[:stop]`, if there is one. Returns the units that were used; 0
-        if there is a message, but no room or window for it."""
+        """Send the next message from the events `numbers[:stop]`, if there is one. Returns the used units; 0 if the
+        connection has no room, or the watch no window, for the message."""
         place = bisect_left(numbers, watcher.number, 0, stop)
         if place == stop:
             return 1
@@ -387,7 +388,7 @@ class WatchHub:
     # Watchers that catch up.
 
     def _catch_up(self, units: int) -> int:
-        """Let cohorts read on, the one that is furthest behind first. Returns the units that were used."""
+        """Let cohorts read the history, first the cohort that is furthest behind. Returns the used units."""
         used, cohorts = 0, self._cohorts
         while cohorts and used < units:
             cohort = cohorts.first()
@@ -402,11 +403,11 @@ class WatchHub:
             elif cohort.reached < self._whole_number:
                 used += self._read_on(cohort)
             else:
-                break  # The hub itself is within a revision, and has to finish it first.
+                break  # The hub itself must first match the rest of a revision.
         return used
 
     def _read_on(self, cohort: Cohort) -> int:
-        """Match further events for the first cohort, and queue its watchers for the events of whole revisions."""
+        """Match further events for the first cohort, and queue its watchers to get the events of whole revisions."""
         history, first = self._history, cohort.reached
         stop = min(self._whole_number, first + self._bounds.catch_up_events)
         next_number = self._cohorts.next_number()
@@ -434,7 +435,7 @@ class WatchHub:
         return used
 
     def _serve_cohort(self, cohort: Cohort) -> int:
-        """Send messages to the watchers of a cohort, up to some bound. Returns the units that were used."""
+        """Send messages to at most `serve_watchers` watchers of a cohort. Returns the used units."""
         used = 0
         for _ in range(min(self._bounds.serve_watchers, len(cohort.queue))):
             watcher = cohort.queue.popleft()
@@ -452,7 +453,7 @@ class WatchHub:
         return used
 
     def _move(self, cohort: Cohort) -> None:
-        """Move the first cohort to the place up to which its watchers were served."""
+        """Set the `number` of the first cohort to the event up to which its watchers were served."""
         popped = self._cohorts.pop()
         assert popped is cohort
         cohort.number = cohort.serves_to
@@ -464,7 +465,7 @@ class WatchHub:
             self._cohorts.put_back(cohort)
 
     def _join(self, cohort: Cohort) -> int:
-        """Let the watchers of a cohort be in step."""
+        """Move the watchers of a cohort to their groups: they are in step."""
         used = 1
         for watcher in cohort.watchers():
             if watcher.state is WatcherState.BEHIND:
@@ -473,14 +474,15 @@ class WatchHub:
         return used
 
     def _be_idle(self, watcher: Watcher) -> None:
-        """Let a watcher be in step: it was sent everything that the hub has matched."""
+        """Add a watcher to the idle watchers of its group, because all events that the hub has matched were sent to
+        it."""
         assert self._number == self._whole_number
         watcher.number = self._number
         watcher.state = WatcherState.IDLE
         watcher.group.idle[watcher] = None
 
     def _join_ahead(self) -> None:
-        """Let watchers be in step if their first revision is the next one."""
+        """Move watchers that wait for the next revision to their groups: they are in step."""
         while self._ahead and self._ahead[0][0] <= self._revision + 1:
             watcher = heapq.heappop(self._ahead)[2]
             if watcher.state is WatcherState.AHEAD:
@@ -489,8 +491,8 @@ class WatchHub:
     # Watchers without room.
 
     def _stall(self, watcher: Watcher, number: int, *, holds_group: bool) -> None:
-        """Let a watcher wait until it has room and window. Its next event is `number`. `holds_group`: its group keeps
-        the numbers of events for it."""
+        """Let a watcher wait until its connection has room and its watch has window. `number` is the next event of the
+        watcher. `holds_group`: the group keeps the numbers of events for this watcher."""
         watcher.state, watcher.number = WatcherState.STALLED, number
         watcher.holds_group = holds_group
         watcher.group.holders += holds_group
@@ -503,7 +505,7 @@ class WatchHub:
         watching.waits_for_room.append(watcher)
 
     def _take_up_roomy(self) -> None:
-        """Resume watchers of connections that have room again."""
+        """Resume the watchers of connections that have room again."""
         for _ in range(len(self._roomy)):
             watching = self._roomy.popleft()
             watching.is_queued = False
@@ -520,8 +522,8 @@ class WatchHub:
                     self._roomy.append(watching)
 
     def _resume(self, watcher: Watcher) -> None:
-        """Let a stalled watcher continue: in its group if the group has every number that the watcher needs, otherwise
-        in a cohort."""
+        """Let a stalled watcher continue in its group if the group has every number that the watcher needs, and
+        otherwise in a cohort."""
         if not self._output.has_room(watcher.connection_id):
             self._wait_for_room(watcher)
             return
@@ -540,14 +542,14 @@ class WatchHub:
         watcher.holds_group = False
 
     def _trim(self, group: Group) -> None:
-        """Forget the numbers of a group, if no watcher needs them."""
+        """Drop the numbers of a group if no watcher needs them."""
         if not group.holders and not group.due:
             self._kept -= group.clear()
 
     # Changes of the history.
 
     def _look(self) -> None:
-        """React if the history was replaced by that of a snapshot, switched off, or compacted."""
+        """React if the history was replaced by the history of a snapshot, switched off, or compacted."""
         if self._source.history is not self._history:
             self._adopt(self._source.history)
         history = self._history
@@ -558,14 +560,14 @@ class WatchHub:
             self._drop_lost(history.first_number)
 
     def _drop_lost(self, first_number: int) -> None:
-        """Cancel the watchers that need an event that is no longer kept."""
+        """Cancel the watchers that need an event that the history has dropped."""
         is_lost = self._number < first_number
         if is_lost:
             self._number = self._whole_number = first_number
             self._revision = self._history.first_revision - 1
         oldest = self._number
         for watcher, number in list(self._cursors()):
-            # A cursor may stand within a revision of which the watch was sent everything that it needs.
+            # The cursor may be inside a revision whose matching events were all sent.
             has_dropped = watcher.next_revision < self._history.first_revision
             if number is None:
                 lost = is_lost and has_dropped
@@ -575,7 +577,7 @@ class WatchHub:
             if lost:
                 self._cancel(watcher, CancelReason.COMPACTED)
         self._oldest = oldest
-        if any(cohort.number < first_number for cohort in self._cohorts):  # Their watchers need only later events.
+        if any(cohort.number < first_number for cohort in self._cohorts):  # Their watchers need later events.
             places = {watcher: number for watcher, number in self._cursors() if watcher.state is WatcherState.BEHIND}
             self._cohorts.clear()
             for watcher, number in places.items():
@@ -585,13 +587,13 @@ class WatchHub:
             self._clear_lost_groups()
 
     def _clear_lost_groups(self) -> None:
-        """Forget the numbers of all groups, because the watchers that needed them are cancelled."""
+        """Drop the numbers of all groups, because the watchers that needed them are cancelled."""
         for group in {watcher.group: None for watcher in self._watchers()}:
             self._kept -= group.clear()
 
     def _cursors(self) -> Iterator[tuple[Watcher, int | None]]:
-        """Every watcher, with the number of the first event that it still needs. None if the hub has not matched this
-        event yet."""
+        """Yield every watcher with the number of the first event that the watcher still needs; None if the hub has not
+        matched this event yet."""
         behind = {watcher: cohort.number for cohort in self._cohorts for watcher in cohort.watchers()}
         for watcher in self._watchers():
             if watcher.state is WatcherState.DUE:
@@ -604,8 +606,8 @@ class WatchHub:
                 yield watcher, None
 
     def _adopt(self, history: History) -> None:
-        """Continue with the history of a snapshot. Its events have new numbers, so the place of each watcher is found
-        by revision."""
+        """Continue with the history of a snapshot. The events of this history have new numbers, so the next event of
+        each watcher is found by its revision."""
         old, places = self._history, list[tuple[Watcher, int, int]]()
         for watcher, number in list(self._cursors()):
             if number is None:
@@ -618,7 +620,7 @@ class WatchHub:
             elif watcher.is_within:
                 revision = old.revision_of(number)
                 places.append((watcher, revision, number - old.number_from(revision)))
-            else:  # The cursor may stand within a revision of which the watch was sent everything that it needs.
+            else:  # The cursor may be inside a revision that was sent completely.
                 first = max(number, old.first_number)
                 revision = old.revision_of(first) if first < old.end_number else 0
                 places.append((watcher, max(revision, watcher.next_revision), 0))
@@ -646,7 +648,7 @@ class WatchHub:
                     self._place(watcher, revision, skipped)
 
     def _place(self, watcher: Watcher, revision: int, skipped: int) -> None:
-        """Put a watcher at its next event, which is the one after the first `skipped` events of `revision`."""
+        """Set the cursor of a watcher to the event after the first `skipped` events of `revision`."""
         history = self._history
         if revision < history.first_revision:
             self._cancel(watcher, CancelReason.COMPACTED)
@@ -664,7 +666,7 @@ class WatchHub:
     # Messages without events.
 
     def _is_told(self, watcher: Watcher) -> bool:
-        """True if a progress message that the watcher waits for can be sent now."""
+        """True if the progress message for which the watcher waits can be sent now."""
         assert watcher.asked_revision is not None
         return (
             watcher.state is WatcherState.IDLE
@@ -674,8 +676,7 @@ class WatchHub:
         )
 
     def _tell_progress(self) -> None:
-        """Send the progress messages that watchers have asked for, to those watchers that were sent all earlier
-        events."""
+        """Send the requested progress messages to the watchers to which all earlier events were sent."""
         for watcher in [watcher for watcher in self._asked if self._is_told(watcher)]:
             if self._asked.pop(watcher, watcher) is None:
                 watcher.asked_revision = None
@@ -690,7 +691,7 @@ class WatchHub:
         self._output.send(watcher.connection_id, data)
 
     def _cancel(self, watcher: Watcher, reason: CancelReason) -> None:
-        """End a watch, and say why. Does nothing if its connection was given up meanwhile."""
+        """End a watch, and send the client the reason. Do nothing if the connection was closed meanwhile."""
         if watcher.is_gone:
             return
         oldest = self._source.history.first_revision if self._source.history.is_on else 0
@@ -706,7 +707,8 @@ class WatchHub:
     # The set of watches.
 
     def _admit(self, connection_id: int, key_range: KeyRange) -> Group | None:
-        """Check the bounds for one more watch. Returns the group of its range, if there is one. Raises Busy."""
+        """Check the bounds for one more watch of `key_range`. Returns the group of this range, if there is one. Raises
+        Busy."""
         limits = self._limits
         if self.count >= limits.watches_max:
             raise Busy("watches_max", limits.watches_max)
@@ -726,7 +728,7 @@ class WatchHub:
             yield from watching.watchers.values()
 
     def _remove(self, watcher: Watcher) -> None:
-        """Forget a watcher. Queues that still contain the watcher skip it later."""
+        """Remove a watcher. Queues that still contain the watcher will skip it."""
         group = watcher.group
         group.idle.pop(watcher, None)
         self._release_group(watcher)
@@ -743,7 +745,7 @@ class WatchHub:
             self._clear()
 
     def _clear(self) -> None:
-        """There are no watches: forget what is left in queues."""
+        """Clear all queues, because there are no watches any more."""
         self._due_groups.clear()
         self._cohorts.clear()
         self._ahead.clear()
@@ -753,7 +755,8 @@ class WatchHub:
         self._history = History()
 
     def check(self) -> None:
-        """Verify every invariant; AssertionError if one is broken. Cost: O(watches). For tests and simulations."""
+        """Verify every invariant. Raises AssertionError if an invariant is broken. Cost: O(watches). For tests and
+        simulations."""
         watchers = list(self._watchers())
         assert self.count == len(watchers)
         groups = list({watcher.group: None for watcher in watchers})

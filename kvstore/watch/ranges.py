@@ -1,7 +1,7 @@
-"""An index of the watched ranges of keys: it finds the ranges that contain a key.
+"""An index of the watched ranges of keys, which finds the ranges that contain a key.
 
 Ranges of one key are in a dict, and prefixes are in one dict for each length. All other ranges are sorted by start, in
-blocks. Each block has the greatest end of its ranges.
+blocks. Each block stores the greatest end of its ranges.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Generic, NamedTuple, TypeVar
 from kvstore.protocol.commands import prefix_range
 
 BLOCK_RANGES = 64
-"""About how many ranges a block has. A block of twice as many is split."""
+"""The usual number of ranges of a block. A block with twice as many ranges is split."""
 
 ValueT = TypeVar("ValueT")
 
 
 class KeyRange(NamedTuple):
-    """The keys from `start` to before `end`. `end` None: to the last key."""
+    """The keys from `start` to before `end`. If `end` is None, the range has no end."""
 
     start: bytes
     end: bytes | None
@@ -51,8 +51,8 @@ class _Block(Generic[ValueT]):
 
 
 class RangeIndex(Generic[ValueT]):
-    """Distinct ranges, each with a value. The order of results depends only on the ranges, so it is the same in every
-    process."""
+    """Distinct ranges, each with a value. The order of results depends only on the ranges, so the order is the same in
+    every process."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, ValueT] = {}
@@ -64,7 +64,7 @@ class RangeIndex(Generic[ValueT]):
         return len(self._keys) + sum(map(len, self._prefixes.values())) + len(self._others)
 
     def get(self, wanted: KeyRange) -> ValueT | None:
-        """The value of a range; None if it is not in the index."""
+        """Return the value of a range; None if the range is not in the index."""
         if wanted.is_one_key:
             return self._keys.get(wanted.start)
         if _is_prefix(wanted):
@@ -104,7 +104,7 @@ class RangeIndex(Generic[ValueT]):
                 del self._blocks[place]
 
     def find(self, key: bytes) -> Sequence[ValueT]:
-        """The values of all ranges that contain `key`.
+        """Return the values of all ranges that contain `key`.
 
         Cost: 0.2 µs, plus 0.1 µs for each distinct length of prefixes, plus up to 3 µs for each block of other ranges
         that may contain the key.
@@ -128,7 +128,7 @@ class RangeIndex(Generic[ValueT]):
         return found
 
     def _place_of(self, wanted: KeyRange) -> int:
-        """The place of the block to which a range belongs."""
+        """Return the position of the block to which a range belongs."""
         return max(0, bisect_right(self._blocks, _order(wanted), key=_first_of) - 1)
 
     def _insert(self, wanted: KeyRange) -> None:
@@ -145,7 +145,7 @@ class RangeIndex(Generic[ValueT]):
             block.note_ends()
 
     def check(self) -> None:
-        """Verify every invariant; AssertionError if one is broken. For tests."""
+        """Verify every invariant. Raises AssertionError if an invariant is broken. For tests."""
         ranges = [each for block in self._blocks for each in block.ranges]
         assert ranges == sorted(self._others, key=_order), ranges
         assert all(0 < len(block.ranges) < 2 * BLOCK_RANGES for block in self._blocks)
@@ -163,7 +163,7 @@ def _is_prefix(wanted: KeyRange) -> bool:
 
 
 def _order(wanted: KeyRange) -> tuple[bytes, bool, bytes]:
-    """Ranges in the order of their starts, then of their ends."""
+    """Return the sort key of a range: ranges are sorted by start, then by end."""
     return wanted.start, wanted.end is None, wanted.end or b""
 
 

@@ -1,4 +1,4 @@
-"""A watcher is one watch of one connection, with its cursor. A group has all watchers of one range."""
+"""A watcher is one watch of one connection, with its cursor. A group contains all watchers of one range."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kvstore.watch.batches import EventFilter
 from kvstore.watch.ranges import KeyRange
 
 GROUP_EVENTS_MAX = 4_096
-"""How many event numbers a group keeps for watchers to which these events are not sent yet. Watchers that are further
-behind read the history."""
+"""The greatest number of event numbers that a group keeps for watchers to which the events have not been sent yet.
+Watchers that are further behind read the history."""
 
 
 class WatcherState(enum.Enum):
     """The states of a watcher."""
 
     AHEAD = "ahead"  # The hub has not reached the first revision of the watch yet.
-    IDLE = "idle"  # In its group: it was sent every event so far.
+    IDLE = "idle"  # In its group: every event so far was sent to the watcher.
     DUE = "due"  # In the queue of its group: there are events to send.
     BEHIND = "behind"  # In a cohort that reads the history.
-    STALLED = "stalled"  # There are events to send, but its connection has no room, or it has no window.
+    STALLED = "stalled"  # There are events to send, but the connection has no room, or the watch has no window.
     GONE = "gone"
 
 
 class Watcher:
-    """One watch. `number` is the cursor: every due event below this number was sent.
+    """One watch. `number` is the cursor: every matching event below this number was sent.
 
-    `next_revision`: the client knows that it was sent all events below this revision. The number only rises.
-    `is_within`: some events of revision `next_revision` were sent, but not all.
+    `next_revision`: the messages so far have confirmed to the client that it has all events below this revision; never
+    decreases. `is_within`: some events of revision `next_revision` were sent, but not all.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Watcher:
         self.next_revision = 0
         self.number = 0
         self.is_within = False
-        self.holds_group = False  # It is stalled, and its group keeps event numbers for it.
+        self.holds_group = False  # The watcher is stalled, and its group keeps event numbers for it.
         self.asked_revision: int | None = None  # Progress is reported once all events up to this revision were sent.
 
     @property
@@ -76,7 +76,7 @@ class Watcher:
 class Group:
     """The watchers of one range. `numbers`: the numbers of the newest matching events, ascending.
 
-    `numbers` has no gaps: from its first number on, it has every matching event up to the last one that the hub has
+    `numbers` has no gaps: it contains every matching event from its first number to the last event that the hub has
     matched.
     """
 
@@ -86,18 +86,18 @@ class Group:
         self.range = key_range
         self.watchers = 0
         self.idle: dict[Watcher, None] = {}
-        self.due: deque[Watcher] = deque()  # Some of these watchers may be gone.
-        self.is_queued = False  # True while it is in the queue of groups with due watchers.
-        self.holders = 0  # Stalled watchers for which `numbers` are kept.
+        self.due: deque[Watcher] = deque()  # Some of these watches may have ended.
+        self.is_queued = False  # True while the group is in the queue of groups with due watchers.
+        self.holders = 0  # The number of stalled watchers for which `numbers` are kept.
         self.numbers: list[int] = []
 
     def clear(self) -> int:
-        """Forget all numbers; return how many there were."""
+        """Drop all numbers, and return their count."""
         count = len(self.numbers)
         self.numbers.clear()
         return count
 
     def next_number(self, watcher: Watcher) -> int | None:
-        """The number of the first event that a due watcher was not sent; None if there is no such event."""
+        """Return the number of the first event that was not sent to a due watcher; None if there is no such event."""
         place = bisect_left(self.numbers, watcher.number)
         return self.numbers[place] if place < len(self.numbers) else None
