@@ -4,7 +4,7 @@
     from kvstore import open_node             # runs a member inside this program
 
 The names below are the public interface. The parts that run a member (`open_node`, `run_member`, …) are loaded on first
-use. So a program that uses only `Client` loads neither `storage` nor `raft.runtime`.
+use, so a program that uses only `Client` loads neither `storage` nor `raft.runtime`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a part that runs a member when its name is used for the first time."""
+    """Load `open_node`, `run_member` and the like when a program first uses their names."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

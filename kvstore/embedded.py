@@ -4,7 +4,7 @@
         await store.put("greeting", "hello")
 
 Without peers, the member is a durable store of one node, which listens on no port by default. A member of a cluster
-listens for its peers and for clients. If the member is a follower, the client sends its calls to the leader.
+listens for its peers and for clients. If the member is a follower, the client sends requests to the leader.
 `EmbeddedStore` is a `Client`.
 """
 
@@ -30,7 +30,7 @@ from storage import StorageLimits
 check_not_shadowed()
 
 IN_PROCESS_ADDRESS = "in-process:0"
-"""An address that stands for the member in this program. No network socket has this address."""
+"""The address of the member in this program. No network socket has this address."""
 
 
 class EmbeddedStore(Client):
@@ -50,16 +50,16 @@ class EmbeddedStore(Client):
 
     @property
     def client_address(self) -> str:
-        """The address at which other programs reach this member; empty if it has no client port."""
+        """The address at which other programs reach this member; empty if the member has no client port."""
         return self._member.client_address
 
     @property
     def peer_address(self) -> str:
-        """The address at which its peers reach this member; empty if it has no peer port."""
+        """The address at which the peers reach this member; empty if the member has no peer port."""
         return self._member.peer_address
 
     async def _address_of(self, member: str) -> str:
-        """The same as for any client, except that the member in this program needs no address."""
+        """Return the address of a member. The member in this program is reached at IN_PROCESS_ADDRESS."""
         return IN_PROCESS_ADDRESS if member == self.node_id else await super()._address_of(member)
 
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
@@ -73,23 +73,23 @@ class EmbeddedStore(Client):
 class open_node:  # noqa: N801 (used like a function)
     """Run a member in this program during the block `async with open_node(...) as store`.
 
-    `members`: all members of the cluster; each of them is started with the same list. The list may be None for a folder
-    that exists (the folder contains the list), and for a new store of one node. `bootstrap`: make a new member if the
+    `members`: all members of the cluster; each of them is started with the same list. The list may be None for an
+    existing folder, which contains the list, and for a new store of one node. `bootstrap`: make a new member if the
     folder has none. Without `bootstrap`, a missing folder is an error, because a member that lost its disk must not
     come back empty. `feature_level`: the level at which a new cluster begins, by default the highest level that this
     build knows. The level must be the same for all first members, and has no effect on a folder that exists.
 
-    `join`: client addresses of members of a running cluster. If the folder has no member, a new member of that cluster
-    is made there. `members` then has only this member, which must also be added to the cluster (`Client.add_member`),
-    before or after this call. `listen_client`: `host:port` to serve other programs, too. Without it, a store of one
-    node does not listen at all.
+    `join`: client addresses of members of a running cluster. If the folder has no member, it becomes the folder of a
+    new member of that cluster. In this case `members` contains only the new member, which must also be added to the
+    cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
+    serves other programs. Without `listen_client`, a store of one node does not listen on any port.
 
-    Raises, before the block runs: StorageError (the folder is locked, damaged, not initialised, or of another cluster),
-    CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused.
+    Before the block runs, raises StorageError (the folder is locked, damaged, not initialised, or belongs to another
+    cluster), CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember or JoinRefused.
 
-    If the node fails later, the block is cancelled, and NodeStopped is raised. If the node has received data that only
-    a newer build knows, NewerConfiguration or NewerFormat is raised instead. If the cluster has removed the member,
-    MemberRemoved is raised instead.
+    If the node fails later, the block is cancelled, and NodeStopped is raised. NewerConfiguration or NewerFormat is
+    raised instead of NodeStopped if the node has received data that only a newer build knows, and MemberRemoved if the
+    cluster has removed the member.
     """
 
     def __init__(
@@ -169,8 +169,8 @@ class open_node:  # noqa: N801 (used like a function)
         return bool(absorbed)
 
     async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
-        """Run the member. If it raises an exception, `_failure` keeps the exception, to be raised later without an
-        exception group."""
+        """Run the member. If the member raises an exception, `_failure` keeps the exception, which is raised later
+        without an exception group."""
         started = False
 
         class Status:

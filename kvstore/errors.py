@@ -1,19 +1,19 @@
-"""The errors of operations on the store, classified by what the caller may conclude from them.
+"""The errors of operations on the store, classified by whether the operation has taken effect.
 
 `OperationFailed` means that the operation had no effect and never will have one. `OutcomeUnknown` means that the
 operation may have taken effect. `UnderReplicated`, which only a write of level IN_SYNC can raise, means that the
 operation has taken effect. No other error is raised for an operation.
 
-A `KvError` is an `OperationFailed` that the replicated store itself returns. In a result it is `(code, revision,
-field...)` with the fields in the order of its constructor. Only codes, numbers and stable words are replicated, never
-the text of an error. So two builds with different texts still have the same state.
+A `KvError` is an `OperationFailed` that the replicated store itself returns. A result contains the error as `(code,
+revision, field...)`, with the fields in the order of the constructor. Only codes, numbers and stable words are
+replicated, never the text of an error, so two builds with different texts still have the same state.
 
-Eight classes have the same names as errors of `raft`. The errors of `raft` are raised inside a member; the classes here
-report such an error to a client. Each of the eight classes is an `OperationFailed` with a hint for the user of the
-store. The fields of these classes have the units of the wire. Reasons are words, not enums, because a newer member may
-send a reason that this build's enums lack.
+Eight classes have the same names as errors of `raft`. The errors of `raft` are raised inside a member. The classes in
+this module report them to a client. Each of the eight classes is an `OperationFailed` with a hint for the user of the
+store. Their fields have the units of the wire format. Reasons are strings, not enums, because a newer member may send a
+reason that the enums of this build lack.
 
-The fields of an error are its positional arguments. So every error can be pickled, and can be sent as its code and
+The fields of an error are its positional arguments, so every error can be pickled, and can be sent as its code and
 fields.
 
 See docs/reference/specification.md#95-outcomes.
@@ -37,7 +37,7 @@ class StoreError(Exception):
 
     @property
     def hint(self) -> str:
-        """A short remedy; empty if the text of the error contains it already."""
+        """A short remedy; empty if the text of the error already contains the remedy."""
         return ""
 
 
@@ -46,8 +46,8 @@ class OperationFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The operation may have taken effect, or may take effect later, or never. The client cannot learn its outcome any
-    more."""
+    """The operation may have taken effect, or may take effect later, or never. The client cannot find out the outcome
+    any more."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +62,7 @@ class OutcomeUnknown(StoreError):
 
 
 class Unavailable(OperationFailed):
-    """No member accepted the operation within its deadline, or a read got no answer.
+    """No member accepted the operation before its deadline, or a read got no answer.
 
     `remedy`: a hint that fits better than the general one; empty if there is none."""
 
@@ -80,7 +80,7 @@ class Unavailable(OperationFailed):
 
 
 class Busy(OperationFailed):
-    """Every attempt until the deadline was refused, because a bound was reached."""
+    """All attempts before the deadline were refused, because a bound was reached."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -127,7 +127,7 @@ class RequestTooLarge(OperationFailed):
 
 
 class Unsupported(OperationFailed):
-    """This member does not know the request, or does not offer it (as with `lease` reads)."""
+    """This member does not know the request, or does not offer this kind of request (as with `lease` reads)."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -138,8 +138,8 @@ class Unsupported(OperationFailed):
 
 
 class TransferRefused(OperationFailed):
-    """The leader has refused the transfer (`reason`: not_a_peer, not_ready or under_way) and stays, or nobody took over
-    before the deadline (too_late). A transfer that is too late for the caller may still happen."""
+    """The leader has refused to transfer its leadership (`reason`: not_a_peer, not_ready or under_way), or no member
+    took over before the deadline (too_late). After `too_late`, the transfer may still happen."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)
@@ -153,8 +153,8 @@ class ChangeRefused(OperationFailed):
     """The members were not changed. `reason` is a stable word (the values of `raft.ChangeRefusal`): pending, not_ready,
     last_voter, duplicate, unknown_member, used_id, behind, no_quorum, too_many, nothing, invalid, unreachable.
 
-    `lag`: if the reason is `behind`, how many entries a learner lacks; otherwise None. `remedy`: a hint that fits
-    better than the usual hint for the reason; empty if there is none.
+    `lag`: the number of entries that a learner lacks, if the reason is `behind`; otherwise None. `remedy`: a hint that
+    fits better than the usual hint for the reason; empty if there is none.
     """
 
     def __init__(self, reason: str, text: str, lag: int | None = None, remedy: str = "") -> None:
@@ -170,7 +170,7 @@ class ChangeRefused(OperationFailed):
 
     @property
     def is_passing(self) -> bool:
-        """True if the same change may be accepted later, without any other action."""
+        """True if the same change may be accepted later without any action by the caller."""
         return self.reason in ("pending", "not_ready", "behind", "no_quorum")
 
 
@@ -231,8 +231,8 @@ class LevelTooLow(OperationFailed):
 
 
 class TransactionConflict(OperationFailed):
-    """A read-modify-write transaction was not carried out, because at each attempt the data that it had read was
-    changed before it could write."""
+    """A read-modify-write transaction was not carried out: at each attempt, another client changed the data between the
+    read and the write."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -248,7 +248,7 @@ class TransactionConflict(OperationFailed):
 
 class LockTimeout(OperationFailed):
     """A lock, a permit, a leadership, or an item of a work queue was not obtained within `wait_seconds`. The caller
-    holds nothing."""
+    does not hold it."""
 
     def __init__(self, name: bytes, wait_seconds: float) -> None:
         super().__init__(name, wait_seconds)
@@ -263,7 +263,7 @@ class LockTimeout(OperationFailed):
 
 
 class LockLost(OperationFailed):
-    """A guarded transaction was not carried out, because its caller no longer owns the key that guards it.
+    """A guarded transaction was not carried out, because the caller no longer owns the guarding key.
 
     `fence`: the create revision that the key had while the caller owned it.
     """
@@ -284,14 +284,15 @@ class LockLost(OperationFailed):
 
 
 class LeadershipLost(LockLost):
-    """An elected leader does not lead any more: its transaction was not carried out, or `Leadership.term` has ended."""
+    """An elected leader has lost its leadership. Its transaction was not carried out, or its `Leadership.term` has
+    ended."""
 
 
 class PositionConflict(OperationFailed):
     """The position of a consumer group was not moved, and nothing was written.
 
-    Either the records up to `wanted` are committed already, or another program has changed the stored position, which
-    is not `expected` any more. `found`: the stored position; None if it was removed.
+    Either the records up to `wanted` are committed already, or another program has changed the stored position, so that
+    it differs from `expected`. `found`: the stored position; None if it was removed.
     """
 
     def __init__(self, group: bytes, wanted: int, expected: int, found: int | None) -> None:
@@ -327,10 +328,10 @@ class GroupMismatch(OperationFailed):
 
 
 class LeaseLost(StoreError):
-    """The block of a lease was cancelled, because its lease has ended or may have ended.
+    """The block of a lease was cancelled, because the lease has ended or may have ended.
 
-    The actions of the block before its cancellation are not undone. The store removes the keys of the lease, or has
-    removed them already.
+    Actions that the block took before its cancellation are not undone. The store has removed the keys of the lease, or
+    will remove them.
     """
 
     def __init__(self, lease_id: int, reason: str) -> None:
@@ -383,10 +384,11 @@ class NotEnoughInSync(OperationFailed):
 
 
 class UnderReplicated(StoreError):
-    """A write of level IN_SYNC has taken effect, but fewer members than `min_in_sync` are known to hold it durably.
+    """A write of level IN_SYNC has taken effect, but fewer members than `min_in_sync` have confirmed the write as
+    durable.
 
-    Members left the set of those in sync, or the leader changed, after the write was appended. A majority holds it.
-    `result`: the result of the write. `acknowledged_by`: the ids of the members that certainly hold it.
+    After the write was appended, members fell out of sync, or the leader changed. A majority holds the write durably.
+    `result`: the result of the write. `acknowledged_by`: the ids of the members that certainly hold the write.
     """
 
     def __init__(self, result: object, acknowledged_by: Sequence[str], min_in_sync: int) -> None:
@@ -405,7 +407,7 @@ class UnderReplicated(StoreError):
 class TooStale(OperationFailed):
     """No member could prove that its state is recent enough for a bounded read, and no member knew a leader.
 
-    `age_ms`: the greatest possible age of the state of the member that was asked last; None if that member could prove
+    `age_ms`: the greatest possible age of the state of the last member that was asked; None if that member could prove
     no age.
     """
 
@@ -453,7 +455,7 @@ class ClientClosed(OperationFailed):
 class WrongContext(OperationFailed, RuntimeError):
     """A client was used outside of its trio loop or in a forked process, or was entered a second time.
 
-    Nothing was sent. This is a mistake in the program; `reason` describes the mistake, and what to do instead.
+    Nothing was sent. This error is a mistake in the program. `reason` describes the mistake and the correct use.
     """
 
     def __init__(self, reason: str) -> None:
@@ -465,8 +467,8 @@ class WrongContext(OperationFailed, RuntimeError):
 
 
 class ResultCode(enum.IntEnum):
-    """The first item of every result. Snapshots with these numbers exist already: new numbers may be added, but no
-    number may change."""
+    """The first item of every result. Existing snapshots contain these numbers. New numbers may be added, but no number
+    may change."""
 
     OK = 0
     INVALID_REQUEST = 1
@@ -483,8 +485,8 @@ class ResultCode(enum.IntEnum):
 
 
 class Reason(enum.StrEnum):
-    """Why a request is invalid. Snapshots with these texts exist already: new texts may be added, but no text may
-    change."""
+    """The reason why a request is invalid. Existing snapshots contain these texts. New texts may be added, but no text
+    may change."""
 
     MALFORMED = "malformed"
     UNKNOWN_KIND = "unknown_kind"
@@ -530,7 +532,8 @@ class KvError(OperationFailed):
 
 
 class InvalidRequest(KvError):
-    """The request cannot be carried out as it is. Admission finds the reason if possible, otherwise apply does.
+    """The request is not valid, or exceeds a bound. Admission refuses such a request if possible; otherwise it is
+    refused when it is applied.
 
     If the reason is a bound, `size` is the size of the request and `size_max` the bound; otherwise both are None.
     """
@@ -539,7 +542,8 @@ class InvalidRequest(KvError):
 
     def __init__(self, reason: Reason | str, size: int | None = None, size_max: int | None = None) -> None:
         self.reason, self.size, self.size_max = Reason(reason), size, size_max
-        # Results are made of `args`, so all items are plain atoms. If there is no bound, `args` has only the reason.
+        # Results are made of `args`, so all items are plain values. If there is no bound, `args` contains only the
+        # reason.
         super().__init__(self.reason.value, *(() if size_max is None else (size, size_max)))
 
     def __str__(self) -> str:
@@ -564,8 +568,8 @@ class QuotaExceeded(KvError):
 
 
 class StoreBusy(KvError):
-    """A replicated limit is reached. The request was not carried out, and no result is kept for it. `bound`: the name
-    of the limit."""
+    """A replicated limit is reached. The request was not carried out, and its session keeps no result. `bound`: the
+    name of the limit."""
 
     code = ResultCode.BUSY
 
@@ -578,7 +582,7 @@ class StoreBusy(KvError):
 
 
 class SessionExpired(KvError):
-    """The session has expired, was closed, or never existed. The outcomes of its open requests are unknown; begin a new
+    """The session has expired, was closed, or never existed. The outcomes of its open requests are unknown. Begin a new
     session."""
 
     code = ResultCode.SESSION_EXPIRED
@@ -625,7 +629,8 @@ class RevisionCompacted(KvError):
 
 
 class RevisionAhead(KvError):
-    """A read or a compaction named a revision that this member has not reached. Ask another member, or ask later."""
+    """A read or a compaction named a revision that this member has not reached. Send the request to another member, or
+    later."""
 
     code = ResultCode.REVISION_AHEAD
 
@@ -677,7 +682,7 @@ class LeaseExists(KvError):
 
 
 class NotANumber(KvError):
-    """An add was refused: the value is no decimal integer of 64 bits, or the sum would not be one."""
+    """An add was refused, because the value or the sum is not a decimal integer of 64 bits."""
 
     code = ResultCode.NOT_A_NUMBER
 

@@ -33,8 +33,8 @@ layouts of commands, results and snapshots. The level in force is replicated sta
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
 
 FEATURE_LEVEL_INITIAL = 1
-"""The feature level of a state machine until a state is restored. This constant must never change. A new cluster begins
-at a level that its founders agree on, by default the highest level that their builds know (`kvstore.member.folder`)."""
+"""The feature level of a state machine until a state is restored. This constant must never change. All founders of a
+cluster begin at the same level, by default the highest level that their builds know (`kvstore.member.folder`)."""
 
 RECORD_OVERHEAD_BYTES = 64
 """The bytes that a record counts towards the quota, in addition to its key and value."""
@@ -50,17 +50,17 @@ RESPONSE_BYTES_MAX = 3 * MIB
 """A constant of the protocol: the greatest size of the results of one command. Results of this size, with all their
 numbers, fit in a client frame of 4 MiB.
 
-Replicated state depends on this bound (kept results, and transactions that are refused because of it), so it cannot be
+Kept results and refused transactions depend on this bound. They are replicated state, so the bound cannot be
 configured.
 """
 
 COMPARE_KEYS_MAX = 10_000
-"""A constant of the protocol: how many keys the ranges in the comparisons of one command may have together. Comparing
-so many takes a member about 4 ms."""
+"""A constant of the protocol: the greatest number of keys in all compared ranges of one command. A member compares
+10,000 keys in about 4 ms."""
 
 TXN_DEPTH_MAX = 4
-"""A constant of the protocol: how deep transactions may be nested. A transaction without inner transactions has the
-depth 1."""
+"""A constant of the protocol: the greatest depth of nested transactions. A transaction without inner transactions has
+the depth 1."""
 
 PAGE_BYTES_MAX = MIB
 """A constant of the protocol: the greatest size of the response to one `range`, unless its first item alone is
@@ -101,26 +101,26 @@ class StoreLimits:
         return _STORE_LIMIT_NAMES if level >= HISTORY_LEVEL else _STORE_LIMIT_NAMES[:LEVEL_1_LIMITS]
 
     def to_map(self, level: int = FEATURE_LEVEL_MAX) -> dict[str, int]:
-        """The limits by name, as in the header of a snapshot at this feature level."""
+        """Return the limits by name, as in the header of a snapshot at this feature level."""
         return {name: getattr(self, name) for name in self.names(level)}
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> StoreLimits:
-        """Read what `to_map` wrote. Raises ValueError or TypeError for any other input."""
+        """Convert the result of `to_map` back to limits. Raises ValueError or TypeError for any other input."""
         return cls(**values)
 
 
 _STORE_LIMIT_NAMES = tuple(field.name for field in fields(StoreLimits))
 
 LEVEL_1_LIMITS = 6
-"""Feature level 1 has only this many limits, the first ones of `StoreLimits`."""
+"""The number of limits at feature level 1: the first limits of `StoreLimits`."""
 
 
 HISTORY_LIMITS = ("history_bytes_max", "history_events_max")
 
 
 def limit_min(name: str) -> int:
-    """The least value of a replicated limit. If a limit of the history is 0, the history is switched off."""
+    """Return the least value of a replicated limit. If a limit of the history is 0, the history is switched off."""
     return 0 if name in (*HISTORY_LIMITS, "lease_grace_ns") else 1
 
 
@@ -128,7 +128,7 @@ LEASE_GRACE_NS_MAX = 3_600 * SECOND_NS
 """A constant of the protocol: the longest grace after an election."""
 
 DELETE_KEYS_MAX_MAX = 100_000
-"""A constant of the protocol: the greatest `delete_keys_max`. Removing so many keys takes half a second, in which a
+"""A constant of the protocol: the greatest `delete_keys_max`. Removing 100,000 keys takes half a second, in which a
 member does nothing else."""
 
 
@@ -140,7 +140,7 @@ _LIMITS_MAX = {
 
 
 def limit_max(name: str) -> int:
-    """The greatest value of a replicated limit."""
+    """Return the greatest value of a replicated limit."""
     return _LIMITS_MAX.get(name, INT64_MAX)
 
 
@@ -156,9 +156,9 @@ class AdmissionLimits:
     lease_ttl_ns_max: int = 365 * 86_400 * SECOND_NS
     lease_renewals_max: int = 1_000  # In one command: about 1 ms at apply.
     session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine would often lose its session.
-    session_ttl_ns_max: int = 300 * SECOND_NS  # The session of a client that is gone keeps its place and its
-    # results for this time: five times the TTL that this package's client requests. `hwm serve --session-ttl-max`
-    # changes this bound.
+    session_ttl_ns_max: int = 300 * SECOND_NS  # After a client has disappeared, its session and the kept
+    # results stay for at most this time, which is five times the TTL that the client of this package requests.
+    # `hwm serve --session-ttl-max` changes this bound.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:

@@ -1,6 +1,6 @@
-"""Decides how an output file that a command line names is written: replaced, written in place, or refused.
+"""Decides whether an output file named on a command line is replaced, written in place, or refused.
 
-A regular file is replaced as a whole, by a rename. A link is followed: its target is replaced, and the link stays.
+A regular file is replaced as a whole, by a rename. If the path is a link, the target is replaced, and the link stays.
 Character devices and pipes are written in place, never replaced, since other processes use their names. The name of an
 open descriptor (`/dev/stdout`, `/dev/fd/3`) is written in place too. Folders, sockets and block devices are refused.
 """
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINKS_MAX = 40
-"""How many links are followed. The kernel has the same limit."""
+"""The greatest number of links that are followed. The kernel has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """`path` with its links followed, and whether it is written in place."""
+    """The path of the file after links were followed, and whether the file is written in place."""
 
     path: Path
     is_written_in_place: bool
 
 
 def find_target(path: Path) -> WriteTarget:
-    """Return how `path` is to be written. Raises OSError, with `path` and the reason, if it cannot be written."""
+    """Decide how to write `path`. Raises OSError, with `path` and the reason, if `path` cannot be written."""
     place, mode = _follow(path)
     if mode is None or place.is_written_in_place or stat.S_ISREG(mode):
         return place
@@ -39,7 +39,7 @@ def find_target(path: Path) -> WriteTarget:
 def _follow(path: Path) -> tuple[WriteTarget, int | None]:
     """Follow the links; return the target and the mode of the file there. The mode is None if there is no file.
 
-    A name of an open descriptor (in `/proc/`) counts as the target, although it is a link: the file behind an open
+    The name of an open descriptor (in `/proc/`) is a link, but is treated as the target, because the file of an open
     descriptor must not be replaced.
     """
     named = path
@@ -57,8 +57,8 @@ def _follow(path: Path) -> tuple[WriteTarget, int | None]:
 
 
 def is_standard_output(path: Path) -> bool:
-    """True if `path` is the name of a descriptor of this process (such as `/dev/stdout`), and it refers to the same
-    file as standard output."""
+    """True if `path` is the name of a descriptor of this process (such as `/dev/stdout`), and the descriptor refers to
+    the same file as standard output."""
     try:
         number = _own_descriptor(find_target(path).path)
         return number is not None and os.path.samestat(os.fstat(number), os.fstat(1))
@@ -67,13 +67,14 @@ def is_standard_output(path: Path) -> bool:
 
 
 def _own_descriptor(path: Path) -> int | None:
-    """The number in `/proc/self/fd/NUMBER`; None for any other path."""
+    """Return the number in `/proc/self/fd/NUMBER`; None for any other path."""
     is_own = os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd"
     return int(path.name) if is_own and path.name.isdigit() else None
 
 
 def open_in_place(path: Path) -> int:
-    """Return a descriptor to write to `path`, which exists. Raises OSError, also for a pipe that nobody reads.
+    """Return a descriptor to write to the existing file `path`. Raises OSError, also if `path` is a pipe without a
+    reader.
 
     If `path` names a descriptor of this process, that descriptor is duplicated, because a socket, or a file that
     another user has opened, cannot be opened again by its name.
@@ -93,7 +94,7 @@ def open_in_place(path: Path) -> int:
 def open_regular(path: Path) -> int:
     """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which could block for ever.
 
-    The name of an open descriptor is accepted for any file except a folder: a program that passes a pipe by such a name
+    The name of an open descriptor is accepted for any file except a folder. A program that passes a pipe by such a name
     also writes to the pipe.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
