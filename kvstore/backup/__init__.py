@@ -1,3 +1,3 @@
 """Backups: `save` fetches a snapshot of the store from a member, and `file` reads and writes the snapshot file.
-`member.restore` begins a new cluster with such a file.
+`member.restore` begins a new cluster from a snapshot file.
 """

@@ -2,8 +2,8 @@
 
 The format of the file: docs/reference/specification.md#52-snapshot-file.
 
-Every byte is covered by a checksum that depends on all bytes before it. So a changed, missing or additional byte is
-detected. A written file gets its name only after it is complete and durable.
+Every byte is covered by a checksum that depends on all bytes before it, so a changed, missing or additional byte is
+detected. A written file gets its name only after the file is complete and durable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READ_BYTES = MIB
 
 
 class BackupFailed(OperationFailed):
-    """A snapshot was not saved or not restored. No incomplete file or folder is left under the requested name."""
+    """A snapshot was not saved or not restored. No incomplete file or folder remains under the requested name."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -86,8 +86,8 @@ class SnapshotFacts:
 
 
 class SnapshotVerifier:
-    """Converts the bytes of a snapshot to verified chunks. `header` is set once all its bytes were fed. `finish`
-    returns the facts."""
+    """Converts the bytes of a snapshot to verified chunks. `header` is set once all bytes of the header were fed.
+    `finish` returns the facts."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -95,7 +95,7 @@ class SnapshotVerifier:
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """The header of the snapshot; None until all its bytes were fed."""
+        """The header of the snapshot; None until all bytes of the header were fed."""
         return self._parser.header
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -122,8 +122,8 @@ class SnapshotVerifier:
 
 
 class BackupReader:
-    """Reads a saved file from beginning to end. `header` is available first, then `chunks()`, and then `facts` and
-    `size_bytes`. If `path` is None, the file is standard input.
+    """Reads a saved file from beginning to end. `header` is available first, then `chunks()`. `facts` and `size_bytes`
+    are complete after the last chunk. If `path` is None, the file is standard input.
     """
 
     header: SnapshotHeader
@@ -136,7 +136,7 @@ class BackupReader:
         self.size_bytes = 0  # Bytes read so far.
 
     def __enter__(self) -> Self:
-        """Open the file and read its header. Raises BackupFailed if the file cannot be read, BackupDamaged if its
+        """Open the file and read its header. Raises BackupFailed if the file cannot be read, or BackupDamaged if its
         header is damaged."""
         try:
             self._file = self._open()
@@ -198,8 +198,8 @@ COPY_BYTES = 1 << 20
 class AtomicFile:
     """A file that is written under a temporary name, `.NAME.PID.part`, until `publish` gives it the name `path`.
 
-    If `publish` was not called, the temporary file is deleted at the end. Without `force`, no existing file is
-    replaced, not even a file that is created meanwhile. If the process is killed, only the temporary file is left. If
+    If `publish` was not called, the temporary file is deleted at the end. Without `force`, an existing file is never
+    replaced, even if the file was created after `begin`. If the process is killed, only the temporary file is left. If
     the file is written in place (`named_files`), or is standard output (`path` is None), the bytes are first written to
     an unnamed temporary file, and `publish` copies all of them. Raises BackupFailed for any error of the operating
     system.
@@ -207,7 +207,7 @@ class AtomicFile:
 
     def __init__(self, path: Path | None, *, force: bool) -> None:
         self._named, self._force = path, force
-        self._path: Path | None = None  # The target, with links followed; None: standard output.
+        self._path: Path | None = None  # The target, after links were followed; None: standard output.
         self._aside: Path | None = None  # The temporary name; None: written in place.
         self._file: BinaryIO | None = None
         self._is_copying = False
@@ -257,8 +257,8 @@ class AtomicFile:
                 left = left[self._file.write(left) :]
 
     def publish(self) -> None:
-        """Sync the file, give it its name, and sync the folder. If the target is written in place, copy the bytes to it
-        instead."""
+        """Sync the file, give the file its name, and sync the folder. If the target is written in place, copy the bytes
+        to the target instead."""
         assert self._file is not None
         with self._says():
             if self._path is None:
@@ -282,8 +282,8 @@ class AtomicFile:
         to.flush()
 
     def _is_linked(self, aside: Path, path: Path) -> bool:
-        """Give the file its name by a hard link. Unlike a rename, this never replaces an existing file. False if the
-        file system has no hard links."""
+        """Give the file its name by a hard link. Unlike a rename, a hard link never replaces an existing file. Returns
+        False if the file system has no hard links."""
         try:
             os.link(aside, path)
         except FileExistsError as error:

@@ -1,8 +1,8 @@
 """Saving a snapshot of a running cluster to a file (`hwm snapshot save`).
 
-The guarantee: every write that was acknowledged before `save_snapshot` was called is in the file, and the file shows
-the store at one revision. A linearizable read returns a revision R that the store has reached. Then any member can
-build a snapshot of revision R or later, once it has applied R.
+The guarantee: the file contains the store at one revision, with every write that was acknowledged before
+`save_snapshot` was called. A linearizable read returns a revision R that the store has reached. Any member that has
+applied R can then build a snapshot of revision R or later.
 
 Without a majority, there is no linearizable read. With `existing`, R is the revision that the selected member itself
 has applied. The state at R is committed, but the cluster may have acknowledged later writes.
@@ -29,18 +29,17 @@ PAGE_BYTES = 256 * 1024
 
 LOOK_SECONDS = 0.05
 BUILD_AGAIN_SECONDS = 5.0
-"""The pause before the build of a snapshot is requested again. A member gives up a build if its disk is full."""
+"""The pause before the build of a snapshot is requested again. A member cancels a build if its disk is full."""
 
 WAIT_SECONDS_DEFAULT = 60.0
 TRIES_MAX = 5
-"""The most attempts to transfer a snapshot. When a member has built its next snapshot, it deletes the one that is being
-transferred, and the transfer begins again."""
+"""The greatest number of attempts to transfer a snapshot. A member that has built its next snapshot deletes the
+snapshot that is being transferred, so the transfer must begin again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSnapshot:
-    """The contents of the file, and the member that sent them. With `existing`, `member` is the status of the member
-    that sent them."""
+    """The contents of the saved file. With `existing`, `member` is the status of the member that sent the contents."""
 
     facts: SnapshotFacts
     size_bytes: int
@@ -49,13 +48,13 @@ class SavedSnapshot:
 
     @property
     def is_older(self) -> bool:
-        """True if the member has applied committed writes that are not in the file."""
+        """True if the member has applied committed writes that the file lacks."""
         return self.member is not None and self.facts.revision < self.member.revision
 
     @property
     def open_entries(self) -> int:
-        """How many entries in the member's log had not been applied by the member. These entries are not in the file,
-        but may have been acknowledged. Entries that the member knew to be committed are counted too.
+        """The number of entries in the member's log that the member had not applied. The file lacks these entries, but
+        their writes may have been acknowledged. Entries that the member knew to be committed are included.
         """
         if self.member is None:
             return 0
@@ -73,16 +72,16 @@ async def save_snapshot(
     tell: Callable[[str], None] = lambda _: None,
 ) -> SavedSnapshot:
     """Save a snapshot of the cluster as the file `path`, verified and durable. After an error, no incomplete file with
-    this name is left.
+    this name remains.
 
     If `path` is None, the file is standard output, which gets all bytes at the end, after they are verified. `member`:
     a node id or address; None means the leader. `existing`: save the state that this member itself has applied. This
-    option is for a cluster that has lost its majority; the file then lacks the guarantee of this module. If the member
-    cannot build such a snapshot within `wait_seconds`, its newest snapshot is saved instead
-    (`SavedSnapshot.is_older`). `force`: replace an existing file. `wait_seconds`: how long the member may take to build
-    a snapshot. The client's deadline applies to each request. If the member gives up a build, `tell` is called with a
-    message for the user, once for each reason, and the build is requested again. Raises BackupFailed and the errors of
-    the client.
+    option is for a cluster that has lost its majority. The guarantee of this module does not hold for such a file. If
+    the member cannot build such a snapshot within `wait_seconds`, its newest snapshot is saved instead
+    (`SavedSnapshot.is_older`). `force`: replace an existing file. `wait_seconds`: the time in which the member must
+    build a snapshot. The client's deadline applies to each request. If the member cancels a build, `tell` is called
+    with a message for the user, once for each reason, and the build is requested again. Raises BackupFailed and the
+    errors of the client.
     """
     if member is not None and ":" in member:
         parse_address(member)  # Check the address before any request is sent.
@@ -129,8 +128,8 @@ async def _address(client: Client, member: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotSource:
-    """A member that has to send a snapshot of `revision` or later. With `may_be_older`, any snapshot is accepted once
-    `wait_seconds` are over."""
+    """The member that sends a snapshot of `revision` or later. With `may_be_older`, any snapshot is accepted after
+    `wait_seconds`."""
 
     client: Client
     address: str
@@ -141,8 +140,8 @@ class _SnapshotSource:
     told: set[str] = field(default_factory=set)
 
     async def first_page(self) -> Response:
-        """Return the first page of a snapshot. The request is repeated until the member has a snapshot that is new
-        enough."""
+        """Return the first page of a snapshot. The request is repeated until the member has a sufficiently new
+        snapshot."""
         words, given_up, build_at = "it has not answered", "", trio.current_time()
         with trio.move_on_after(self.wait_seconds):
             while True:
@@ -167,8 +166,8 @@ class _SnapshotSource:
         )
 
     async def receive(self, page: Response, aside: AtomicFile, verifier: SnapshotVerifier) -> bool:
-        """Fetch all pages that follow the first page, `page`. Verify and write all pages, the first one included.
-        Return False if the snapshot was replaced meanwhile."""
+        """Fetch all pages after the first page, `page`. Verify and write all pages, including `page`. Return False if
+        the snapshot was replaced meanwhile."""
         name, size_bytes, data = page.fields[:3]
         offset = 0
         while True:
@@ -193,8 +192,8 @@ class _SnapshotSource:
 
 
 def is_page(response: Response, offset: int) -> bool:
-    """True if the response is a page of a snapshot, False if it says that there is no such page. Raises BackupFailed
-    for any other response, and for an empty page, because with empty pages the transfer would never end."""
+    """Return True if the response is a page of a snapshot, and False if the member has no such page. Raises
+    BackupFailed for any other response, and for an empty page, because empty pages would never end the transfer."""
     match response.fields:
         case (None, str(), bool(), *_):
             return False

@@ -1,4 +1,4 @@
-"""The configuration of one member, validated as far as possible without its data folder."""
+"""The configuration of one member, checked as far as possible without its data folder."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class NotAMember(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """The configuration with which one member is started. Raises InvalidAddress.
+    """The configuration of one member at its start. Raises InvalidAddress.
 
-    `members`: the first members of the cluster; all of them are started with the same list. If it is None, an existing
-    folder determines the members, and a new folder that `bootstrap` makes is for a store with only this member.
-    `bootstrap`: make the folder if it holds no member yet. `feature_level`: the level at which a new cluster begins; it
-    must be the same for all first members. `joining`: if the folder holds no member yet, make it the folder of a new
-    member of a running cluster; `members` must then be None. `listen_*`: `host:port`, or None for this member's own
-    advertised address. `dial`: by node id, the addresses of those peers that are not dialled at their advertised
+    `members`: the first members of the cluster, which are all started with the same list. If `members` is None, an
+    existing folder determines the members, and `bootstrap` makes a store with only this member. `bootstrap`: make the
+    folder if it contains no member. `feature_level`: the level at which a new cluster begins, which must be the same
+    for all first members. `joining`: if the folder contains no member, make it the folder of a new member of a running
+    cluster. With `joining`, `members` must be None. `listen_*`: `host:port`, or None for this member's own advertised
+    address. `dial`: by node id, the addresses of the peers that this member does not dial at their advertised
     addresses.
     """
 
@@ -88,7 +88,7 @@ class MemberConfig:
 
 def _check_addresses(configuration: Configuration) -> None:
     """Refuse addresses that cannot work, because the list is written into the data folder of every member."""
-    is_alone = len(configuration.voters) == 1  # No peer has to find this member, so it may use any port.
+    is_alone = len(configuration.voters) == 1  # No peer must find this member, so any port is valid.
     addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
     for address in filter(None, addresses):
         is_any_port = parse_address(address)[1] == 0

@@ -1,8 +1,8 @@
-"""Makes the data folder of a member of a new cluster, or opens an existing folder and checks that it fits the
+"""Makes the data folder of a member of a new cluster, or opens an existing folder and checks it against the
 configuration.
 
-The feature level at which a new cluster begins is part of its first state. So all founders must begin at the same
-level. The cluster id is derived from this level too, so founders that begin at different levels refuse each other.
+The feature level at which a new cluster begins is part of its first state, so all founders must begin at the same
+level. The cluster id is also derived from this level, so founders that begin at different levels refuse each other.
 
 See docs/reference/specification.md#11-ids.
 """
@@ -43,8 +43,8 @@ def initialize_folder(config: MemberConfig) -> Identity:
 
 
 def open_or_bootstrap(config: MemberConfig) -> DataFolder:
-    """Open the folder, which must belong to this cluster and node. With `bootstrap`, make the folder first if it holds
-    no member."""
+    """Open the folder, which must belong to this cluster and node. With `bootstrap`, make the folder first if it
+    contains no member."""
     try:
         return _open(config)
     except NotInitialized:
@@ -55,7 +55,8 @@ def open_or_bootstrap(config: MemberConfig) -> DataFolder:
 
 
 def _open(config: MemberConfig) -> DataFolder:
-    """Open the folder. Its cluster may have begun at any level: the level of the configuration is for new folders."""
+    """Open the folder. The cluster may have begun at any level, because the level of the configuration is only for new
+    folders."""
     configuration, expected = config.configuration, None
     if configuration is not None:
         expected = _cluster_id(config.cluster_token, configuration, config.feature_level)
@@ -72,7 +73,7 @@ def _open(config: MemberConfig) -> DataFolder:
 
 
 def _cluster_id(token: str | bytes, configuration: Configuration, level: int) -> bytes:
-    """The id of a cluster that begins at a feature level. A level above 1 is put in front of the token, with zero
-    bytes. No token from a command line can look like this, because command lines have no zero bytes."""
+    """Return the id of a cluster that begins at a feature level. A level above 1 is put before the token, with zero
+    bytes. A token from a command line cannot contain zero bytes, so it cannot be mistaken for a level and a token."""
     raw = token.encode() if isinstance(token, str) else token
     return derive_cluster_id(raw if level == FEATURE_LEVEL_MIN else b"\0level %d\0" % level + raw, configuration)

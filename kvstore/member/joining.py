@@ -1,18 +1,18 @@
-"""Joining a running cluster: makes the data folder of a new member, unless this member must not join.
+"""Makes the data folder of a new member of a running cluster, after checking that the member may join.
 
-A new member begins with the newest snapshot of the leader, and with the configuration in the snapshot. (An empty state
+A new member begins with the newest snapshot of the leader, including the configuration in the snapshot. (An empty state
 at index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made by another
-build.) In that configuration the new member is not a voter, so it neither campaigns nor founds a cluster of its own.
-Once the new member has been added to the cluster, the leader sends it the rest of the log. Before that, the other
-members refuse its connections, and the new member tries again.
+build.) The new member is not a voter in that configuration, so it neither campaigns nor founds another cluster. Once
+the new member has been added to the cluster, the leader sends it the rest of the log. Before that, the other members
+refuse its connections, and the new member tries again.
 
 A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
 the peers have pinned its old incarnation.
 
-While there is no leader, some peers may pin a new member that only waits to be added. If the folder of such a member is
-made again, the member has another incarnation. It can join with the new folder although some peers have pinned the
-first incarnation: the configuration contains the incarnation of a new voter, and takes precedence over these pins. It
-cannot join if the leader has pinned the first incarnation.
+While there is no leader, some peers may pin a new member that waits to be added. If the folder of such a member is made
+again, the member has another incarnation. The member can then still join, because the configuration contains the
+incarnation of a new voter, and the configuration takes precedence over the pins of the peers. The member cannot join if
+the leader has pinned the first incarnation.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -34,15 +34,15 @@ from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHe
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
 ASK_SECONDS = 10.0
-"""The time-out of each request to the cluster. It is long enough for an election, in case there is no leader."""
+"""The time-out of each request to the cluster, which is long enough for an election."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinConfig:
-    """What a new member must know: its own advertised addresses, and the client addresses of some members.
+    """The configuration of a new member: its own advertised addresses, and the client addresses of some members.
 
-    `cluster_id`: the id of the cluster to join, 16 bytes; if empty, the member joins the cluster to which `endpoints`
-    belong.
+    `cluster_id`: the id of the cluster to join (16 bytes). If the id is empty, the member joins the cluster of the
+    `endpoints`.
     """
 
     own: Member
@@ -51,7 +51,7 @@ class JoinConfig:
 
 
 class JoinRefused(StoreError):
-    """The new member must not join. No folder was made. `remedy` describes what to do instead."""
+    """The new member must not join. No folder was made. `remedy` describes the next step for the operator."""
 
     def __init__(self, node_id: str, reason: str, remedy: str) -> None:
         super().__init__(node_id, reason, remedy)
@@ -105,7 +105,7 @@ def join_config_of(
 
 
 async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
-    """Open the folder of a member that has joined. If the folder holds no member yet, make it first with
+    """Open the folder of a member that has joined. If the folder contains no member, make the folder first with
     `make_joining_folder`.
 
     Raises StorageError, JoinRefused, BackupFailed, and the errors of a client.
@@ -144,7 +144,7 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
 
 def check_may_join(joining: JoinConfig, found: Membership) -> None:
-    """Check with the leader's membership whether the new member may join. Raises JoinRefused if not."""
+    """Check whether the leader's membership allows the new member to join. Raises JoinRefused otherwise."""
     own = joining.own
     if joining.cluster_id and found.cluster_id != joining.cluster_id:
         raise JoinRefused(
@@ -184,7 +184,7 @@ def _check_addresses_free(own: Member, found: Membership) -> None:
 
 def _check_never_met(node_id: str, found: Membership) -> None:
     """Refuse a new member if the leader has pinned another folder for its id. The leader would refuse all hellos of the
-    new member: the pin does not show whether the member with the other folder has voted or only waited to be added."""
+    new member, because the pinned member may have voted."""
     if found.incarnation_id:
         raise JoinRefused(
             node_id,
@@ -209,8 +209,8 @@ def _lost_disk(node_id: str) -> JoinRefused:
 
 
 async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotHeader, list[bytes]]:
-    """Fetch and verify the leader's newest snapshot, and hold one copy in memory. The snapshot may be old: later
-    entries are in the log."""
+    """Fetch and verify the leader's newest snapshot, and keep one copy in memory. The snapshot may be old, because the
+    log contains the later entries."""
     leader = next((member for member in found.members if member.node_id == found.node_id), None)
     address = leader.client_address if leader else ""
     if not address:

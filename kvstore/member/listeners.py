@@ -58,7 +58,8 @@ class Listeners:
 
 
 async def open_listeners(config: MemberConfig, own: Member, *, has_peers: bool) -> Listeners:
-    """Open all listeners of a member, or none. Raises CannotServe, ReachableByOthers."""
+    """Open all listeners of a member. If one cannot be opened, none stays open. Raises CannotServe,
+    ReachableByOthers."""
     listeners = Listeners()
     try:
         if has_peers or config.listen_when_alone:
@@ -81,7 +82,7 @@ async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio
         listeners = await trio.open_tcp_listeners(number, host=host)
     except OSError as error:
         raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
-    except ValueError as error:  # For example UnicodeError, for a name that the resolver cannot encode.
+    except ValueError as error:  # For example, a UnicodeError for a name that the resolver cannot encode.
         raise CannotServe(purpose, address, f"its host cannot be looked up: {error}") from error
     await _close(listeners[1:] if number == 0 else [])  # With port 0, each address of a name gets another port.
     return listeners[:1] if number == 0 else listeners

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvstore.member")
 
 STOP_SECONDS_MAX = 5.0
-"""How long a stopping member may take for its last sync. After this time it stops anyway, which loses nothing that was
-durable."""
+"""The greatest time of the last sync of a stopping member. After this time the member stops without the sync; data that
+was durable before is not lost."""
 
 
 class RunningMember:
-    """A member that serves requests. Its addresses are those at which it listens; an address is empty if the member has
-    no such port."""
+    """A member that serves requests. The member listens at its addresses. An address is empty if the member has no such
+    port."""
 
     def __init__(self, driver: Driver, port: ClientListener, listeners: Listeners) -> None:
         self.node = driver.node
@@ -64,8 +64,7 @@ class RunningMember:
         return self.node.identity.node_id
 
     def request_stop(self) -> None:
-        """Make the member stop: it takes no more requests and finishes the writes under way, and `run_member`
-        returns."""
+        """Stop the member. It accepts no more requests and finishes the writes under way; then `run_member` returns."""
         self.is_stopping = True
         self._driver.request_stop()
 
@@ -75,10 +74,10 @@ async def run_member(
 ) -> None:
     """Run one member until it is cancelled, or has stopped after `request_stop`. `task_status` gets the running member.
 
-    At its start, a member increases the process's soft limit on open files, which bounds the number of clients
-    (`descriptor_budget`).
+    At its start, a member raises the soft limit of the process on open files, because this limit bounds the number of
+    clients (`descriptor_budget`).
 
-    Before anything is served, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
+    Before the member serves requests, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
     InvalidConfiguration, NotAMember, MetricsNotInstalled, and the errors of `open_or_join`. Later, raises NodeStopped
     if the node has failed, NewerBuildNeeded if a peer sent data that only newer builds know, and MemberRemoved if this
     member was removed from its cluster.
@@ -98,7 +97,8 @@ async def run_member(
 
 
 async def _open(config: MemberConfig, files: Files, identity: Identity, completions: CompletionQueue) -> OpenedStorage:
-    """Recover the storage; return it once all of it is durable (docs/reference/specification.md#35-recovery)."""
+    """Recover the storage, and return the storage once all its data is durable
+    (docs/reference/specification.md#35-recovery)."""
     opened: list[OpenedStorage | BaseException] = []
     open_storage(files, identity=identity, limits=config.storage, done=opened.append)
     await completions.run_until(lambda: bool(opened))
@@ -172,13 +172,13 @@ async def _run(
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
-    """Return a function that returns the peer address that this member reports to others as its own.
+    """Return a function that returns the peer address which this member reports to its peers.
 
     `own`: this member, as described in its folder at the start. A member that listens at the address in its folder
-    reports this address as long as it runs, even if the configuration has a new address already. `listen_peer` can
-    differ from the address in the folder for two reasons: peers reach the member at an advertised address that is not
-    its own (that of a proxy, for example), or the member has moved and its folder still has the old address. In both
-    cases the member reports the address in the configuration, which is correct as soon as the member has caught up.
+    reports this address until it stops, even if the configuration already has a new address. `listen_peer` can differ
+    from the address in the folder for two reasons: peers reach the member at an advertised address of another program
+    (for example, a proxy), or the member has moved and its folder still has the old address. In both cases the member
+    reports the address in the configuration, which is correct as soon as the member has caught up.
     """
     at_start = own.peer_address or address_of(listeners.peers)
     if config.listen_peer in (None, at_start):

@@ -1,11 +1,11 @@
-"""Restoring a saved snapshot as the beginning of a new cluster (`hwm snapshot restore`).
+"""Restores a saved snapshot as the first state of a new cluster (`hwm snapshot restore`).
 
-Each member is made from the same file. The state of a member at index 0 is that of the snapshot. (After `hwm init`, the
-state at index 0 is the empty store.)
+All members are made from the same file. The state of a member at index 0 is the state in the snapshot. (After `hwm
+init`, the state at index 0 is the empty store.)
 
-The cluster id is new. It is derived from the token, the member list and the restored state. So members of the old
-cluster refuse members of the new cluster, and members that were restored from different files refuse each other. A
-folder that was made by `hwm init` lacks the restored keys, and its member can never join the restored cluster.
+The cluster id is new. The new id is derived from the token, the member list and the restored state. Therefore members
+of the old cluster refuse members of the new cluster, and members that were restored from different files refuse each
+other. A folder that was made by `hwm init` lacks the restored keys, and its member can never join the restored cluster.
 
 Sessions and their kept results are dropped, and session ids are not used again. The history is not restored. Leases are
 restored, each with the time that it had left: see docs/operations/guide.md.
@@ -39,13 +39,13 @@ from raft import INT64_MAX, Configuration, Identity, InvalidConfiguration, Membe
 from storage import create_data_folder
 
 SESSION_LEAP = 1 << 32
-"""New session ids and lease ids begin this far above the ids in the snapshot. So they differ from the ids that the old
-cluster has given out since the snapshot."""
+"""The distance of new session ids and lease ids from the ids in the snapshot. With this distance, new ids differ from
+all ids that the old cluster has assigned since the snapshot."""
 
 REVISION_LEAP = 1 << 32
-"""At feature level 2 the new cluster begins this far above the revision of the snapshot, unless another leap is given.
-So no revision of the new cluster was used by the old cluster: fences do not repeat, and a watch that continues from a
-revision of the old cluster is told that this revision is compacted."""
+"""At feature level 2, the default distance of the new cluster's first revision from the revision of the snapshot. With
+this distance, the new cluster uses no revision of the old cluster. So fences do not repeat, and a watch that continues
+from a revision of the old cluster fails with RevisionCompacted."""
 
 REVISION_LEAP_MAX = 1 << 48
 
@@ -65,7 +65,7 @@ class RestoredMember:
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """The state with which a member begins. It is the same on all members that are made from the same file."""
+    """The first state of a member. All members that are made from the same file have the same first state."""
 
     header: Mapping[str, Any]
     chunks: list[bytes]
@@ -74,7 +74,7 @@ class InitialState:
 
     @property
     def digest(self) -> bytes:
-        """A SHA-256 hash of the header and all chunks."""
+        """Return a SHA-256 hash of the header and all chunks."""
         digest = hashlib.sha256(cbor2.dumps(dict(self.header), canonical=True))
         for chunk in self.chunks:
             digest.update(len(chunk).to_bytes(4, "big") + chunk)
