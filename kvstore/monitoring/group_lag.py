@@ -1,9 +1,9 @@
-"""How far consumer groups are behind, as a member sees it in what it has applied.
+"""The lag of consumer groups, computed from the state that a member has applied.
 
-The lag in revisions is the store's revision less the position. The lag in time is the age of the oldest change that a
-group has not consumed. A change does not carry a time, so the member notes from time to time which revision its store
-has, with its own monotonic clock. It finds the change in the history. Everything is bounded: the noted times, the
-groups, and the changes that one look examines.
+The lag in revisions is the revision of the store minus the position of the group. The lag in time is the age of the
+oldest change that a group has not consumed. The member finds this change in the history. Changes contain no times, so
+the member records the revision of its store at intervals, together with its monotonic time. There are bounds on the
+recorded times, the groups, and the changes that one look examines.
 
 See docs/concepts/consumers.md#lag.
 """
@@ -31,28 +31,29 @@ from kvstore.recipes.consumers.group_keys import (
 from kvstore.store.machine import KvMachine
 
 MARKS_MAX = 1_024
-"""The most times that a member notes. At this bound every second one is forgotten, and twice as much time passes
-between two of them: the times of recent changes become less exact, instead of old changes losing theirs."""
+"""The greatest number of recorded times. At this bound, every second recorded time is dropped, and the interval between
+two recorded times is doubled. So all times become less exact, but old changes keep a time."""
 
 MARK_NS_MIN = SECOND_NS
-"""The least time between two noted times."""
+"""The least interval between two recorded times."""
 
 GROUPS_MAX = 100
-"""The most groups that one look shows, in the order of their names."""
+"""The greatest number of groups that one look returns, in the order of their names."""
 
 EVENTS_MAX = 5_000
-"""The most changes of the history that one look examines for all groups together: some milliseconds of work."""
+"""The greatest number of changes of the history that one look examines, for all groups together: some milliseconds of
+work."""
 
 
 class RevisionTimes:
-    """When the store of this member was seen at which revision, in ns of a monotonic clock."""
+    """The times at which the store of this member reached its revisions, in ns of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[int, int]] = deque()  # (time, revision), both rising.
+        self._marks: deque[tuple[int, int]] = deque()  # (time, revision), both ascending.
         self._interval_ns = MARK_NS_MIN
 
     def note(self, time_ns: int, revision: int) -> None:
-        """Note the present revision. The host calls this about every second."""
+        """Record the present revision. The host calls this method about every second."""
         marks = self._marks
         if marks and (revision <= marks[-1][1] or time_ns < marks[-1][0] + self._interval_ns):
             return
@@ -62,14 +63,14 @@ class RevisionTimes:
             self._interval_ns *= 2
 
     def age_ns(self, revision: int, now_ns: int) -> int:
-        """For how long the store has been at `revision` or above, as far as this member has seen; 0 if it was not seen
-        there yet. Cost: O(MARKS_MAX)."""
+        """Return the time since the first recorded time at which the store had reached `revision`; 0 if there is none
+        yet. Cost: O(MARKS_MAX)."""
         return next((now_ns - time for time, seen in self._marks if seen >= revision), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of the share that is farthest behind. `seconds` 0: everything is consumed."""
+    """The lag of the share that is farthest behind. If `seconds` is 0, everything is consumed."""
 
     group: bytes
     revisions: int
@@ -77,7 +78,7 @@ class GroupLag:
 
 
 class GroupLook:
-    """One look at all groups of a store. `omitted`: there are more than GROUPS_MAX."""
+    """One look at all groups of a store. `omitted`: the store has more than GROUPS_MAX groups."""
 
     def __init__(self, machine: KvMachine, times: RevisionTimes, now_ns: int) -> None:
         self._machine, self._times, self._now_ns = machine, times, now_ns
@@ -85,7 +86,7 @@ class GroupLook:
         self.omitted = False
 
     def lags(self) -> Iterator[GroupLag]:
-        """The lag of each group with a position. Keys that are not those of a group are left out."""
+        """Yield the lag of each group with a position. Keys that do not belong to a group are skipped."""
         start, end = prefix_range(GROUPS_PREFIX)
         for count in range(GROUPS_MAX + 1):
             page = self._range(Range(start, end, limit=1, keys_only=True))
@@ -127,10 +128,10 @@ class GroupLook:
         return GroupLag(group, max(0, revisions), max(ages) / SECOND_NS)
 
     def _age_ns(self, share: Share, position: int) -> int:
-        """The age of the oldest change of a share after its position; 0 if there is none.
+        """Return the age of the oldest change of a share after its position; 0 if there is no such change.
 
-        If this look has no changes left to examine, it is the age of the change at which it stopped. If the history
-        has forgotten changes after the position, it is the age of the first revision after the position.
+        If this look has reached EVENTS_MAX, the result is the age of the change at which the look stopped. If the
+        history has dropped changes after the position, the result is the age of the first revision after the position.
         """
         machine = self._machine
         history = machine.history

@@ -9,8 +9,8 @@ import trio
 from raft import Node, NodeStatus, Quorum, Role, Tally
 
 CATCH_UP_SECONDS_MAX = 1.0
-"""How long a probe waits until the member has applied the entries that were committed when the probe began. A busy
-member is always slightly behind."""
+"""The time for which a probe waits until the member has applied the entries that were committed when the probe began. A
+busy member is always slightly behind."""
 
 LOOK_AGAIN_SECONDS = 0.01
 
@@ -18,7 +18,7 @@ STOPPING = "it is being stopped"
 
 
 def liveness_problem(node: Node) -> str | None:
-    """Return the permanent failure that requires a restart of the member; None if it has not failed.
+    """Return the permanent failure that requires a restart of the member; None if the member has not failed.
 
     Any response to the probe proves that the event loop runs.
     """
@@ -26,10 +26,11 @@ def liveness_problem(node: Node) -> str | None:
 
 
 def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None:
-    """Return the reason why this member is not part of a working majority now; None if it is part of one.
+    """Return the reason why this member is not part of a working majority; None if the member is part of a working
+    majority.
 
-    `committed_term`: the term of the entry at the high-water mark. A leader that has committed nothing in its own term
-    does not know yet which entries are committed (Raft §6.4).
+    `committed_term`: the term of the entry at the high-water mark. A leader that has not committed any entry of its own
+    term does not know yet which entries are committed (Raft §6.4).
     """
     if status.failure is not None:
         return f"the node has failed: {status.failure}"
@@ -45,10 +46,11 @@ def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None
 
 
 def _missing_voters(status: NodeStatus) -> str | None:
-    """Return a text if a leader does not hear from a majority of the voters; None if it does.
+    """Return the problem if a leader gets no messages from a majority of the voters; None if it gets messages from a
+    majority.
 
-    In a joint configuration, a majority of the old voters and a majority of the new voters are needed. Learners do not
-    count, nor do removed members that do not know of their removal.
+    In a joint configuration, a majority of the old voters and a majority of the new voters are needed. Learners are
+    ignored, and so are removed members that do not know of their removal.
     """
     heard = {peer.peer_id: peer.recent_active for peer in status.peers} | {status.node_id: True}
     for half in Quorum(status.voters, status.outgoing).halves:
@@ -60,11 +62,11 @@ def _missing_voters(status: NodeStatus) -> str | None:
 
 
 async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
-    """Return the reason why the member is not ready for requests; None if it is ready.
+    """Return the reason why the member is not ready for requests; None if the member is ready.
 
     The reason is either a `quorum_problem` or a lag: the member has not applied the entries up to the high-water mark
     that it knew when the probe began. Linearizable reads would have to wait for these entries. A member that begins to
-    stop during the probe is not ready. The probe takes up to CATCH_UP_SECONDS_MAX; it does not wait for an incoming
+    stop during the probe is not ready. The probe takes at most CATCH_UP_SECONDS_MAX, and does not wait for an incoming
     snapshot.
     """
     if is_stopping():

@@ -32,11 +32,12 @@ class TextFormatter(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - As logging calls it.
-        """Escape control characters in the message. Called by logging."""
+        """Escape control characters in the message. `logging` calls this method."""
         return escape_controls(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - As logging calls it.
-        """Indent the lines of a traceback, so that they cannot be mistaken for log messages. Called by logging."""
+        """Indent the lines of a traceback, so that they cannot be mistaken for log messages. `logging` calls this
+        method."""
         return "\n".join(f"  {escape_controls(line)}" for line in super().formatException(ei).splitlines())
 
 
@@ -52,8 +53,8 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record. Called by logging. This never fails: a value of a type that JSON does not have is written as
-        text."""
+        """Format a record. `logging` calls this method. Formatting never fails: a value of a type that JSON lacks is
+        written as text."""
         item: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),

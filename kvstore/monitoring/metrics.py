@@ -57,7 +57,8 @@ LEASE_TEXTS = {
     "leases_expired": "Leases that ended because nobody renewed them",
     "lease_renewals": "Renewals of leases that were still there",
 }
-"""The texts of the counters about leases. These count what this member has applied, from any client."""
+"""The texts of the counters about leases. These counters count the commands that this member has applied, from any
+client."""
 
 
 class MemberCollector(Collector):
@@ -235,12 +236,13 @@ def registry_of(member: MemberCollector) -> CollectorRegistry:
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """The text of `/metrics`."""
+    """Return the text of `/metrics`."""
     return generate_latest(registry)
 
 
 def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
-    """The metrics about peers. Only the leader has them: other members do not know the state of their peers."""
+    """Yield the metrics about peers. Only the leader has these metrics, because other members do not know the state of
+    their peers."""
     peers = {peer.peer_id: peer for peer in status.peers}
     behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
     yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",

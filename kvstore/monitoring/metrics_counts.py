@@ -1,4 +1,4 @@
-"""The counters of a member. They are updated for each turn of the node's loop and for each refusal, but not for each
+"""The counters of a member, which are updated once per turn of the node's loop and for each refusal, but not for each
 successful request.
 
 A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this module does not need
@@ -83,7 +83,7 @@ REASONS = BOUNDS | frozenset(
         "not_enough_in_sync", "outcome_unknown", "protocol", "internal_error", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
-"""All values that the label `reason` may have. This bounds the number of time series."""
+"""All possible values of the label `reason`. The fixed set bounds the number of time series."""
 
 SAID_BEFORE_THE_HELLO = {"busy": "connections_max", "internal": "internal_error"}
 """The value of the label `reason` for each code that refuses a connection before its hello."""
@@ -106,11 +106,11 @@ LEASE_EVENTS = {
     CommandKind.LEASE_REVOKE: "leases_revoked",
     CommandKind.LEASE_RENEW: "lease_renewals",
 }
-"""The counter for each command about leases."""
+"""The name of the counter for each command about leases."""
 LEASES_EXPIRED = "leases_expired"
 
 LAG_LOOK_SECONDS = 0.1
-"""How often the lag of the event loop is measured."""
+"""The interval at which the lag of the event loop is measured."""
 
 
 def reason_of(error: RaftError | KvError) -> str:
@@ -151,7 +151,7 @@ def reason_of(error: RaftError | KvError) -> str:
 
 
 class Counts:
-    """Everything that one member has counted since it started."""
+    """The counters of one member since its start."""
 
     def __init__(self) -> None:
         self.events: Counter[str] = Counter()  # By counter name (a value of `EVENTS`).
@@ -160,12 +160,12 @@ class Counts:
         self.reads_served = 0
         self.watch_events_sent = 0
         self.watch_ends: Counter[str] = Counter()  # By cause (a value of `WATCH_ENDS`).
-        self.leases: Counter[str] = Counter()  # By counter name: what this member has applied, from any client.
+        self.leases: Counter[str] = Counter()  # By counter name; of applied commands from any client.
         self.log_sync = Histogram()
         self.loop_lag = Histogram()
 
     async def watch_the_loop(self) -> None:
-        """Measure the lag of the event loop (how much later than scheduled this task runs), until cancelled."""
+        """Measure the lag of the event loop (the delay of this task after its scheduled time), until cancelled."""
         while True:
             due = trio.current_time() + LAG_LOOK_SECONDS
             await trio.sleep_until(due)
@@ -173,7 +173,7 @@ class Counts:
 
 
 class CountingApplication:
-    """Counts completions and events on their way from a driver to its application."""
+    """Counts completions and events, and passes them from a driver to its application."""
 
     def __init__(self, application: Application, counts: Counts) -> None:
         self._application, self._counts = application, counts
@@ -199,7 +199,8 @@ class CountingApplication:
 
 
 class CountingMachine(KvMachine):
-    """A state machine that counts what happens to leases. The counts are not part of the replicated state."""
+    """A state machine that counts the commands about leases and the expired leases. The counts are not part of the
+    replicated state."""
 
     counts: Counts
 
@@ -227,30 +228,30 @@ class CountingService(Service):
         self._times = RevisionTimes()
 
     def expire_sessions(self) -> None:
-        """As in `Service`; also note the time of the present revision."""
+        """Expire sessions as in `Service`, and record the time of the present revision."""
         super().expire_sessions()
         self._times.note(self._node.core.clock.now, self._machine.revision)
 
     def look_at_groups(self) -> GroupLook:
-        """Look at the lag of the consumer groups. Cost: at most 8 ms, at the bounds of `group_lag`."""
+        """Compute the lag of the consumer groups. Cost: at most 8 ms, at the bounds of `group_lag`."""
         return GroupLook(self._machine, self._times, self._node.core.clock.now)
 
     def client_connections(self) -> int:
-        """Return how many client connections there are now."""
+        """Return the present number of client connections."""
         return len(self._connections)
 
     def incomplete_bytes(self) -> int:
-        """The bytes of incomplete requests of all connections together. Cost: O(connections)."""
+        """Return the bytes of incomplete requests of all connections together. Cost: O(connections)."""
         return sum([connection.incomplete_bytes for connection in self._connections.values()])
 
     def unsent_bytes(self) -> tuple[int, int]:
-        """The unsent bytes of all connections together, and those of the connection that has the most. Cost:
+        """Return the unsent bytes of all connections together, and the most unsent bytes of one connection. Cost:
         O(connections)."""
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
         return sum(unsent), max(unsent, default=0)
 
     def watch_unsent_bytes(self) -> int:
-        """The unsent bytes of all connections with watches, summed up. Cost: O(connections)."""
+        """Return the sum of the unsent bytes of all connections with watches. Cost: O(connections)."""
         connections = self._connections.items()
         return sum([each.unsent_bytes for connection_id, each in connections if self.watches.count_of(connection_id)])
 
@@ -272,13 +273,13 @@ class CountingService(Service):
         super()._refuse_request(connection, request_id, error)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
-        if result[0]:  # The command was refused at apply. (Most successes take the fast path.)
+        if result[0]:  # The command was refused when it was applied. (Most successes take the fast path.)
             self.counts.refusals[reason_of(refusal_of(result[0], result[2:]))] += 1
         super()._respond_result(connection, request_id, result, consistency)
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         age = age_ms(self._node)
-        if age is None or age > bound_ms:  # Counted here, because the refusal raises no error.
+        if age is None or age > bound_ms:  # This refusal raises no error.
             self.counts.refusals["too_stale"] += 1
         super()._respond_aged(connection, request_id, body, bound_ms)
 

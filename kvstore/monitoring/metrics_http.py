@@ -1,7 +1,7 @@
 """The port of a member for scrapers and probes: `/metrics`, `/livez` and `/readyz`. h11 decodes and encodes HTTP/1.
 
-Each connection carries one GET or HEAD and is then closed. The number of connections, their bytes and their time are
-bounded, so that clients of this port cannot exhaust the member. Only the head of a request is read, never a body.
+Each connection carries one GET or HEAD and is then closed. There are bounds on the number, the bytes and the time of
+connections, so that clients of this port cannot exhaust the member. Only the head of a request is read, never a body.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ except ModuleNotFoundError as missing:
         raise
 
 CONNECTIONS_MAX = 32
-"""Scrapers and probes are few. If there are more connections than this, one is closed: the oldest that has not sent its
-whole request, or, if all others have sent theirs, the oldest of these. So probes still get a response. Without a
-response, a supervisor would restart a healthy member."""
+"""Scrapers and probes are few. If there are more connections, the member closes the oldest connection that has not sent
+its whole request. If all other connections have sent their whole requests, the member closes the oldest connection. So
+probes still get a response. Without a response, a supervisor would restart a healthy member."""
 
 HEAD_BYTES_MAX = 8 * 1024
-"""The greatest size of a request's head, up to and including the empty line at its end."""
+"""The greatest size of the head of a request, including the empty line at its end."""
 
 TARGET_BYTES_MAX = 1024
-"""The greatest size of a request's target: its path and query."""
+"""The greatest size of the target of a request: its path and query."""
 
 REQUEST_SECONDS_MAX = 2.0
 """The time from the connection to the end of the request's head. Arriving bytes do not extend the time."""
 
 ANSWER_SECONDS_MAX = 10.0
-"""The time in which the client has to take the whole response."""
+"""The time in which the client must take the whole response."""
 
 LAST_WORDS_SECONDS_MAX = 0.5
-"""How long further input is read before the close. Unread input would turn the close into a reset, which may destroy
-the response."""
+"""The time for which further input is read before the close. With unread input, the system would send a reset, which
+may destroy the response."""
 
 logger = logging.getLogger("kvstore.metrics_http")
 
@@ -76,7 +76,7 @@ class HttpResponse:
 
     @classmethod
     def text(cls, status: HTTPStatus, line: str) -> HttpResponse:
-        """Make a response with one line of text for people."""
+        """Make a response with one human-readable line."""
         return cls(status, f"{line}\n".encode())
 
 
@@ -84,10 +84,10 @@ Page = Callable[[], Awaitable[HttpResponse]]
 
 
 class Exchange:
-    """One request and its response: bytes of a connection in, bytes of the response out. Sans-I/O.
+    """One request and its response, without I/O: takes bytes of a connection, and returns bytes of the response.
 
     This port refuses more than h11 does: versions other than HTTP/1.0 and 1.1, targets that are not a path, and control
-    characters. The refusal of control characters also bounds the time of h11. For an invalid byte after a run of
+    characters. The refusal of control characters also bounds the time of h11. If an invalid byte follows a run of
     blanks, h11 needs time quadratic in the length of the run: a third of a second for 8 KiB, in which the member does
     nothing else. After blanks, only control characters are invalid.
     """
@@ -98,7 +98,7 @@ class Exchange:
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
         self._tail = b""  # The last two received bytes: a CR LF or the end of the head may begin in them.
         self._is_head_only = False
-        self.room_bytes = HEAD_BYTES_MAX  # How many more bytes may be fed; 0 once there is an outcome.
+        self.room_bytes = HEAD_BYTES_MAX  # The number of bytes that may still be fed; 0 once there is an outcome.
         self.request: tuple[str, str] | None = None  # Method and path without query, once received.
         self.is_garbage = False  # The request is too long, cut off, or not accepted by this port.
 
@@ -241,8 +241,8 @@ class MetricsNotInstalled(StoreError):
 
 
 class MetricsServer:
-    """Makes the parts of a member in versions that count, and serves the pages. Call `machine`, `service`, `driver`,
-    and then `serve`.
+    """Makes the parts of a member with counters, and serves the pages. Call `machine`, `service`, `driver`, and then
+    `serve`.
 
     Raises MetricsNotInstalled.
     """

@@ -1,1 +1,1 @@
-"""The bounded resources of a member (descriptors, connections, memory, sessions), and how it frees some of them."""
+"""The bounded resources of a member: descriptors, connections, memory, sessions. Some modules also free resources."""

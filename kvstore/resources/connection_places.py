@@ -1,14 +1,15 @@
-"""The places for client connections: decides which connections lose their places when more clients connect than a
-member can serve. Sans-I/O.
+"""The places for client connections, without I/O. If more clients connect than a member can serve, some lose their
+places.
 
 There are `connections_max` places (docs/operations/guide.md, "Bounds"). If all places are taken, a new connection takes
-the place of another connection: of those without an open request, the one that has been idle longest. No address can
-hold more than half of the places while connections from other addresses need them. A stream inside the member's own
-program gets a place even if all connections are busy.
+the place of the connection that has been idle longest and has no open request. No address can hold more than half of
+the places while connections from other addresses need them. A stream inside the program of the member gets a place even
+if all connections are busy.
 
 A connection that gets no regular place gets one of a few reserved places, for a few seconds. While a connection has a
 reserved place, the member answers only the cheap requests that `hwm status` makes. Any client can get a reserved place,
-because operators cannot be distinguished from other clients; so a reserved place must be useless for other purposes.
+because the member cannot distinguish operators from other clients. The restriction to cheap requests makes a reserved
+place useless for other clients.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from collections.abc import Callable, Iterable
 from kvstore.limits import ServiceLimits
 
 IDLE_TICKS_MIN = 2
-"""A connection keeps its place if it was used in this tick or the tick before (a tick is a second). A client that sends
-one request after the other has no open request between two requests, but is not idle."""
+"""A connection keeps its place if it was used in this tick or the previous tick (a tick is a second). A client that
+sends one request after another has no open request between two requests, but is not idle."""
 
 RESERVED_TICKS_MAX = 5
-"""How many ticks (seconds) a reserved place may be kept: `hwm status` needs a few round trips."""
+"""The greatest number of ticks (seconds) that a connection may keep a reserved place. `hwm status` needs a few round
+trips."""
 
 SHARE_OF_ONE_ADDRESS = 2
 """One address may hold at most 1/SHARE_OF_ONE_ADDRESS (a half) of the places while other addresses need them."""
@@ -37,14 +39,14 @@ class ConnectionPlace:
 
     def __init__(self, connection_id: int, origin: str, tick: int) -> None:
         self.connection_id, self.origin = connection_id, origin
-        self.used_tick = tick  # When bytes last arrived.
+        self.used_tick = tick  # The tick at which bytes last arrived.
         self.admitted_tick = tick
         self.is_reserved = False
         self.is_closing = False
 
 
 class ConnectionPlaces:
-    """The places of one member. `tick` counts seconds; the host raises it.
+    """The places of one member. `tick` counts seconds, and the host increments `tick`.
 
     `is_idle(connection_id)` returns True if the connection has no open request and no unsent response.
     """
@@ -55,20 +57,20 @@ class ConnectionPlaces:
         self.tick = 0
         self._taken: dict[int, ConnectionPlace] = {}
         self._reserved: dict[int, ConnectionPlace] = {}  # Oldest first.
-        self._by_origin: Counter[str] = Counter()  # How many connections have a regular place.
+        self._by_origin: Counter[str] = Counter()  # The number of connections with a regular place.
         self._searched_tick = -1
-        self._searched_in_vain: set[tuple[str | None, int]] = set()  # Groups without an idle connection in this tick.
+        self._searched_in_vain: set[tuple[str | None, int]] = set()  # Groups that had no idle connection in this tick.
 
     def __len__(self) -> int:
         return len(self._taken)
 
     @property
     def reserved(self) -> Iterable[ConnectionPlace]:
-        """The connections that have a reserved place, oldest first."""
+        """The connections with a reserved place, oldest first."""
         return self._reserved.values()
 
     def admit(self, place: ConnectionPlace) -> ConnectionPlace | None:
-        """Give a new connection a place; return the connection that has to be closed for this, or None."""
+        """Give a new connection a place. Return the connection that must be closed to free this place, or None."""
         if len(self._taken) < self._connections_max:
             self._take(place)
             return None
@@ -92,7 +94,7 @@ class ConnectionPlaces:
     def promote(self, place: ConnectionPlace) -> ConnectionPlace | None:
         """Give a regular place to a connection with a reserved place, if possible; `place.is_reserved` is then false.
 
-        Returns the connection that has to be closed for this, or None.
+        Returns the connection that must be closed to free this place, or None.
         """
         victim = None
         if len(self._taken) >= self._connections_max:
@@ -106,7 +108,7 @@ class ConnectionPlaces:
         return victim
 
     def overstayed(self) -> list[ConnectionPlace]:
-        """Free the reserved places that were kept for too long, and return their connections."""
+        """Free the reserved places that connections have kept too long, and return these connections."""
         found = [place for place in self._reserved.values() if self.tick - place.admitted_tick >= RESERVED_TICKS_MAX]
         for place in found:
             self.leave(place)
@@ -117,10 +119,10 @@ class ConnectionPlaces:
         self._by_origin[place.origin] += 1
 
     def _idle_longest(self, origin: str) -> ConnectionPlace | None:
-        """Return the connection that has to give its place to a new connection of this origin, or None.
+        """Return the connection that must give up its place for a new connection of this origin, or None.
 
-        Cost: O(places) for each group that is searched; there are few groups. If a group has no idle connection, it is
-        not searched again within the tick.
+        Cost: O(places) for each searched group. There are few groups. A group without an idle connection is searched
+        only once per tick.
         """
         if self._searched_tick != self.tick:
             self._searched_tick = self.tick
@@ -130,16 +132,17 @@ class ConnectionPlaces:
                 if (found := self._idle_longest_of(*group)) is not None:
                     return found
                 self._searched_in_vain.add(group)
-        if origin == IN_PROCESS:  # Other clients must not lock the program out of its own store.
+        if origin == IN_PROCESS:  # Other clients must not keep the program from its store.
             others = [place for place in self._taken.values() if place.origin != IN_PROCESS]
             return min(others, key=_last_use, default=None)
         return None
 
     def _groups(self, origin: str) -> list[tuple[str | None, int]]:
-        """Return groups of connections that may give a place to a new connection of this origin, best first.
+        """Return groups of connections that may lose a place to a new connection of this origin. The first group is
+        searched first.
 
-        A group is a pair: the origin of its connections (None for any origin), and for how many ticks they must have
-        been idle.
+        A group is a pair: the origin of its connections (None for any origin), and the least number of ticks for which
+        a connection must have been idle.
         """
         share = max(1, self._connections_max // SHARE_OF_ONE_ADDRESS)
         if origin != IN_PROCESS and self._by_origin[origin] >= share:
@@ -159,7 +162,7 @@ class ConnectionPlaces:
         return None
 
     def _reserved_too_long(self) -> ConnectionPlace:
-        """Free and return a reserved place: the oldest one of the address that has the most reserved places."""
+        """Free and return the oldest reserved place of the address with the most reserved places."""
         by_origin = Counter(place.origin for place in self._reserved.values())
         most = max(by_origin.values())
         victim = next(place for place in self._reserved.values() if by_origin[place.origin] == most)
@@ -172,7 +175,7 @@ def _last_use(place: ConnectionPlace) -> tuple[int, int]:
 
 
 def origin_of(host: str) -> str:
-    """Return the unit that counts as one address: an IPv4 address, or the /64 network of an IPv6 host.
+    """Return the network that is treated as one address: an IPv4 address, or the /64 network of an IPv6 host.
 
     >>> origin_of("2001:db8:1:2:3:4:5:6"), origin_of("::1"), origin_of("192.0.2.7"), origin_of("::ffff:192.0.2.7")
     ('2001:db8:1:2', '0:0:0:0', '192.0.2.7', '192.0.2.7')

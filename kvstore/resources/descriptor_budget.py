@@ -1,8 +1,8 @@
 """The file descriptors of one process, and how many of them clients may hold (docs/operations/guide.md, "Bounds").
 
-The usual soft limit is 1,024 and a member may have 1,000 clients, so without a budget a member might not be able to
-open its next log file. Therefore a member raises the limit at its start. The bound on clients follows from the raised
-limit, minus the descriptors that are open already (in a program that embeds the member).
+The usual soft limit is 1,024, and a member may have 1,000 clients. Without a budget, such a member might fail to open
+its next log file. Therefore a member raises the limit at its start. The bound on clients is computed from the raised
+limit and the number of descriptors that are already open (in a program that embeds the member).
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ logger = logging.getLogger("kvstore.descriptor_budget")
 
 DESCRIPTORS_MIN = 64
 """A member refuses to start with fewer descriptors. In a test, one of three voters, with metrics, writes and snapshots,
-had 24 to 27 open descriptors. It worked with a limit of 32, but not with a limit of 26. The rest of the minimum is for
-clients and for snapshots under way."""
+had 24 to 27 open descriptors. The voter worked with a limit of 32, but not with a limit of 26. The rest of the minimum
+is for clients and for snapshots under way."""
 
 FILE_DESCRIPTORS_RESERVED = 80
-"""For the log and snapshots: the storage keeps up to 32 files open for reading and 32 for writing, and opens other
-files for a moment."""
+"""Reserved for the log and snapshots: the storage keeps up to 32 files open for reading and 32 for writing, and briefly
+opens other files."""
 
 PEER_DESCRIPTORS_RESERVED = PEER_CONNECTIONS_MAX + 16
-"""For connections that others (peers or not) make to the peer port, and for connections that this member makes."""
+"""Reserved for incoming connections at the peer port, and for connections that this member makes."""
 
 METRICS_DESCRIPTORS_RESERVED = 40
 """More than the greatest number of connections to the metrics port, `metrics_http.CONNECTIONS_MAX`. That constant is
 not imported here, because `metrics_http` is loaded only if there are metrics."""
 
 PROCESS_DESCRIPTORS_RESERVED = 24
-"""For standard streams, listening sockets, the event loop, a ready file, a crash file and the spare descriptors."""
+"""Reserved for standard streams, listening sockets, the event loop, a ready file, a crash file and the spare
+descriptors."""
 
 
 def descriptors_reserved(limits: ServiceLimits) -> int:
-    """Return how many descriptors are reserved, so that clients do not get them."""
+    """Return the number of descriptors that clients must not use."""
     return (
         FILE_DESCRIPTORS_RESERVED
         + PEER_DESCRIPTORS_RESERVED
@@ -52,22 +53,22 @@ def descriptors_reserved(limits: ServiceLimits) -> int:
 
 DESCRIPTORS_WANTED = 10_240
 """The soft limit is raised to this number, or to a greater number if the bounds need it, as far as the hard limit
-allows. A greater limit would harm child processes: they inherit it, and some of them close each possible descriptor
-when they start. (Hard limits of 2^30 are usual in containers.) This number is also the greatest soft limit that macOS
-accepts."""
+allows. A greater limit would slow down child processes: they inherit the limit, and some of them close every possible
+descriptor at their start. (Hard limits of 2^30 are usual in containers.) This number is also the greatest soft limit
+that macOS accepts."""
 
 CLIENT_SHARE_MIN = 4
 """Clients get at least a fourth of all descriptors, even if the reserved descriptors leave less than a fourth. In that
-case, connections to the other ports could use up all descriptors. If files or sockets cannot be opened, the member
-tries again later."""
+case, connections to other ports could use up all descriptors. If files or sockets cannot be opened, the member tries
+again later."""
 
 
 CLOSING_SHARE_MAX = 16
-"""Connections that are being closed get at most a sixteenth of all descriptors: 4 of 64 (and clients get 16 of 64)."""
+"""Connections that are being closed use at most a sixteenth of all descriptors: 4 of 64, when clients use 16."""
 
 
 class TooFewDescriptors(StoreError):
-    """The limit on open files is too small for a member. `held`: how many files are open already."""
+    """The limit on open files is too small for a member. `held`: the number of files that are already open."""
 
     def __init__(self, limit: int, held: int = 0) -> None:
         super().__init__(limit, held)
@@ -86,8 +87,8 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
     """Raise the soft limit on open files of this process to `wanted`, as far as the hard limit allows. The limit is
     never lowered.
 
-    Returns the limit that is then in force; None if there is no limit, or if the system reports no limit. Child
-    processes inherit the limit. In a program that uses `select`, descriptors of 1,024 and more then raise ValueError.
+    Returns the new limit; None if there is no limit, or if the system reports no limit. Child processes inherit the
+    limit. In a program that uses `select`, descriptors of 1,024 and more then raise ValueError.
     """
     try:
         import resource
@@ -105,7 +106,7 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
 
 
 def descriptors_open() -> int:
-    """Return how many descriptors this process has open; 0 if the system does not report it."""
+    """Return the number of open descriptors of this process; 0 if the system does not report the number."""
     try:
         return len(list(Path("/dev/fd").iterdir())) - 1  # The listing itself opens one.
     except OSError:
@@ -113,10 +114,10 @@ def descriptors_open() -> int:
 
 
 def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0) -> ServiceLimits:
-    """Return `limits`, with `connections_max` and `closing_connections_max` lowered to what `descriptors` allow. Raises
-    TooFewDescriptors.
+    """Return `limits`, with `connections_max` and `closing_connections_max` lowered to values that `descriptors` allow.
+    Raises TooFewDescriptors.
 
-    `held`: how many descriptors are open already.
+    `held`: the number of descriptors that are already open.
     """
     if descriptors is None:
         return limits

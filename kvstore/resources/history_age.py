@@ -1,11 +1,11 @@
-"""Bounds the age of the history: the leader proposes `compact` with a revision that is as old as the bound.
+"""Bounds the age of the history: the leader proposes to compact revisions that are older than the bound.
 
-The state machine has no clock. So each member notes a *mark* from time to time: a leader time, and the revision that
-the member had reached at this time. If a new leader was already running in the terms of earlier leaders, it has marks
-of those terms, too. When a mark is as old as the bound, the leader compacts to the revision of the mark. The state at
-this revision, and all later states, can still be read.
+The state machine has no clock. So each member records a *mark* at intervals: a leader time, and the revision that the
+member had reached at this time. A new leader that was already running in earlier terms also has marks of those terms.
+When a mark is as old as the bound, the leader compacts to the revision of the mark. The state at this revision, and all
+later states, can still be read.
 
-Leader time stands still while nobody leads, so no history is forgotten before it is as old as the bound.
+Leader time does not advance while there is no leader, so no history is compacted before it is as old as the bound.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 MARKS_PER_AGE = 60
-"""How many marks are noted in a time as long as the bound. So an event is forgotten at most one sixtieth of the bound
+"""The number of marks in a time as long as the bound. An event is therefore compacted at most one sixtieth of the bound
 too late."""
 
 
@@ -29,12 +29,12 @@ class HistoryAge:
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets, age_ns_max: int) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self._age_ns_max = age_ns_max
-        self._marks: deque[tuple[int, int]] = deque()  # (leader time, revision), both rising.
+        self._marks: deque[tuple[int, int]] = deque()  # (leader time, revision), both ascending.
         self._ticket = 0  # The ticket of the last proposal.
 
     def look(self) -> bool:
-        """Note a mark if one is due. On the leader, propose a compaction if history is too old. The host calls this
-        about every second.
+        """Record a mark if one is due. On the leader, propose a compaction if the history is too old. The host calls
+        this about every second.
 
         Returns True if a command was proposed. Cost: O(MARKS_PER_AGE).
         """
@@ -59,15 +59,15 @@ class HistoryAge:
         return True
 
     def _note(self, time: int, revision: int) -> None:
-        """Add a mark if the store has changed and the last mark is old enough. `revision` has been reached at the
+        """Add a mark if the store has changed and the last mark is old enough. The store reached `revision` at the
         leader time `time`, or earlier."""
         marks = self._marks
         if not marks or (marks[-1][1] < revision and marks[-1][0] + self._age_ns_max // MARKS_PER_AGE <= time):
             marks.append((time, revision))
 
     def _revision_at(self, time: int) -> int:
-        """The revision of the newest mark at or before the leader time `time`; 0 if there is no such mark. Older marks
-        are dropped."""
+        """Return the revision of the newest mark at or before the leader time `time`; 0 if there is no such mark. Older
+        marks are dropped."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= time:
             marks.popleft()

@@ -1,5 +1,5 @@
-"""The interface through which this package uses a server's open requests. `server.connections.OpenRequests` implements
-it."""
+"""The interface of a server's open requests for this package. `server.connections.OpenRequests` implements the
+interface."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Protocol
 
 
 class OpenTickets(Protocol):
-    """The tickets of proposals and reads that have not ended. No ticket is used twice."""
+    """The tickets of open proposals and reads. No ticket is used twice."""
 
     @property
     def by_ticket(self) -> Container[int]:
-        """Open tickets that are not part of a batch. Proposals that this package makes are never part of a batch."""
+        """The open tickets that are not part of a batch. Proposals of this package are never part of a batch."""
 
     @property
     def next_ticket(self) -> int:
-        """The first ticket that the next call of `tickets` returns."""
+        """The first ticket of the next call of `tickets`."""
 
     def tickets(self, count: int) -> range:
         """Return `count` new tickets."""
 
     def unheard(self, ticket: int) -> None:
-        """Register a command that the member itself has proposed under this ticket. No client waits for the result."""
+        """Register the ticket of a command that the member itself has proposed. No client waits for the result of such
+        a command."""

@@ -8,7 +8,7 @@ import errno
 def is_out_of_memory(error: BaseException | None) -> bool:
     """True if `error`, or one of its causes, was raised because the system gave no more memory.
 
-    In this case `cbor2` panics: it raises a BaseException of its own, whose text mentions a null pointer.
+    Without memory, `cbor2` panics: it raises a BaseException whose text mentions a null pointer.
     """
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

@@ -1,15 +1,15 @@
-"""Frees room for kept results: when they are near their bound, the leader closes the sessions that hold most of them.
+"""Frees memory of kept results: near the bound, the leader closes the sessions with the most kept results.
 
-If the kept results have reached `results_bytes_max`, apply refuses every new request of every session. So 32 sessions
-that acknowledge nothing would lock out all clients for as long as these sessions are kept alive. The leader checks the
-kept results once a second. If they were close to the bound in two consecutive checks, the leader closes the sessions
-that hold most of them. Then, for a while, it restricts commands that may leave a large result: only a few such commands
-may be open at a time, so that their results cannot reach the bound again. Puts are not restricted, because their
-results are small. A client that fills the room again whenever the restriction ends locks out the other clients for 2 of
-every 12 seconds.
+If the kept results reach `results_bytes_max`, every new request of a session is refused when it is applied. So 32
+sessions that acknowledge nothing would lock out all clients until these sessions expire. The leader checks the kept
+results once a second. If the results were close to the bound in two consecutive checks, the leader closes the sessions
+with the most kept results. After that, the leader restricts commands that may leave a large result for some time: only
+a few such commands may be open at a time, so that their results cannot reach the bound again. Puts are not restricted,
+because their results are small. A client that fills the memory again whenever the restriction ends locks out the other
+clients for 2 of every 12 seconds.
 
-As in `session_reaper`, the leader only refuses commands before they are proposed, and proposes `close_session`. Apply
-has no rules for this.
+As in `session_reaper`, the leader only refuses commands before their proposal, and proposes `close_session`. Applying a
+command follows the same rules as before.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 HIGH_LOOKS = 2
-"""After this many consecutive checks with results close to their bound, sessions are closed. Well-behaved clients
-acknowledge a result with their next request, so their results are not kept that long."""
+"""The number of consecutive checks with results close to the bound after which sessions are closed. Usual clients
+acknowledge a result with the next request, so their results are kept for a shorter time."""
 
 CALM_LOOKS = 10
-"""After this many consecutive checks with results well below their bound, all commands are admitted as usual."""
+"""The number of consecutive checks with results well below the bound after which all commands are admitted again."""
 
 CLOSES_MAX = 256
-"""The most sessions that one check closes. The member does nothing else during a check."""
+"""The greatest number of sessions that one check closes. The member does nothing else during a check."""
 
 SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
-"""These kinds of commands are always admitted: the result that must be kept for each has at most 128 bytes, and each
-command also acknowledges earlier results of its session, which frees their room."""
+"""These kinds of commands are always admitted. Their kept results have at most 128 bytes, and each command also
+acknowledges earlier results of its session, which frees memory."""
 
 
 class ResultsPressure:
-    """Makes room for kept results on the leader. A new leader starts without any history of checks.
+    """Frees memory of kept results on the leader. A new leader begins without the results of earlier checks.
 
     While `is_on` is true, `admit` must be called before a command of a session is proposed.
     """
@@ -70,7 +70,7 @@ class ResultsPressure:
             self.is_on = self.is_on and self._calm_looks < CALM_LOOKS
 
     def admit(self, kind: int) -> None:
-        """Admit a command of this kind, which the caller proposes next for a session.
+        """Admit a command of this kind, which the caller will propose next for a session.
 
         Raises StoreBusy if there may be no room for its result.
         """
@@ -86,8 +86,7 @@ class ResultsPressure:
         admitted.append(self._open.next_ticket)
 
     def _close_largest(self, bytes_wanted: int) -> None:
-        """Close the sessions that hold the most bytes of results, until at most `bytes_wanted` bytes of results are
-        left."""
+        """Close the sessions with the most bytes of results, until at most `bytes_wanted` bytes of results remain."""
         sessions = self._machine.sessions
         left = sessions.results_bytes
         for session in nlargest(CLOSES_MAX, sessions.by_id.values(), key=lambda each: each.results_bytes):

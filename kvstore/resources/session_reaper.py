@@ -1,14 +1,14 @@
-"""Proposes commands on the leader: an empty transaction for expiry of sessions and leases, and `close_session` to make
-room for sessions.
+"""Proposes commands on the leader: an empty transaction, which expires sessions and leases, and `close_session`, which
+frees places for sessions.
 
 At `sessions_max` the leader closes unused sessions, oldest first. Registering a session costs a client nothing. Without
-these closes, a client that only registers sessions would lock out all other clients for the time-to-live of its
+`close_session`, a client that only registers sessions would lock out all other clients for the time-to-live of its
 sessions. Closing a session that was never used does no harm, because it holds no results. The client of the closed
 session learns that the session has expired, and registers another session.
 
-The leader proposes `close_session`, a command of feature level 1. So apply needs no new rule, and members of all builds
-compute the same state (docs/reference/versions.md). The state of this module is not replicated: a new leader starts
-without it.
+`close_session` is a command of feature level 1, so members of all builds apply it and compute the same state
+(docs/reference/versions.md). The state of this module is not replicated: a new leader begins without the state of its
+predecessor.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 GRACE_NS = SECOND_NS
-"""The grace period of a new session, in leader time. A session is not closed in this time, because its client is about
-to use it. If the client is slower and the session is closed, the client registers again, which costs one round trip."""
+"""The grace period of a new session, in leader time. A session is not closed in this period, because its client is
+about to use the session. If a slower client finds its session closed, the client registers again, which costs one round
+trip."""
 
 REGISTRATIONS_MAX = 8
-"""The most registrations that one connection may request in a grace period while places are scarce. A usual client
-requests two per second. With this bound, the 1,000 connections of a member (`ServiceLimits.connections_max`) can fill
-only 8,000 of the 10,000 places in a grace period. So the oldest session of a full store is always older than a grace
-period."""
+"""The greatest number of registrations that one connection may request in a grace period while places are scarce. A
+usual client requests two registrations per second. With this bound, the 1,000 connections of a member
+(`ServiceLimits.connections_max`) can fill only 8,000 of the 10,000 places in a grace period. So the oldest session of a
+full store is always older than a grace period."""
 
 SCARCE_PARTS = 8
 """Places are scarce while at most 1/SCARCE_PARTS of them are free."""
 
 
 class SessionReaper:
-    """On the leader, makes due sessions and leases expire, and closes unused sessions when places are needed.
+    """Expires due sessions and leases on the leader, and closes unused sessions when places are needed.
 
-    Cost: amortized constant per registration; other requests cost nothing. If places are needed, the first registration
-    after an election walks all sessions once.
+    Cost: amortized constant per registration; none for other requests. If places are needed, the first registration
+    after an election examines all sessions once.
     """
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self.expiry_ticket = 0
-        """The ticket of the last empty transaction that makes sessions and leases expire, until `expire_more` has seen
-        its end; 0 if there is none."""
+        """The ticket of the last empty transaction that expires sessions and leases, until `expire_more` finds that the
+        transaction has ended; 0 if there is none."""
         self._expiry_time = 0  # The leader time at which this transaction was proposed.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.
@@ -59,8 +60,8 @@ class SessionReaper:
         self._asked: dict[int, int] = {}  # Connection id → its registrations in this window.
 
     def expire_due(self) -> bool:
-        """If a session or a lease is due to expire, propose an empty transaction, because sessions and leases expire
-        only when an entry is applied. Returns True if the transaction was proposed.
+        """Propose an empty transaction if a session or a lease is due to expire. Sessions and leases expire only when
+        an entry is applied. Returns True if the transaction was proposed.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -68,7 +69,7 @@ class SessionReaper:
         if left is None or left > 0 or self.expiry_ticket in self._open.by_ticket:
             return False
         now = self._node.core.leader_time_now()
-        if now <= self._machine.leader_time:  # An entry that is not later would expire nothing more.
+        if now <= self._machine.leader_time:  # An entry of the same leader time would expire nothing more.
             return False
         (ticket,) = self._open.tickets(1)
         try:
@@ -80,10 +81,10 @@ class SessionReaper:
         return True
 
     def expire_more(self) -> bool:
-        """If the last empty transaction was applied and leases are still due, propose the next one at once.
+        """If the last empty transaction was applied and leases are still due, propose the next transaction at once.
 
-        This is needed because one entry expires no further leases after EXPIRED_KEYS_PER_ENTRY keys and leases. If no
-        leader time has passed since the last empty transaction was proposed, the next one is left to `expire_due`.
+        One entry expires no further leases after EXPIRED_KEYS_PER_ENTRY keys and leases, so several transactions may be
+        needed. If no leader time has passed since the last proposal, `expire_due` proposes the next transaction later.
         Returns True if a transaction was proposed.
         """
         if not self.expiry_ticket or self.expiry_ticket in self._open.by_ticket:
@@ -92,10 +93,11 @@ class SessionReaper:
         return self._machine.leader_time >= self._expiry_time and self.expire_due()
 
     def ns_to_expiry(self) -> int | None:
-        """The time in ns until a session or a lease is due to expire; 0 or less if one is due now.
+        """Return the time in ns until a session or a lease is due to expire; 0 or less if a session or a lease is due
+        now.
 
-        If none is due now, the result is only a lower bound. None if there are no sessions and no leases, or if this
-        member does not lead. Amortized cost: constant.
+        A positive result is only a lower bound. None if there are no sessions and no leases, or if this member does not
+        lead. Amortized cost: constant.
         """
         core = self._node.core
         if core.leading_term is None:
@@ -105,10 +107,10 @@ class SessionReaper:
         return None if deadline is None else deadline - now
 
     def make_room(self, connection_id: int) -> None:
-        """Make room for one more session, whose registration the caller proposes next. Raises StoreBusy if there is no
-        place for it; then nothing was proposed.
+        """Free a place for one more session, whose registration the caller will propose next. Raises StoreBusy if there
+        is no place for the session. In this case, nothing was proposed.
 
-        On a member that does not lead, this does nothing, because the registration will be refused anyway.
+        Does nothing on a member that does not lead, because such a member refuses the registration.
         """
         core = self._node.core
         if core.leading_term != self._term:
@@ -138,14 +140,15 @@ class SessionReaper:
         self._candidates.popleft()
 
     def _begin(self, term: int | None) -> None:
-        """Forget all state when the leadership changes. Commands that were proposed in an earlier term may never be
-        applied."""
+        """Clear all state when the leadership changes, because commands that were proposed in an earlier term may never
+        be applied."""
         self._term, self._last_id = term, 0
         for each in (self._registering, self._closing, self._candidates, self._asked):
             each.clear()
 
     def _count_open(self, tickets: deque[int]) -> int:
-        """Drop the tickets that have ended, and return how many are left. The tickets end in the order of the deque."""
+        """Drop the tickets that have ended, and return the number of remaining tickets. The tickets end in the order of
+        the deque."""
         open_tickets = self._open.by_ticket
         while tickets and tickets[0] not in open_tickets:
             tickets.popleft()
@@ -154,8 +157,8 @@ class SessionReaper:
     def _check_share(self, connection_id: int, now: int, sessions_max: int) -> None:
         """Raise StoreBusy if this connection has requested too many registrations in this window.
 
-        Refused requests count, too. So a client that requests sessions all the time leaves free places to clients that
-        request them rarely.
+        Refused requests are counted too, so a client that requests sessions continuously leaves free places to other
+        clients.
         """
         if not self._window_begin <= now < self._window_begin + GRACE_NS:
             self._window_begin = now
