@@ -1,8 +1,8 @@
-"""The trio shell of a `Service`: it moves bytes between streams and the service. The service makes all decisions.
+"""The trio shell of a `Service`, which moves bytes between streams and the service. The service makes all decisions.
 
-Each connection has two tasks, a reader and a writer. `_flush` itself sends the bytes that a socket takes at once,
-because waking the writer would cost more than sending. The remaining bytes wait for the writer, which sends them
-together with any later bytes.
+Each connection has two tasks, a reader and a writer. `_flush` itself sends the bytes that a socket accepts at once,
+because waking the writer would cost more than sending. The writer sends the remaining bytes, together with any later
+bytes.
 """
 
 from __future__ import annotations
@@ -23,57 +23,60 @@ from raft.runtime import Acceptor, receive_at_once, send_at_once
 logger = logging.getLogger("kvstore.client_port")
 
 RECEIVE_BYTES_MAX = 64 * 1024
-"""The most bytes read from one connection before others get their turn: about 350 puts of 128 bytes, 2 ms of work."""
+"""The greatest number of bytes read from one connection before other connections are read: about 350 puts of 128 bytes,
+2 ms of work."""
 
 WORK_PAUSE_SHARE = 9.0
-"""The pause after a slice of work for floods (`work_budget`), as a multiple of the slice's duration. With a factor of
-9, the member spends a tenth of its time on long responses to floods, and other clients hardly notice the floods."""
+"""The pause after a slice of work for floods (`work_budget`), as a multiple of the duration of the slice. With a factor
+of 9, the member spends a tenth of its time on long responses to floods, and other clients are hardly slowed down."""
 
 TURN_BYTES_MAX = 256 * 1024
-"""The most bytes taken up from all connections before the node gets its turn: about 1,400 puts, 15 ms of work. Without
-this bound, many clients together could delay a leader's heartbeats until another leader is elected. A larger batch than
-this (four full reads) would not make a put cheaper."""
+"""The greatest number of bytes read from all connections before the node is flushed: about 1,400 puts, 15 ms of work.
+Without this bound, many clients together could delay the heartbeats of a leader until another leader is elected. A
+batch larger than this bound (four full reads) would not make a put cheaper."""
 
 LAST_WORDS_SECONDS_MAX = 1.0
-"""How long a client whose connection is closed because of an invalid frame has to read the reason."""
+"""The time that a client has to read the reason why its connection is closed."""
 
 HELLO_SECONDS_MAX = 10.0
-"""The time from the connection to the hello. A client that never sends its hello must not hold a place for ever."""
+"""The time from the connection to the hello. Without this bound, a client that never sends its hello would hold a place
+for ever."""
 
 HALF_FRAME_SECONDS_MAX = 30.0
-"""The time from the first byte of a frame to its last. A client that never finishes a frame must not hold a place and
-up to 4 MiB of memory for ever. The arrival of further bytes does not extend the time."""
+"""The time from the first to the last byte of a frame. Without this bound, a client that never finishes a frame would
+hold a place and up to 4 MiB of memory for ever. The arrival of further bytes does not extend the time."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
-"""The lowest rate at which an honest client sends or reads. If a frame, or the unread responses, need more than the
-usual time at this rate, the client gets the time that they need: 64 s for the largest frame."""
+"""The lowest rate at which an honest client sends or reads. If a frame or the unread responses need more than the usual
+time at this rate, the client gets the needed time: 64 s for the largest frame."""
 
 UNREAD_SECONDS_MAX = 120.0
-"""How long a client may leave its responses unread while its socket takes no more bytes. This is twice the time after
-which a suspended client has lost its session anyway."""
+"""The time for which a client may leave its responses unread while its socket accepts no more bytes. The session of a
+suspended client expires in half of this time."""
 
 TICK_SECONDS = 1.0
-"""How often the listener checks its reserved places, and calls `Service.expire_sessions`."""
+"""The interval at which the listener checks its reserved places, and calls `Service.expire_sessions`."""
 
 EXPIRY_LATE_SECONDS_MAX = 0.25
-"""How late a lease or a session may expire on an idle leader, apart from the time to commit an entry. A new deadline
-may come at any time, so this is also how often a leader looks for the next deadline. Looking writes nothing to the
-log."""
+"""The greatest delay of the expiry of a lease or a session on an idle leader, in addition to the time to commit an
+entry. A new deadline may be added at any time, so a leader checks for the next deadline at this interval. The check
+writes nothing to the log."""
 
 EXPIRY_PAUSE_SECONDS_MIN = 0.01
-"""The shortest pause between two looks at the next deadline. It applies while that deadline has passed: the entry that
-expires the lease or session is under way or could not be proposed, or more is due than one entry may expire."""
+"""The shortest pause between two checks for the next deadline. This pause is used after a deadline has passed, while
+the entry that expires the lease or session is under way or could not be proposed, or while more leases are due than one
+entry may expire."""
 
 SCARCITY_SECONDS_MIN = 60.0
-"""A shortage of places is logged once. The shortage has ended when every new connection has found a free place for this
-long."""
+"""A shortage of places is logged once. The shortage ends after a time of this length in which every new connection
+found a free place."""
 
 PLACE_NEEDED = "all places for clients were taken, and this connection was idle longest; connect again"
 RESERVE_NEEDED = "all places for clients are taken, and this one is reserved for `hwm status`, for seconds"
 
 
 def seconds_at_least(least: float, byte_count: int) -> float:
-    """Return how many seconds `byte_count` bytes may take: `least`, or more if there are many bytes."""
+    """Return the time in seconds that `byte_count` bytes may take: `least`, or more for many bytes."""
     return max(least, byte_count / BYTES_PER_SECOND_MIN)
 
 
@@ -86,17 +89,17 @@ class _Connection(ConnectionPlace):
         self.everything = trio.CancelScope()
         self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # For the reader.
         self.outbox: list[bytes] = []
-        self.is_writing = False  # The writer is sending: no other bytes may overtake it.
+        self.is_writing = False  # True while the writer sends: no other bytes may be sent before its bytes.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
         self.is_greeted = False  # Copied from the service at the reader's last check.
-        self.is_hurried = True  # `patience` has a deadline (this copy is faster to read).
+        self.is_hurried = True  # True if `patience` has a deadline. This copy is faster to read.
         self.frame_bytes = 0  # Received bytes of an unfinished frame at the last check.
         self.frame_began = 0.0
 
 
 def _origin(stream: trio.abc.Stream) -> str:
-    """The address of the client of a stream, in the form that `ConnectionPlaces` compares."""
+    """Return the address of the client of a stream, in the form that `ConnectionPlaces` compares."""
     if type(stream) is not trio.SocketStream:
         return IN_PROCESS
     try:
@@ -137,15 +140,15 @@ class ClientListener:
         self._service = service
         self._driver: NodeDriver = _NoDriver()
         self._last_turn = 0
-        self._turn_bytes = 0  # Bytes taken up since the last turn of the node.
-        self._turnstile = trio.StrictFIFOLock()  # Readers wait here for a turn that has room.
+        self._turn_bytes = 0  # Bytes read since the last flush of the node.
+        self._turnstile = trio.StrictFIFOLock()  # Readers wait for this lock until a turn has room.
         self._connections: dict[int, _Connection] = {}
         self._places = ConnectionPlaces(service.limits, service.is_idle)
         self._closing: dict[int, _Connection] = {}  # Oldest first.
         self._scarce_until = -1.0
-        self._stalled: set[int] = set()  # Connections that are not read, because they are at a bound.
+        self._stalled: set[int] = set()  # Connections at a bound, which are not read.
         self._last_connection_id = 0
-        self._last_reader = 0  # The connection that was read from last.
+        self._last_reader = 0  # The last connection that was read.
         self._work_waits = trio.Event()
         service.work_wanted = lambda: self._work_waits.set()
 
@@ -154,7 +157,7 @@ class ClientListener:
         self._driver = driver
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """Called by the driver after each flush that has completions or events."""
+        """Take the completions and events of a flush. The driver calls this method after each flush that has any."""
         if self._service.complete(completions, events):
             self._driver.wake()
         self._flush()
@@ -187,16 +190,16 @@ class ClientListener:
                 if self._service.expire_due():
                     self._driver.wake()
                 left = self._service.ns_to_expiry()
-                if left is not None:  # 0 or less: an entry that expires them is under way, or one entry is not enough.
+                if left is not None:  # 0 or less: the expiring entry is under way, or one entry is not enough.
                     pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
             await trio.sleep(pause)
 
     async def _work_in_turns(self) -> None:
-        """Do the service's work that is too long for one turn of the loop, one slice per turn, until cancelled.
+        """Do the work of the service that is too long for one turn of the loop, one slice per turn, until cancelled.
 
-        Connections that flood (`work_budget`) wait longer: after a slice that served them, the next such slice begins
-        only after a pause of WORK_PAUSE_SHARE times its duration. So floods take only a fixed share of the member's
-        time.
+        Connections that flood (`work_budget`) wait longer. After a slice for floods, the next slice for floods begins
+        after a pause of WORK_PAUSE_SHARE times the duration of the slice. So floods take at most a fixed share of the
+        member's time.
         """
         service, floods_at = self._service, -math.inf
         while True:
@@ -218,7 +221,7 @@ class ClientListener:
                     floods_at = ended + WORK_PAUSE_SHARE * (ended - began)
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """Serve one client until either side closes; closes the stream."""
+        """Serve one client until the client or the service closes the connection; then close the stream."""
         self._last_connection_id += 1
         connection_id = self._last_connection_id
         connection = self._connections[connection_id] = _Connection(connection_id, stream, self._places.tick)
@@ -255,8 +258,8 @@ class ClientListener:
     def _tick(self) -> None:
         """Close connections that have held a reserved place for too long. Called once a second.
 
-        On a reserved place, only cheap requests that change nothing are served. If a connection there has made any
-        other request, give it a regular place as soon as there is one.
+        A connection with a reserved place may make only cheap requests that change nothing. If such a connection has
+        made any other request, it gets a regular place as soon as one is free.
         """
         places = self._places
         places.tick += 1
@@ -291,7 +294,7 @@ class ClientListener:
                 connection.has_room = trio.Event()
                 connection.frame_began += trio.current_time() - began
             if connection.is_closing:
-                with trio.move_on_after(LAST_WORDS_SECONDS_MAX):  # Unread bytes would turn the close into a reset.
+                with trio.move_on_after(LAST_WORDS_SECONDS_MAX):  # With unread bytes, the system would send a reset.
                     while await stream.receive_some(RECEIVE_BYTES_MAX):
                         pass
                 return
@@ -334,14 +337,15 @@ class ClientListener:
         connection.is_hurried = True
 
     async def _wait_for_turn(self, data: bytes) -> None:
-        """Wait for a turn with room, first come, first served. Without the lock, some readers would wait for long,
-        because trio runs tasks in no fixed order."""
+        """Wait for a turn with room, in the order of arrival. Without the lock, some readers would wait for a long
+        time, because trio runs tasks in no fixed order."""
         async with self._turnstile:
             while not self._has_turn_for(data):
                 await trio.lowlevel.checkpoint()
 
     def _has_turn_for(self, data: bytes) -> bool:
-        """Return True, and count `data`, if this turn of the node has room for it; otherwise request the next turn."""
+        """If this turn of the node has room for `data`, count its bytes and return True. Otherwise request the next
+        turn."""
         turn = self._driver.turns
         if turn != self._last_turn:
             self._last_turn, self._turn_bytes = turn, 0
@@ -352,8 +356,8 @@ class ClientListener:
         return True
 
     def _bring_in(self, connection_id: int) -> None:
-        """Flush the node, so that it takes the received requests: now if only one client is active, else in the next
-        turn."""
+        """Flush the node, so that the received requests are processed: now if only one client is active, otherwise in
+        the next turn."""
         is_alone, self._last_reader = connection_id == self._last_reader, connection_id
         if is_alone:
             self._driver.flush()
@@ -383,7 +387,8 @@ class ClientListener:
             self._driver.wake()
 
     def _flush(self) -> None:
-        """Send the output of the service. The bytes that a socket takes are sent at once; the writer sends the rest."""
+        """Send the output of the service. The bytes that a socket accepts are sent at once. The writer sends the
+        rest."""
         while output := self._service.take_output():  # Sent bytes may make room for requests that waited.
             for connection_id, data in output:
                 self._hand_out(connection_id, self._connections[connection_id], data)
@@ -396,8 +401,8 @@ class ClientListener:
             self._connections[connection_id].has_room.set()
 
     def _close(self, connection_id: int, connection: _Connection) -> None:
-        """Begin to close a connection: the service has made its last response, or has given up a client that does not
-        read."""
+        """Begin to close a connection, either after the last response, or because the client does not read its
+        responses."""
         connection.is_closing = True
         self._places.leave(connection)
         if not self._service.knows(connection_id):

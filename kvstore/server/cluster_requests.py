@@ -1,4 +1,4 @@
-"""Requests about the member and the cluster, not about keys. Most of them are answered at once."""
+"""Requests about the member and the cluster. Most of these requests are answered at once."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from raft import (
 
 
 class ClusterRequests:
-    """Answers requests about the member and the cluster, from what one member knows.
+    """Answers requests about the member and the cluster, from the state of one member.
 
-    `own_address` and `own_peer_address`: where the member listens for clients and for peers, or empty. They are used if
-    the configuration has no such address for this member.
+    `own_address` and `own_peer_address`: the addresses at which the member listens for clients and for peers, or empty.
+    These addresses are used if the configuration has no such address for this member.
     """
 
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
-        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Their number and bound.
-        self.watches: Callable[[], int] = lambda: 0  # Their number.
+        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Number and bound.
+        self.watches: Callable[[], int] = lambda: 0  # The number of watches.
         # `last_applied` at the last response about limits, and the fields of that response.
         self._limits_at, self._limits_told = -1, tuple[Any, ...]()
         self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids of members that run twice.
@@ -46,7 +46,8 @@ class ClusterRequests:
         self.own_peer_address = ""
 
     def answer(self, asked: DecodedRequest) -> Sequence[Any] | None:
-        """Return the fields of the response; None for an unknown kind of request. A status comes without a hash.
+        """Return the fields of the response; None for an unknown kind of request. A status does not include the state
+        hash.
 
         Raises ProtocolError, RaftError.
         """
@@ -83,7 +84,7 @@ class ClusterRequests:
         )
 
     def closing(self, items: Sequence[Any]) -> int | None:
-        """Return the id of the session that a `close_session` request has to close; None if there is nothing to do.
+        """Return the id of the session that a `close_session` request must close; None if there is no such session.
 
         Raises ProtocolError, NotLeader.
         """
@@ -93,29 +94,29 @@ class ClusterRequests:
         return None if session is None or (only_unused and not session.is_unused) else session_id
 
     def _leader_time(self) -> int:
-        """Return the leader time now. Raises NotLeader."""
+        """Return the present leader time. Raises NotLeader."""
         core = self._node.core
         if core.leading_term is None:
             raise NotLeader(core.node_id, core.leader_id)
         return core.leader_time_now()
 
     def _limits(self) -> Sequence[Any]:
-        """The replicated limits and their use. The computation walks all sessions, so it is repeated only after an
-        applied entry."""
+        """Return the replicated limits and their use. The computation examines all sessions, so the result is kept
+        until an entry is applied."""
         self._leader_time()
         if self._limits_at != self._node.core.last_applied:
             self._limits_at, self._limits_told = self._node.core.last_applied, limits_fields(self._machine)
         return self._limits_told
 
     def client_address(self, node_id: str | None) -> str | None:
-        """The address at which clients reach the member `node_id`; None if it is not known."""
+        """Return the address at which clients reach the member `node_id`; None if the address is not known."""
         member = self._node.core.configuration.member(node_id) if node_id else None
         return self._address_of(member) or None if member else None
 
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
         """Return the change that a request describes.
 
-        Each new voter is named with the incarnation of its data folder. If the change adds a member, and the
+        The change contains the incarnation of the data folder of each new voter. If the change adds a member, and the
         configuration has no peer address of the leader (a cluster of one), the change also sets the leader's addresses.
 
         Raises ProtocolError, ChangeRefused.

@@ -1,4 +1,4 @@
-"""The state of a service's client connections, and of their requests that wait for the node."""
+"""The client connections of a service, and the requests of these connections that wait for the node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OpenRow = tuple[int, int, int, int, Any]
 
 
 OPERATOR_REQUESTS_MAX = 32
-"""How many requests one connection with a reserved place may make. `hwm status` makes two."""
+"""The greatest number of requests of one connection with a reserved place. `hwm status` makes two."""
 
 
 class Connection:
@@ -25,21 +25,21 @@ class Connection:
         self.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.greeted = False
         self.is_reserved = is_reserved  # The connection may make only requests for operators.
-        self.is_client = False  # The hello is done, and the place is not reserved: all kinds of requests are served.
+        self.is_client = False  # The hello is done and the place is regular: all requests are served.
         self.reserved_requests = 0  # Requests made while `is_reserved`.
         self.wants_place = False  # A request was refused because the connection is reserved.
-        self.closed = False  # The last response was made: nothing more is read.
+        self.closed = False  # The last response was made. Nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
-        self.head_is_costly = False  # The first waiting frame needs a long response, for which there was no time.
+        self.head_is_costly = False  # The first waiting frame needs a long response, for which time was short.
         # Responses that wait for room below `unsent_bytes_max`.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = deque()
-        self.out: list[bytes] = []  # What `Service.take_output` returns next, in pieces.
+        self.out: list[bytes] = []  # The pieces of the next output of `Service.take_output`.
         self.unsent_bytes = 0
 
     @property
     def incomplete_bytes(self) -> int:
-        """Bytes of requests that wait for the rest of their frame, or for room. Cost: O(waiting frames)."""
+        """The bytes of incomplete requests, and of requests that wait for room. Cost: O(waiting frames)."""
         return len(self.splitter.rest) + sum(map(len, self.backlog))
 
 
@@ -52,14 +52,14 @@ class OpenBatch(NamedTuple):
 
 
 BATCH_MIN = 4
-"""Batches of fewer requests are kept as single requests."""
+"""The least number of requests of a batch. Fewer requests are kept separately."""
 
 
 class OpenRequests:
-    """The requests that wait for the node. A ticket is used once.
+    """The requests that wait for the node. Each ticket is used once.
 
-    A request is either in `by_ticket` or part of a batch. `batches` has the batches by their first tickets. When a
-    ticket is taken that is not in `by_ticket`, the requests of all batches are moved there.
+    A request is either in `by_ticket` or part of a batch. `batches` contains the batches by their first tickets. If a
+    ticket that is missing in `by_ticket` is taken, the requests of all batches are moved to `by_ticket`.
     """
 
     def __init__(self) -> None:
@@ -72,24 +72,24 @@ class OpenRequests:
 
     @property
     def next_ticket(self) -> int:
-        """The first ticket that the next call of `tickets` returns."""
+        """The first ticket of the next call of `tickets`."""
         return self._last_ticket + 1
 
     def by_connection(self) -> Counter[int]:
-        """How many requests of each connection are open. Cost: O(open requests)."""
+        """Return the number of open requests of each connection. Cost: O(open requests)."""
         counts = Counter(row[0] for row in self.by_ticket.values())
         for batch in self.batches.values():
             counts[batch.connection_id] += len(batch.request_ids)
         return counts
 
     def tickets(self, count: int) -> range:
-        """`count` new tickets."""
+        """Return `count` new tickets."""
         first = self._last_ticket + 1
         self._last_ticket += count
         return range(first, first + count)
 
     def unheard(self, ticket: int) -> None:
-        """Add a command that the service itself has proposed: no client waits for its result."""
+        """Add a command that the service itself has proposed. No client waits for the result of such a command."""
         self.by_ticket[ticket] = (0, 0, 0, 0, None)
 
     def commands(

@@ -1,7 +1,7 @@
-"""The fast path of responses, for puts and gets, which make up nearly all of a load.
+"""The fast path of responses, for puts and gets, which are nearly all requests of a usual load.
 
-The bytes are the same as those of `frame(encode_response(...))`; a test compares them. One `struct` packs many
-responses to one connection, in 0.2 µs each instead of 2.5 µs.
+The bytes equal the bytes of `frame(encode_response(...))`, as a test checks. One `struct` packs many responses to one
+connection, in 0.2 µs each instead of 2.5 µs.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class ResponseBatcher:
         put: Callable[[Connection, bytes], None],
         answer: Callable[[OpenRow, Completion], None],
     ) -> None:
-        """`put` queues frames on a connection; `answer` is the general path, for one ticket."""
+        """`put` queues frames on a connection. `answer` is the general path, for one ticket."""
         self._encoder = FastEncoder(node_id)
         self._opened, self._connections = opened, connections
         self._put, self._answer = put, answer
 
     def applied(self, batch: AppliedBatch) -> None:
-        """Respond to each command, as `answer` does. Commands that were proposed together usually end together."""
+        """Respond to each command as `answer` does. Commands that were proposed together usually end together."""
         tickets, results, opened = batch.tickets, batch.results, self._opened
         assert len(tickets) == len(results), batch.index
         if len(tickets) == 1 and results[0][-1] is PUT_DONE:
@@ -76,7 +76,7 @@ class ResponseBatcher:
                 opened.expand(tickets[start])  # Not all commands of the batch are puts, or the batch spans two entries.
 
     def _one_by_one(self, tickets: Sequence[int], results: Sequence[Any], index: int) -> None:
-        """Respond to each command, as `answer` does. Commands of one connection are usually consecutive."""
+        """Respond to each command as `answer` does. Commands of one connection are usually consecutive."""
         last_id, connection = 0, None
         ids: list[int] = []
         revisions: list[int] = []
@@ -102,7 +102,8 @@ class ResponseBatcher:
             self._put(connection, self._encoder.put(opened[1], revision))
 
     def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
-        """Respond to each read, as `answer` does. All belong to one connection; most are gets of existing keys."""
+        """Respond to each read as `answer` does. All reads belong to one connection, and most of them are gets of
+        existing keys."""
         if len(ready.tickets) == 1:
             self._single_read(ready.tickets[0], machine, unsent_bytes_max)
             return
@@ -113,7 +114,7 @@ class ResponseBatcher:
         assert rows[-1][0] == connection.connection_id, rows[-1]
         ids: list[int] = []
         found: list[RecordItem] = []
-        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, absent keys, and reads that find no room.
+        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, absent keys, and reads without room.
         room_bytes = unsent_bytes_max - connection.unsent_bytes
         records = machine.records_of([row[4][1] for row in rows])
         for ticket, row, record in zip(ready.tickets, rows, records, strict=True):
@@ -155,14 +156,14 @@ class FastEncoder:
         self._get_middle = b"\x01" + encode_item(node_id) + b"\x82\x02"
 
     def put(self, request_id: int, revision: int) -> bytes:
-        """Like `puts`, for a single put."""
+        """Encode the response to a single put, as `puts` does."""
         pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
         after = self._put_end
         head = (size_bytes + len(after) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
         return pack(head, request_id, between, revision) + after
 
     def get(self, request_id: int, revision: int, record: RecordItem) -> bytes:
-        """Like `gets`, for a single get."""
+        """Encode the response to a single get, as `gets` does."""
         pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
         rest = self._get_middle + _record_item(record)
         head = (size_bytes + len(rest) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
@@ -179,8 +180,8 @@ class FastEncoder:
         return after.join(map(pack, repeat(head), request_ids, repeat(between), revisions)) + after
 
     def gets(self, request_ids: Sequence[int], revision: int, records: Sequence[RecordItem]) -> bytes:
-        """Encode frames of `[request_id, 0, revision, 1, node_id, [2, record]]`: linearizable reads, all at one
-        revision."""
+        """Encode frames of `[request_id, 0, revision, 1, node_id, [2, record]]`, the responses to linearizable reads at
+        one revision."""
         of_ids = _form_of(min(request_ids))
         if of_ids != _form_of(max(request_ids)):
             return _halves(lambda ids, rows: self.gets(ids, revision, rows), request_ids, records)
@@ -204,7 +205,7 @@ def _record_item(record: RecordItem) -> bytes:
 
 @cache
 def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes, bytes, int]:
-    """Return how to pack the beginning of a response, up to its revision: the pack function, the bytes before the id,
+    """Return the layout of the beginning of a response, up to its revision: the pack function, the bytes before the id,
     the bytes between id and revision, and the size of the packed bytes."""
     _, id_head, id_size = _FORMS[of_ids]
     _, revision_head, revision_size = _FORMS[of_revisions]

@@ -1,4 +1,4 @@
-"""The contents of responses about leases, from the state that this member has applied."""
+"""The fields of responses about leases, from the state that this member has applied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kvstore.store.leases import Leases
 
 
 def leases_fields(leases: Leases, leader_time: int, items: Sequence[Any]) -> tuple[Any, ...]:
-    """The fields of the response: leader_time, rows, whether there are more. Raises ProtocolError. Cost: O(leases)."""
+    """Return the fields of the response: leader_time, rows, whether there are more. Raises ProtocolError. Cost:
+    O(leases)."""
     after_id, count_max = read_leases(items)
     ids = heapq.nsmallest(count_max + 1, [lease_id for lease_id in leases.by_id if lease_id > after_id])
     rows = [
@@ -22,8 +23,8 @@ def leases_fields(leases: Leases, leader_time: int, items: Sequence[Any]) -> tup
 
 
 def lease_fields(leases: Leases, leader_time: int, items: Sequence[Any]) -> tuple[Any, ...]:
-    """The fields of the response: leader_time, the lease, some of its keys, whether there are more; or leader_time and
-    None. Raises ProtocolError. Cost: O(keys of the lease).
+    """Return the fields of the response: leader_time, the lease, some of its keys, whether there are more. Without such
+    a lease, the fields are leader_time and None. Raises ProtocolError. Cost: O(keys of the lease).
     """
     lease_id, after_key, count_max = read_lease(items)
     lease = leases.by_id.get(lease_id)

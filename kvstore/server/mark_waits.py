@@ -1,8 +1,8 @@
 """Requests that wait for the high-water mark: `read_log` above the mark, and the outcome of an accepted command.
 
-Each request gives the longest time that it waits. The waits are looked at after each flush of the node, which comes at
-least once per heartbeat interval. The number of waits is bounded, because each counts as an open request of its
-connection (`in_flight_max`).
+Each request states its longest waiting time. The waits are checked after each flush of the node, that is, at least once
+per heartbeat interval. Each wait is also an open request of its connection, so `in_flight_max` bounds the number of
+waits.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from raft import MILLISECOND_NS, Node
 
 WAIT_MS_MAX = 60_000
-"""The longest wait of a request. A longer one is reduced to this. Then the client learns at least once a minute that
-its request is still known."""
+"""The longest wait of a request. Longer waits are reduced to this time, so that the client gets a response at least
+once a minute."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MarkWait:
     """A request that is answered once the high-water mark has reached `index`, or at the time `until` (monotonic ns).
 
-    The waits are ordered by index. `number` differs in all waits, so that no further fields are compared.
+    The waits are ordered by index. `number` is different in each wait, so a comparison never reaches the later fields.
     """
 
     index: int
@@ -34,12 +34,12 @@ class MarkWait:
 
 
 class MarkWaits:
-    """The waiting requests of one service. Time is that of the node's last event."""
+    """The waiting requests of one service. The present time is the time of the node's last event."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._by_index: list[MarkWait] = []
-        self._first_until = 0  # No wait ends earlier.
+        self._first_until = 0  # No wait times out earlier.
         self._count = 0
 
     def __len__(self) -> int:
@@ -53,11 +53,11 @@ class MarkWaits:
         self._first_until = until if len(self._by_index) == 1 else min(self._first_until, until)
 
     def by_connection(self) -> Counter[int]:
-        """How many waits each connection has. Cost: O(waits)."""
+        """Return the number of waits of each connection. Cost: O(waits)."""
         return Counter(wait.connection_id for wait in self._by_index)
 
     def take_due(self) -> list[MarkWait]:
-        """Remove and return the waits that are over, in the order in which they began."""
+        """Remove and return the finished waits, in the order in which they began."""
         due = []
         while self._by_index and self._by_index[0].index <= self._node.core.commit_index:
             due.append(heapq.heappop(self._by_index))

@@ -1,8 +1,8 @@
-"""Containment of errors: an unexpected exception while a request is judged costs only its connection.
+"""Containment of errors: an unexpected exception while a request is judged ends only the connection of the request.
 
-Before a command is proposed, nothing has changed. So a request that fails before its proposal certainly had no effect,
-and the member continues. After the proposal, and while completions are carried out, the state may have changed. So an
-exception in these phases is not contained: it ends the member.
+Before a command is proposed, nothing has changed. A request that fails before its proposal certainly had no effect, so
+the member continues. After the proposal, and while completions are carried out, the state may have changed, so an
+exception in these phases ends the member.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from raft import StoreFailed
 logger = logging.getLogger("kvstore.service")
 
 PLACES_MAX = 64
-"""How many lines of code have a count of their own; all further lines share one count."""
+"""The greatest number of lines of code with separate counts. All further lines share one count."""
 
 TRACEBACK_CHARACTERS_MAX = 8_000
-"""The length of one traceback in the log; its end, which names the error, is kept."""
+"""The greatest length of one traceback in the log. A longer traceback is cut at its beginning, because its end names
+the error."""
 
 _OTHER_PLACES = "other places"
 
 
 def is_contained(error: BaseException) -> bool:
-    """True if an error that was raised while a request was judged needs to end only the connection of this request.
+    """Return True if an error that was raised while a request was judged must end only the connection of the request.
 
-    False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for an error
-    of the disk: a member whose disk fails must stop.
+    Return False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for a
+    disk error, after which the member must stop.
     """
     if isinstance(error, OSError | StoreFailed):
         return False
@@ -43,8 +44,8 @@ def _is_decoder_panic(error: BaseException) -> bool:
 class RequestErrors:
     """Counts the contained errors of one member. The first error of each place is logged with its traceback.
 
-    A place is the type of an error and the line of code that raised it. Later, one line
-    is logged whenever the number of all errors of a place reaches 10, 100, 1,000, …
+    A place is the type of an error together with the line of code that raised the error. After the first error, one
+    line is logged whenever the number of errors of a place reaches 10, 100, 1,000, …
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class RequestErrors:
         self.places: dict[str, int] = {}  # "TypeError at service.py:363" → count.
 
     def record(self, error: BaseException) -> None:
-        """Count `error`, and log it if it is the first, tenth, hundredth, … error of its place."""
+        """Count `error`, and log the error if it is the first, tenth, hundredth, … error of its place."""
         self.total += 1
         place = place_of(error)
         if place not in self.places and len(self.places) >= PLACES_MAX:
@@ -78,7 +79,7 @@ class RequestErrors:
 
 
 def place_of(error: BaseException) -> str:
-    """The type of `error` and the line that raised it."""
+    """Return the place of `error`: its type, and the line of code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "an unknown line"
     return f"{type(error).__name__} at {where}"

@@ -1,7 +1,8 @@
-"""The decision about a request: whether it is admitted, and how it is carried out. Nothing is changed here.
+"""The decision about a request: whether the request is admitted, and how it is carried out. This module changes no
+state.
 
-The service carries the decision out. If an error is raised while a request is judged, the request had no effect. So
-the error ends only this request or its connection.
+The service carries out the decision. If an error is raised while a request is judged, the request had no effect, so the
+error ends only this request or its connection.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Reply(NamedTuple):
 
 
 class LocalRead(NamedTuple):
-    """Respond at once, from what this member has applied. `consistency`: as requested."""
+    """Respond at once, from the state that this member has applied. `consistency`: as requested."""
 
     body: Sequence[Any]
     consistency: int
 
 
 class Proposal(NamedTuple):
-    """Propose a command. `session_id` 0: without a session."""
+    """Propose a command. If `session_id` is 0, the command has no session."""
 
     session_id: int
     command: bytes
@@ -121,7 +122,7 @@ class LogWanted(NamedTuple):
 
 
 class StateHashWanted(NamedTuple):
-    """Respond with the status of this member and the hash of its state. The hash needs a walk over the whole state."""
+    """Respond with the status of this member and the hash of its state. Computing the hash reads the whole state."""
 
 
 Decision = (
@@ -149,14 +150,14 @@ WHAT_A_READ_IS = "a read is a get, a range, or a transaction that has only such 
 LEVELS = {int(level): level for level in Acknowledge}
 
 OF_SESSIONS = frozenset({CommandKind.REGISTER_SESSION, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
-"""The commands about sessions have no acknowledgement level. They are answered once a majority holds them."""
+"""The commands about sessions, which have no acknowledgement level. They are answered once a majority holds them."""
 
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
 
 
 def is_for_operators(asked: DecodedRequest) -> bool:
-    """True for the requests that `hwm status` makes: they cost little and change nothing. False for a request for the
-    state hash."""
+    """Return True for the requests of `hwm status`, which cost little and change nothing. Return False for a request
+    for the state hash."""
     return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
 
 
@@ -188,8 +189,8 @@ class RequestJudge:
         ).encode()
 
     def decide(self, asked: DecodedRequest) -> Decision:
-        """Decide about a request. Raises ProtocolError if the request is malformed, and a RaftError or KvError if it is
-        refused."""
+        """Decide about a request. Raises ProtocolError if the request is malformed, and a RaftError or KvError if the
+        request is refused."""
         try:
             return self._decide(asked)
         except InvalidRequest:
@@ -248,8 +249,8 @@ class RequestJudge:
         already have a higher level, which a member that is behind does not know. A leader knows the level in force once
         it has applied an entry of its own term.
 
-        Return None if the applied level is the level in force: then the request is invalid. Raises NotLeader on a
-        member that does not lead.
+        Return None if the applied level is the level in force, that is, if the request is invalid. Raises NotLeader on
+        a member that does not lead.
         """
         core = self._node.core
         if core.leading_term is None:
@@ -289,8 +290,8 @@ class RequestJudge:
         return Proposal(asked.items[0], asked.raw_command, level)
 
     def _outcome(self, items: Sequence[Any]) -> OutcomeWanted:
-        """Only a leader answers, because a member that is behind would say for long that the entry is open. Raises
-        NotLeader."""
+        """Decide about a request for the fate of an entry. Only a leader answers, because a member that is behind would
+        report the entry as open for a long time. Raises NotLeader."""
         if len(items) < 3 or not (is_count(items[0]) and is_count(items[1])):
             raise ProtocolError("an outcome request is [request_id, 20, index, term, wait_ms]")
         core = self._node.core

@@ -1,13 +1,13 @@
 """The part of a member that serves clients, without I/O: it takes bytes of client connections, and returns bytes to
-send. The simulator runs it, too.
+send. The simulator runs the same code.
 
 The host calls `receive` with the bytes of a socket and `complete` after every flush of the node. Then the host sends
 the bytes that `take_output` returns, and closes the connections that `take_closed` names. The host reads from a
-connection only while `wants_input` is true, and reports sent bytes with `sent`. So a client that reads slowly slows
-down only itself.
+connection only while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader does not slow down
+other clients.
 
 Requests are judged before anything is proposed. A malformed frame, or an unexpected error while a request is judged
-(`request_errors`), ends only its own connection, with the reason; the member continues.
+(`request_errors`), ends only its connection. The client gets the reason, and the member continues.
 
 See docs/reference/specification.md#712-requests-from-outside.
 """
@@ -96,25 +96,25 @@ _LONG = (int(CommandKind.RANGE), _TXN)  # The reads whose responses may be long.
 
 LARGE_BYTES = 16 * 1024
 """Responses of at least this size are reported to `held` when they are made. Smaller responses are reported only if a
-socket does not take them."""
+socket does not accept them."""
 
 BUDGET_CHECK_BYTES = 4 * MIB
-"""Each time that `held` has counted this many bytes, the bytes of all connections are added up, which takes 50 µs for
-1,000 connections. So the bounds on all connections together may be exceeded by this many bytes."""
+"""The number of bytes reported to `held` after which the bytes of all connections are summed, which takes 50 µs for
+1,000 connections. The bounds on all connections together may be exceeded by this number of bytes."""
 
 
 WATCHES_SHARE = 16
-"""Messages of watches are made only while the unsent bytes of a connection are below this part of their bound: 0.5 MiB
-by default. A client that has stopped reading costs a member this much, and one message of at most 1 MiB (or one larger
-change)."""
+"""Messages of watches are made only while the unsent bytes of a connection are below 1/WATCHES_SHARE of their bound:
+0.5 MiB by default. For a client that has stopped reading, a member holds this number of bytes, and one message of at
+most 1 MiB (or one larger change)."""
 
 CLOSING = "closing"
-"""In an `OpenRow`, this stands in the place of a read's body. It marks a request that closes a session; the response
-says whether a session was closed."""
+"""The body in the `OpenRow` of a request that closes a session. The response to such a request states whether a session
+was closed."""
 
 
 class _WatchOutput:
-    """The connections of a service, as the hub of watches needs them."""
+    """The connections of a service, with the interface that the hub of watches needs."""
 
     def __init__(self, service: Service) -> None:
         self.has_room, self.send = service.has_room_for_watches, service.send_of_watch
@@ -132,10 +132,10 @@ class Service:
         self._connections: dict[int, Connection] = {}
         self._dirty: dict[int, Connection] = {}  # Connections with output.
         self._closed: list[int] = []
-        self._grown_bytes = 0  # Bytes reported to `held` since the sums were last computed.
+        self._grown_bytes = 0  # The bytes reported to `held` since the last computation of the sums.
         self._budget = WorkBudget()
         self._deferring: dict[int, Connection] = {}  # Connections with long reads that wait for a later turn.
-        self.work_wanted: Callable[[], None] = _nobody  # Asks the host to call `work` in the next turn.
+        self.work_wanted: Callable[[], None] = _nobody  # Requests that the host call `work` in the next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
         self._batcher = ResponseBatcher(self._node_id, self._open, self._connections, self._put_frames, self._answer)
@@ -155,19 +155,19 @@ class Service:
     # What the host reports.
 
     def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
-        """Note that a client has connected. `is_reserved`: its connection has a place that is reserved for operators,
-        in addition to `connections_max`."""
+        """Note that a client has connected. `is_reserved`: the connection has a place reserved for operators, in
+        addition to `connections_max`."""
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
         clients_max = self.limits.connections_max
-        if len(self._connections) > clients_max and not is_reserved:  # Closed and reserved connections do not count.
+        if len(self._connections) > clients_max and not is_reserved:  # Closed and reserved connections are not counted.
             count = sum([not (each.closed or each.is_reserved) for each in self._connections.values()])
             if count > clients_max:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
 
     def promote(self, connection_id: int) -> None:
-        """Note that a connection with a reserved place has got a regular place. From now on, its requests of all kinds
-        are served."""
+        """Note that a connection with a reserved place has got a regular place. From now on, requests of all kinds are
+        served."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.is_reserved, connection.is_client = False, connection.greeted
@@ -179,9 +179,9 @@ class Service:
             self._end(connection, ProtocolError(reason))
 
     def receive(self, connection_id: int, data: bytes) -> bool:
-        """Process received bytes. The host then wakes the driver, because a command may have been proposed.
+        """Process received bytes. The host must then wake the driver, because a command may have been proposed.
 
-        Returns True if there is output already. This is rare: most responses have to wait for the node.
+        Returns True if there is output already, which is rare, because most responses must wait for the node.
         """
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
@@ -202,7 +202,7 @@ class Service:
         return bool(self._dirty or self._closed)
 
     def disconnected(self, connection_id: int) -> None:
-        """Note that a client has disconnected. Its proposed commands continue."""
+        """Note that a client has disconnected. Commands that were proposed for the client continue."""
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
@@ -213,8 +213,8 @@ class Service:
         self._end_watches(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
-        """Note that `byte_count` bytes were sent. Returns True if the service has begun to serve waiting requests: the
-        host then wakes the driver."""
+        """Note that `byte_count` bytes were sent. Returns True if the service has begun to serve waiting requests. The
+        host must then wake the driver."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return False
@@ -233,8 +233,8 @@ class Service:
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent] = ()) -> bool:
         """Send the responses to requests that ended in a flush of the node.
 
-        Returns True if the service has begun to serve requests that had waited, or if more leases are due than one
-        entry may expire. The host then flushes the node again.
+        Returns True if the service has begun to serve waiting requests, or if more leases are due than one entry may
+        expire. The host must then flush the node again.
         """
         if events:
             self.cluster.snapshots.heed(events)
@@ -291,26 +291,26 @@ class Service:
         return self.has_work
 
     def _follow(self, units: int) -> None:
-        """Let the hub of watches do at most `units` of work. The rest, if any, follows in the next turn."""
+        """Let the hub of watches do at most `units` of work. Remaining work is done in the next turn."""
         self.watches.step(units)
         self._follow_soon()
 
     @property
     def has_work(self) -> bool:
-        """True if there is work that only `work` does."""
+        """True if `work` has anything to do."""
         if self._hashes.is_under_way or self._deferring or self._flooding or self.watches.has_work:
             return True
         return self._budget.is_spent and bool(self._backlogged)
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if `work` has something to do in the next turn. Only the state hash and long responses to floods may
-        wait longer."""
+        """True if `work` must be called in the next turn. Only the state hash and long responses to floods may wait
+        longer."""
         is_due = self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
         return is_due or self.watches.has_work
 
     def _serve_floods(self) -> None:
-        """Make long responses to flooding connections, one connection after the other, while this slice has time."""
+        """Make long responses to flooding connections, one connection after another, while this slice has time."""
         for _ in range(len(self._flooding)):
             if not self._budget.admits_floods:
                 return
@@ -318,7 +318,7 @@ class Service:
             self._serve(connection, FEW_REQUESTS)
 
     def _resume(self) -> bool:
-        """Serve frames that had to wait, one connection after the other. Returns True if there were such frames.
+        """Serve waiting frames, one connection after another. Returns True if there were waiting frames.
 
         Connections with few waiting frames come first, so a client with one request at a time does not wait for clients
         with hundreds of requests. Connections with many waiting frames take turns.
@@ -329,7 +329,7 @@ class Service:
         return bool(backlogged)
 
     def check(self) -> None:
-        """Raise AssertionError if the `in_flight` of some connection differs from the number of its open requests.
+        """Raise AssertionError if the `in_flight` of a connection differs from the number of its open requests.
 
         Cost: O(open requests).
         """
@@ -342,7 +342,7 @@ class Service:
 
     def expire_sessions(self) -> None:
         """On an idle leader, expire sessions and leases. Check the kept results and the age of the history. The host
-        calls this about every second, and then wakes the driver."""
+        calls this method about every second, and then wakes the driver."""
         self._reaper.expire_due()
         self._results.look()
         self._history_age.look()
@@ -350,18 +350,18 @@ class Service:
         self._follow_soon()
 
     def expire_due(self) -> bool:
-        """On an idle leader, expire the sessions and leases that are due. Returns True if the host has to wake the
-        driver."""
+        """On an idle leader, expire the due sessions and leases. Returns True if the host must wake the driver."""
         return self._reaper.expire_due()
 
     def ns_to_expiry(self) -> int | None:
-        """The time in ns until the host has to call `expire_due`; None if nothing can expire here."""
+        """Return the time in ns until the host must call `expire_due`; None if nothing can expire on this member."""
         return self._reaper.ns_to_expiry()
 
     # The state of a connection, for the host.
 
     def is_greeted(self, connection_id: int) -> bool:
-        """True once the handshake is complete. Callers should close connections that do not complete it in time."""
+        """True once the handshake is complete. Callers should close connections that do not complete the handshake in
+        time."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.greeted
 
@@ -371,12 +371,12 @@ class Service:
         return connection is not None and bool(connection.splitter.rest)
 
     def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
-        """Return how many bytes of the incomplete frame have arrived (0: there is none), and the size of the frame."""
+        """Return the number of received bytes of the incomplete frame (0: there is none), and the size of the frame."""
         connection = self._connections.get(connection_id)
         return (0, 0) if connection is None else (len(connection.splitter.rest), connection.splitter.wanted_bytes)
 
     def is_idle(self, connection_id: int) -> bool:
-        """True if no request of this connection is open or waits, no response waits, and it has no watch."""
+        """True if the connection has no open or waiting request, no waiting response, and no watch."""
         connection = self._connections.get(connection_id)
         return connection is None or not (
             connection.in_flight
@@ -388,7 +388,7 @@ class Service:
 
     def has_room_for_watches(self, connection_id: int) -> bool:
         """True if the connection has room for another message of a watch. Responses may take more room, so watches do
-        not hold up the other requests of a connection."""
+        not delay the other requests of a connection."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.unsent_bytes < self.limits.unsent_bytes_max // WATCHES_SHARE
 
@@ -404,12 +404,12 @@ class Service:
         return connection is not None and connection.wants_place
 
     def knows(self, connection_id: int) -> bool:
-        """False if the connection has ended, or if the service has given it up and dropped its output. The host then
-        closes the connection at once."""
+        """False if the connection has ended, or if the service has dropped its output because the client does not read.
+        The host must then close the connection at once."""
         return connection_id in self._connections
 
     def wants_input(self, connection_id: int) -> bool:
-        """False while the connection is at a bound: the host then leaves received bytes in the socket."""
+        """False while the connection is at a bound. The host must then leave received bytes in the socket."""
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed or connection.backlog:
             return False
@@ -424,11 +424,11 @@ class Service:
 
     @property
     def has_output(self) -> bool:
-        """True if `take_output` or `take_closed` would return something."""
+        """True if `take_output` or `take_closed` would return an item."""
         return bool(self._dirty or self._closed)
 
     def take_output(self) -> list[tuple[int, bytes]]:
-        """Bytes to send, one item per connection. They count as unsent until `sent` is called."""
+        """Return the bytes to send, one item per connection. The bytes are counted as unsent until `sent` is called."""
         if not self._dirty:
             return []
         dirty, self._dirty = self._dirty, {}
@@ -439,17 +439,18 @@ class Service:
         return output
 
     def take_closed(self) -> list[int]:
-        """Connections that the host has to close once their output was sent. The host then calls `disconnected`."""
+        """Return the connections that the host must close once their output was sent. The host then calls
+        `disconnected`."""
         closed, self._closed = self._closed, []
         return closed
 
     # The bounds of all connections together.
 
     def held(self, byte_count: int) -> None:
-        """Report that connections may hold `byte_count` more bytes: of requests, or of responses that were not sent.
+        """Note that connections may hold `byte_count` more bytes of requests or of unsent responses.
 
-        Each time that BUDGET_CHECK_BYTES were reported, the bytes of requests and the unsent bytes of all connections
-        are added up. If one of these two sums exceeds its bound, the connections that hold most are closed.
+        After every BUDGET_CHECK_BYTES reported bytes, the bytes of requests and the unsent bytes of all connections are
+        summed. If one of the two sums exceeds its bound, the connections with the most bytes are closed.
         """
         self._grown_bytes += byte_count
         if self._grown_bytes < BUDGET_CHECK_BYTES:
@@ -477,8 +478,8 @@ class Service:
     # Requests.
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
-        """If `data` begins with several puts of equal layout (`fast_requests`), serve them. Return how many bytes they
-        have."""
+        """Serve the puts of equal layout at the beginning of `data` (`fast_requests`). Return the number of their
+        bytes, or 0."""
         if connection.unsent_bytes >= self.limits.unsent_bytes_max:
             return 0
         count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
@@ -499,8 +500,8 @@ class Service:
 
     @property
     def _run_max(self) -> int:
-        """The most requests that are served together. A member that does not lead serves fewer together, because it
-        refuses each request separately."""
+        """Return the greatest number of requests that are served together. The number is smaller on a member that does
+        not lead, because such a member refuses each request separately."""
         return REQUESTS_PER_TURN if self._node.core.leading_term is None else RUN_MAX
 
     def _serve(self, connection: Connection, run_max: int) -> None:
@@ -533,10 +534,10 @@ class Service:
             self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
-        """Serve requests; those of frequent kinds are served in batches. Return how many were served before room or
-        time ran out. The connection must have room for at least one.
+        """Serve requests; puts and gets are served in batches. Return the number of requests that were served before
+        room or time ran out. The connection must have room for at least one request.
 
-        `waiting`: how many requests of the connection wait, including these.
+        `waiting`: the number of waiting requests of the connection, including the given ones.
         """
         try:
             items = decode_joined(bodies, SEPARATOR) if FAST_PATHS else None
@@ -562,8 +563,8 @@ class Service:
                 return place
 
     def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
-        """Hand a batch to the node as a whole. If the node refuses the batch, hand over its requests one by one, and
-        respond to those that are refused."""
+        """Pass a batch to the node as a whole. If the node refuses the batch, pass its requests one by one, and respond
+        to each refused request."""
         try:
             if batch.commands:
                 self._propose_all(connection, batch)
@@ -627,11 +628,12 @@ class Service:
                 self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
 
     def _serve_one(self, connection: Connection, body: bytes, waiting: int | None = None) -> bool:
-        """Judge one request of any kind, and carry out the decision. Returns False if it has to wait for a later turn.
+        """Judge one request of any kind, and carry out the decision. Returns False if the request must wait for a later
+        turn.
 
         Unexpected errors are contained while the request is judged, but not while the decision is carried out.
-        `waiting`: how many requests of the connection wait, including this one. If it is None, this request never has
-        to wait.
+        `waiting`: the number of waiting requests of the connection, including this one. If `waiting` is None, this
+        request never has to wait.
         """
         request_id = 0
         try:
@@ -702,14 +704,15 @@ class Service:
         return True
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
-        """Call `act(connection, request_id, ...)`. If it raises a refusal, respond to the request with the refusal."""
+        """Call `act(connection, request_id, ...)`. If `act` raises a refusal, respond to the request with the
+        refusal."""
         try:
             act(connection, request_id, *arguments)
         except (RaftError, KvError) as error:
             self._refuse_request(connection, request_id, error)
 
     def _change(self, connection: Connection, request_id: int, change: MembershipChange) -> None:
-        """Change the members. The response follows once the whole change is committed, or has failed."""
+        """Change the members. The response is sent once the whole change is committed, or has failed."""
         tickets = self._open.tickets(1)
         self._node.propose_change(change, tickets[0])
         self._open.commands(connection, tickets, (request_id,), (0,))
@@ -718,7 +721,7 @@ class Service:
         self._respond(connection, request_id, Code.OK, (self.cluster.transfer(to),))
 
     def _tell_fate(self, connection: Connection, request_id: int, index: int, term: int, wait_ms: int) -> None:
-        """Respond with the fate of the entry at (index, term), now or once it is decided. Raises NotLeader."""
+        """Respond with the fate of the entry at (index, term), now or once the fate is decided. Raises NotLeader."""
         core = self._node.core
         if core.leading_term is None:
             raise NotLeader(core.node_id, core.leader_id)
@@ -731,8 +734,8 @@ class Service:
         self._wait_for_mark(connection, request_id, decided_at, wait_ms, self._tell_fate, index, term, 0)
 
     def _read_log(self, connection: Connection, request_id: int, items: Sequence[Any], wait_ms: int) -> None:
-        """Respond with committed entries, now or once the first of them is committed. Raises NotCommitted, Compacted,
-        ProtocolError."""
+        """Respond with committed entries, now or once the first requested entry is committed. Raises NotCommitted,
+        Compacted, ProtocolError."""
         try:
             fields = self.cluster.log_entries(items)
         except NotCommitted as error:
@@ -774,7 +777,7 @@ class Service:
 
     def _hash_is_there(self, request: WaitingRequest, status: MemberStatus) -> None:
         connection = self._connections.get(request.connection_id)
-        if connection is not None:  # The connection may have been given up.
+        if connection is not None:  # The connection may have been closed.
             connection.in_flight -= 1
             self._respond(connection, request.request_id, Code.OK, (status_to_map(status),))
 
@@ -786,11 +789,12 @@ class Service:
         self._follow_soon()
 
     def _end_watches(self, connection_id: int) -> None:
-        """Forget the watches of a connection that has ended."""
+        """Remove the watches of a connection that has ended."""
         self.watches.gone(connection_id)
 
     def _follow_soon(self) -> None:
-        """Let the hub of watches work in the next turn, if it has work. The machine calls this after each change."""
+        """Let the hub of watches work in the next turn, if it has work. The state machine calls this method after each
+        change."""
         if self.watches.count and self.watches.has_work:
             self.work_wanted()
 
@@ -811,15 +815,15 @@ class Service:
         self._propose(connection, request_id, session_id, command, acknowledge)
 
     def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
-        """Close a session. It may expire before the command is applied, so the response says whether the command has
-        closed it."""
+        """Close a session. The session may expire before the command is applied, so the response states whether the
+        command has closed the session."""
         tickets = self._open.tickets(1)
         self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
         self._open.reads(connection, tickets, (request_id,), (CLOSING,))
 
     def _propose_silently(self, decision: Decision) -> None:
-        """Propose a command of level NONE. If it cannot be proposed, it is lost, and nobody is told. Raises RaftError,
-        KvError."""
+        """Propose a command of level NONE. A command that cannot be proposed is lost, without a response to the client.
+        Raises RaftError, KvError."""
         if isinstance(decision, ScarceProposal):
             self._results.admit(decision.kind)
         if isinstance(decision, Proposal | ScarceProposal):
@@ -850,8 +854,8 @@ class Service:
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:
-        """End the open commands of sessions as `unknown`, so that their clients can retry them at another member at
-        once. All other requests stay open until the node completes them.
+        """End the open commands of sessions as `unknown`, so that the clients can retry the commands at another member
+        at once. All other requests stay open until the node completes them.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -866,8 +870,8 @@ class Service:
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
-        """Respond as soon as there is room for the response, which may be large. A read that has waited for room shows
-        a later state, which every read consistency allows."""
+        """Respond as soon as there is room for the response, which may be large. A read that has waited for room
+        returns a later state, as every read consistency allows."""
         connection = self._connections.get(opened[0])
         if connection is None:
             return  # The client is gone.
@@ -924,8 +928,8 @@ class Service:
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
 
     def _respond_acknowledged(self, connection: Connection, request_id: int, told: AppliedInSync) -> None:
-        """Respond to a write of level IN_SYNC with its result and the members that hold it. A write that the store has
-        refused has no effect, so nobody needs to hold it."""
+        """Respond to a write of level IN_SYNC with its result and the members that hold the write durably. A write that
+        the store has refused has no effect, so no member needs to hold it."""
         code, revision, *fields = told.result
         min_in_sync, holders = self._machine.limits.min_in_sync, told.acknowledged_by
         if code == Code.OK and len(holders) < min_in_sync:
@@ -935,7 +939,8 @@ class Service:
         self._put(connection, encode_response(request_id, code, revision, 0, self._node_id, fields))
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
-        """Respond to a bounded read. Its age is checked again, because the response may have waited for room."""
+        """Respond to a bounded read. The age of the state is checked again, because the response may have waited for
+        room."""
         age = age_ms(self._node)
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
@@ -985,7 +990,8 @@ class Service:
         self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
 
     def _record(self, error: BaseException) -> None:
-        """Count an error that was raised while a request was judged. Re-raise an error that must not be contained."""
+        """Count an error that was raised while a request was judged. Raise the error again if it must not be
+        contained."""
         if not is_contained(error):
             raise error
         self.request_errors.record(error)
@@ -994,7 +1000,7 @@ class Service:
         """Handle an unexpected error that was raised while a hello or a request was judged. Nothing has changed, so the
         error ends only this connection.
 
-        `request_id` is 0 if it is not known.
+        `request_id` is 0 if the id is not known.
         """
         self._record(error)
         words = f"{type(error).__name__} while it was judged; this member's log has the details"
@@ -1006,10 +1012,10 @@ class Service:
 
 
 def fate_of(node: Node, index: int, term: int) -> EntryFate:
-    """What became of the entry at (index, term), as far as this member knows.
+    """Return the fate of the entry at (index, term), as far as this member knows.
 
-    The terms of a log never fall. So an entry of a higher term that is committed before `index` is as final as another
-    entry at `index`.
+    The terms of a log never decrease. So if an entry of a higher term is committed before `index`, the entry at (index,
+    term) is lost.
     """
     core = node.core
     if index > core.commit_index:
@@ -1022,8 +1028,8 @@ def fate_of(node: Node, index: int, term: int) -> EntryFate:
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
-    """Return the connections to close, beginning with those that hold the most bytes, until the rest hold at most
-    `bound` bytes together. If two connections hold the same number of bytes, the older connection is first.
+    """Return the connections to close, largest first, so that the remaining connections hold at most `bound` bytes
+    together. Of two connections with the same number of bytes, the older connection is first.
     """
     total, found = sum(held.values()), []
     for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():
@@ -1035,7 +1041,7 @@ def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
 
 
 def _nobody() -> None:
-    """Do nothing. This is the default of `work_wanted`, for a host that calls `work` in each turn anyway."""
+    """Do nothing. The default of `work_wanted`, for a host that calls `work` in each turn."""
 
 
 def _is_flooding(connection: Connection) -> bool:

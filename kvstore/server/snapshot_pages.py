@@ -1,12 +1,12 @@
-"""Pages of the newest durable snapshot, for clients that save it, and the request to build a newer one.
+"""Pages of the newest durable snapshot, for clients that save the snapshot, and the request to build a newer snapshot.
 
-No state is kept between two requests of a client: each request names the file that the first page came from. A member
+The member keeps no state between two requests of a client: each request names the file of the first page. A member
 reads only its newest file, never a file by a name from a client. If the member has written a newer file since the first
 page, the client begins again.
 
 A page is read synchronously, as `read_log` reads entries. Reading 1 MiB takes 0.1 ms if the file is in the page cache,
 which is usual for a file that was just written. Reading from the disk takes longer. Encoding 1 MiB takes 0.6 ms. A
-snapshot is built beside other work, in chunks.
+snapshot is built in chunks, between other work.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ PAGE_BYTES_MAX = MIB
 
 
 class SnapshotPages:
-    """The snapshot pages of one member. This object keeps the reason why the last build was given up."""
+    """The snapshot pages of one member, and the reason why the last build was cancelled."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._given_up = ""  # Why the last requested build was given up; empty if it was not.
+        self._given_up = ""  # The reason why the last requested build was cancelled; empty if there is none.
 
     def heed(self, events: Sequence[TraceEvent]) -> None:
-        """If one of these events of the node reports a build that was given up, remember the reason."""
+        """Store the reason if one of these events of the node reports a cancelled build."""
         for event in events:
             if event.name == "snapshot_given_up":
                 self._given_up = re.sub(r"^\[Errno \d+\] ", "", str(event.fields["reason"]))  # For people.
 
     def page(self, revision: int, items: Sequence[Any]) -> tuple[Any, ...]:
-        """The fields of the response: the name of the file, its size, and bytes of it.
+        """Return the fields of the response: the name of the file, its size, and some of its bytes.
 
-        If there is no such page, the fields are: None, the reason, whether a snapshot is being built, and why the last
-        requested build was given up (empty if it was not). `revision`: the present revision of the store, which a
-        snapshot built now would have. Raises ProtocolError for malformed items.
+        If there is no such page, the fields are: None, the reason, whether a snapshot is being built, and the reason
+        why the last requested build was cancelled (empty if there is none). `revision`: the present revision of the
+        store, which is the revision of a snapshot built now. Raises ProtocolError for malformed items.
         """
         name, offset, bytes_max, revision_min, wants_build = _judged(items)
         info = self._node.newest_snapshot()

@@ -1,7 +1,6 @@
-"""Hashes of a member's state, for comparing members. One hash at a time is computed, in slices, beside other work.
+"""Hashes of a member's state, to compare members. One hash at a time is computed, in slices, between other work.
 
-A response never shows an older state than the member had when the request arrived. While the state does not change, the
-last hash is reused.
+The hash in a response is never older than the request. While the state does not change, the last hash is reused.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from kvstore.store.machine import KvMachine
 from raft import Busy, Node
 
 WAITING_MAX = 64
-"""How many requests may wait for a hash, on all connections together."""
+"""The greatest number of requests that wait for a hash, on all connections together."""
 
 WAITING_PER_CONNECTION_MAX = 4
-"""How many requests of one connection may wait, so that one connection cannot take all places. A client of this project
-asks for one hash at a time."""
+"""The greatest number of waiting requests of one connection, so that one connection cannot block the others. A client
+of this project requests one hash at a time."""
 
 
 class WaitingRequest(NamedTuple):
@@ -46,7 +45,7 @@ class StateHashes:
         self._hashing: StateHashing | None = None
         self._status: MemberStatus | None = None  # The status when `_hashing` began.
         self._served: list[WaitingRequest] = []  # Requests that wait for `_hashing`.
-        self._next: list[WaitingRequest] = []  # Requests that need a newer state than that of `_hashing`.
+        self._next: list[WaitingRequest] = []  # Requests that need a newer state than the state of `_hashing`.
         self._index, self._hash = -1, b""  # The last hash, and the index of its state.
 
     @property
@@ -66,7 +65,7 @@ class StateHashes:
         return replace(self._take_status(), state_hash=self._hash)
 
     def wait(self, request: WaitingRequest) -> None:
-        """Register a request: `answer` is called for it once the hash is known. Raises Busy at a bound."""
+        """Register a request. `answer` is called for the request once the hash is known. Raises Busy at a bound."""
         waiting = self.waiting
         if len(waiting) >= WAITING_MAX:
             raise Busy("requests that wait for the state hash", WAITING_MAX)
@@ -80,7 +79,7 @@ class StateHashes:
             self._begin()
 
     def forget(self, connection_id: int) -> None:
-        """Forget the requests of this connection. A hash that is being computed is completed, for later requests."""
+        """Remove the requests of this connection. A hash that is being computed is completed for later requests."""
         if self._hashing is not None:
             self._served = [each for each in self._served if each.connection_id != connection_id]
             self._next = [each for each in self._next if each.connection_id != connection_id]

@@ -1,4 +1,4 @@
-"""The contents of responses about a member, its cluster and the open sessions."""
+"""The fields of responses about a member, its cluster and the open sessions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 
 
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
-    """The membership as known to this node. `client_address` returns the address at which clients reach a member.
+    """Return the membership as known to this node. `client_address` returns the address at which clients reach a
+    member.
 
     `about`: a node id, or empty. The `incarnation_id` of the result is the incarnation that is pinned for this id.
     """
@@ -108,7 +109,7 @@ def membership_of(node: Node, client_address: Callable[[Member], str], about: st
 
 
 def part_of(configuration: Configuration, node_id: str) -> str:
-    """The part of a member: voter, learner, incoming or outgoing; empty if it is not a member."""
+    """Return the part of a node: voter, learner, incoming or outgoing; empty if the node is not a member."""
     if configuration.member(node_id) is None:
         return ""
     if node_id in configuration.learner_ids:
@@ -119,7 +120,7 @@ def part_of(configuration: Configuration, node_id: str) -> str:
 
 
 def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) -> tuple[Any, ...]:
-    """The fields of the response: leader_time, rows, whether there are more. Raises ProtocolError."""
+    """Return the fields of the response: leader_time, rows, whether there are more. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
         raise ProtocolError("a sessions request is [request_id, 10, after_id, count_max]")
     ids = list(machine.sessions.by_id)  # Ascending: a new id is the greatest so far, and snapshots keep the order.
@@ -134,7 +135,7 @@ def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) 
 
 
 def limits_fields(machine: KvMachine) -> tuple[Any, ...]:
-    """The fields of the response: a map from name to [limit, used]. Cost: O(sessions)."""
+    """Return the field of the response: a map from name to [limit, used]. Cost: O(sessions)."""
     status, open_sessions = machine.status(), machine.sessions.by_id.values()
     used = {
         "quota_bytes": status.stored_bytes,

@@ -1,10 +1,10 @@
 """Bounds on the share of one turn of the event loop that the requests of clients may take.
 
-Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each of the two has a
-bound for one turn; work beyond the bound waits for the next slice (`Service.work`):
+Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each kind has a bound
+per turn. Work beyond the bound waits for the next slice (`Service.work`):
 
-- Long responses that the member makes by itself, counted in units of about 0.1 ms. Connections with few waiting
-  requests and connections that flood have separate bounds, so a flood takes no time from the others.
+- Long responses that the member makes without its peers, counted in units of about 0.1 ms. Connections with few waiting
+  requests and connections that flood have separate bounds, so a flood takes no time from other connections.
 - Hundreds of requests at once without a fast path (docs/internals/fast-paths.md). Each of these requests takes 20 to 35
   µs.
 """
@@ -15,22 +15,22 @@ from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Consistency, DecodedRequest, RequestKind
 
 UNITS_PER_TURN = 16
-"""Units per turn for all connections with few waiting requests: about 2 ms. Only the last response of a turn may go
-beyond this bound."""
+"""Units per turn for all connections with few waiting requests: about 2 ms. Only the last response of a turn may exceed
+this bound."""
 
 FLOOD_UNITS_PER_TURN = 6
 """Units per turn for all connections that flood: about 1 ms. A slice for floods delays other clients by this time."""
 
 UNIT_BYTES = 2 * 1024
-"""A response costs one unit, and one more unit for each 2 KiB of its size. About 20 small records or log entries have
-this size."""
+"""A response costs one unit, and one more unit for each 2 KiB of its size. About 20 small records or log entries have 2
+KiB."""
 
 FEW_REQUESTS = 8
 """A connection floods if more than this number of its requests wait."""
 
 REQUESTS_PER_TURN = 128
-"""How many requests without a fast path one turn serves, for all flooding connections together: about 3 ms. Requests of
-other connections are not counted."""
+"""The greatest number of requests without a fast path that one turn serves for all flooding connections together: about
+3 ms. Requests of other connections are not counted."""
 
 _CHEAP = frozenset(
     {
@@ -47,8 +47,8 @@ _CHEAP = frozenset(
 
 
 def is_costly(asked: DecodedRequest) -> bool:
-    """True if the member responds at once and the response may be long. Other requests wait for peers, or return one
-    record."""
+    """Return True if the member responds at once and the response may be long. Other requests wait for peers, or return
+    one record."""
     if asked.kind == RequestKind.READ:
         is_local = asked.items[:1] == [Consistency.LOCAL]
         return is_local and len(asked.items) > 1 and _may_be_long(asked.items[1])
@@ -56,7 +56,8 @@ def is_costly(asked: DecodedRequest) -> bool:
 
 
 def _may_be_long(body: object) -> bool:
-    """True if `body` is that of a range or a transaction. It may be any CBOR item, because it is not validated yet."""
+    """Return True if `body` is the body of a range or a transaction. `body` may be any CBOR item, because it is not
+    validated yet."""
     return type(body) is list and body[:1] in ([CommandKind.RANGE], [CommandKind.TXN])
 
 
@@ -65,7 +66,7 @@ class WorkBudget:
 
     def __init__(self) -> None:
         self._few_left, self._flood_left, self._requests_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
-        self._is_flood = False  # The request that was admitted last belongs to a flood.
+        self._is_flood = False  # True if the last admitted request belongs to a flood.
         self.is_spent = False  # At least one of the bounds is reached. Only `renew` resets this.
 
     @property
@@ -75,8 +76,8 @@ class WorkBudget:
 
     @property
     def next_turn_is_due(self) -> bool:
-        """True if a bound is reached that every turn renews. The bound for floods does not count, because some turns
-        do not renew it."""
+        """True if a bound is reached that every turn renews. The bound for floods is ignored, because some turns do not
+        renew it."""
         return self._few_left <= 0 or self._requests_left <= 0
 
     def renew(self, *, floods: bool = True) -> None:
@@ -87,14 +88,14 @@ class WorkBudget:
         self.is_spent = self._flood_left <= 0
 
     def admits(self, waiting: int, *, is_costly: bool) -> bool:
-        """True if this turn has time for a request of a connection that has `waiting` requests waiting."""
+        """Return True if this turn has time for a request of a connection with `waiting` waiting requests."""
         self._is_flood = waiting > FEW_REQUESTS
         if is_costly:
             return (self._flood_left if self._is_flood else self._few_left) > 0
         return not self._is_flood or self._requests_left > 0
 
     def charge(self, answer_bytes: int) -> None:
-        """Charge the request that was admitted last, which got a response of `answer_bytes` bytes."""
+        """Charge the last admitted request, which got a response of `answer_bytes` bytes."""
         units = 1 + answer_bytes // UNIT_BYTES
         if self._is_flood:
             self._flood_left -= units
@@ -103,7 +104,7 @@ class WorkBudget:
         self.is_spent = self._flood_left <= 0 or self.next_turn_is_due
 
     def charge_requests(self, count: int, waiting: int) -> None:
-        """Charge `count` requests without a fast path, of a connection that has `waiting` requests waiting."""
+        """Charge `count` requests without a fast path, of a connection with `waiting` waiting requests."""
         if waiting > FEW_REQUESTS:
             self._requests_left -= count
             self.is_spent = self._flood_left <= 0 or self.next_turn_is_due
