@@ -1,4 +1,5 @@
-"""Addresses of members as text, `host:port`: checks whether an address is valid and can be advertised to others."""
+"""Addresses of members as text, `host:port`. Checks whether an address is valid, and whether a member can advertise
+it."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ HOST_NAME_BYTES_MAX, LABEL_BYTES_MAX = 253, 63
 name is not counted."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]+")
-"""RFC 952 allows no underscore in a host name, but many names in container networks have one, and resolvers accept
-them."""
+"""RFC 952 allows no underscore in a host name, but many names in container networks contain underscores, and resolvers
+accept these names."""
 
 _ZONE = re.compile(r"(?=.{1,15}$)[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*")
 """The name or number of a network interface after the `%` of a link-local IPv6 address (RFC 4007 §11): `eth0.100`."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, whose text explains what is wrong.
+    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, whose text explains the mistake.
 
-    The host is an IP address, a name that a resolver accepts, or `*`. Nothing is looked up.
+    The host is an IP address, a name that a resolver accepts, or `*`. No name is looked up.
     """
     try:
         host, port, is_bracketed = split_address(text)
@@ -40,8 +41,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_advertised(text: str) -> tuple[str, int]:
-    """Like `parse_address`, for an address at which others reach a member: it must not be a wildcard. Raises
-    InvalidAddress."""
+    """Split an address at which others reach a member, as `parse_address` does. The address must not be a wildcard.
+    Raises InvalidAddress."""
     host, port = parse_address(text)
     if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
@@ -80,7 +81,7 @@ def host_flaw(host: str) -> str:
 
 def _ascii_form(host: str) -> str:
     """Return a name in its ASCII form. Raises UnicodeError."""
-    host.encode("idna")  # Must not raise, because trio does the same before it resolves a name.
+    host.encode("idna")  # Must not raise, because trio makes the same call before it resolves a name.
     return idna.encode(host, uts46=True).decode("ascii")
 
 
@@ -94,7 +95,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """True for an address that stands for all interfaces. A process can listen on such an address, but others cannot
+    """Return True if the address means all interfaces. A process can listen on such an address, but others cannot
     connect to it. `0` means 0.0.0.0."""
     if host == "*":
         return True

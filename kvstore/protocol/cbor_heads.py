@@ -19,12 +19,12 @@ _pack_u32 = Struct(">BI").pack
 _pack_u64 = Struct(">BQ").pack
 
 SEPARATOR = os.urandom(SEPARATOR_BYTES)
-"""Random bytes that `raft.decode_joined` puts after each item; no sender can guess them. They do not affect the decoded
-items."""
+"""Random bytes that `raft.decode_joined` puts after each item, and that no sender can guess. These bytes do not affect
+the decoded items."""
 
 
 def uint_head(number: int) -> bytes:
-    """The whole encoding of an unsigned integer below 2**64, which consists of its head alone."""
+    """Return the encoding of an unsigned integer below 2**64, which is only a head."""
     if number < 256:
         return _UINT[number]
     if number < 1 << 16:
@@ -33,13 +33,13 @@ def uint_head(number: int) -> bytes:
 
 
 def bytes_head(size: int) -> bytes:
-    """The head of a byte string of `size` bytes."""
+    """Return the head of a byte string of `size` bytes."""
     if size < 256:
         return _OF_BYTES[size]
     return _pack_u16(0x59, size) if size < 1 << 16 else _pack_u32(0x5A, size)
 
 
 def array_head(count: int) -> bytes:
-    """The head of an array of `count` items."""
+    """Return the head of an array of `count` items."""
     head = uint_head(count)
     return bytes([0x80 | head[0]]) + head[1:]

@@ -1,4 +1,4 @@
-"""The response to each error of the engine and the store: a code, and the fields that follow it.
+"""The response to each error of the engine and the store: a code, and the fields after the code.
 
 See docs/reference/specification.md#711-responses.
 """

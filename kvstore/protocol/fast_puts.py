@@ -1,11 +1,11 @@
-"""The fast path for log payloads: it turns puts into rows of plain values for the state machine, without the CBOR
+"""The fast path for log payloads, which converts puts to rows of plain values for the state machine, without the CBOR
 decoder.
 
 Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
-have one *layout*: they have the same length, and they differ only in the contents of their keys, values and numbers. To
-check the layout, a slice for each position outside these contents compares the bytes of all commands at once. Then
-one `struct` reads all commands, in half the time of the decoder. All other payloads are decoded by the general path; a
-test compares the two paths.
+have one *layout*: they have the same length, and differ only in the contents of their keys, values and numbers. To
+check the layout, one slice per position outside these contents compares the bytes of all commands. Then one `struct`
+reads all commands, in half the time of the decoder. All other payloads take the general path. A test compares the two
+paths.
 """
 
 from __future__ import annotations
@@ -27,29 +27,28 @@ SinglePut = tuple[int, int, int, int, bytes, bytes]
 """The leader time of an entry, and the five items of a PutRow for the entry's only command, a valid put."""
 
 NOT_A_PLAIN_PUT = -1
-"""Stands in place of the session id in the row of a command that is not a valid put. A valid put here is `[session_id,
-request_no, acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. The relation
-between the three numbers is not checked here."""
+"""The session id in the row of a command that is not a valid put. In this module, a valid put is `[session_id,
+request_no, acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. This module does
+not check the relation between the three numbers."""
 
 Batch = tuple[int, Sequence[PutRow]]
 """The leader time of an entry, and the rows of its commands."""
 
 RUN_MIN = 16
-"""If the runs of commands with one layout have fewer commands than this on average, the fast path is no faster than the
-decoder."""
+"""The average length of runs of commands with one layout below which the fast path is no faster than the decoder."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
 """The first byte of a payload with RUN_MIN - 1 commands. `parse_uniform_batch` is called only for payloads whose first
 byte is greater."""
 
 RUN_FIRST, RUN_MAX = 64, 1_024
-"""How many commands are compared together at first, and at most. A smaller number wastes fewer comparisons where a run
-of commands with one layout ends."""
+"""The first and the greatest number of commands that are compared together. A smaller number wastes fewer comparisons
+at the end of a run with one layout."""
 
 _PUT_TYPES = (int, int, int, int, bytes, bytes)
 PUT = 1  # `CommandKind.PUT`.
 _SMALL = bytes(range(24))  # The integers that CBOR encodes in their first byte, the head.
-_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # The lower five bits of a head → how many bytes of the number follow the head.
+_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # The lower five bits of a head → the bytes of the number after the head.
 NUMBER_BYTES_MAX = 4  # The decoder reads longer numbers, which may not fit into int64.
 TIME_BYTES_MAX = 8
 _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
@@ -122,8 +121,8 @@ def to_general_rows(items: Sequence[Any]) -> list[PutRow]:
 
 
 def parse_uniform_batch(payload: bytes) -> Batch | None:
-    """Read the commands of a payload that consists of runs of puts with one layout; None for any other payload, valid
-    or not."""
+    """Read the commands of a payload that consists of runs of puts with one layout. Return None for any other payload,
+    valid or not."""
     count, at = _number_at(payload, 0, 0x80)
     time, at = _number_at(payload, at, 0x00)
     left, tried, size = count - 1, RUN_FIRST, len(payload)
@@ -148,8 +147,8 @@ def parse_uniform_batch(payload: bytes) -> Batch | None:
 
 
 def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | None:
-    """Read payloads that all have one layout and one put each (usually they come from one client). Return None if any
-    payload differs."""
+    """Read payloads that all have one layout and one put each, usually from one client. Return None if any payload
+    differs."""
     length, data = len(payloads[0]), b"".join(payloads)
     if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
         return None
@@ -165,7 +164,7 @@ def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | No
 
 
 def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
-    """Convert decoded payloads (tuples) with one put each; None if any payload is not a single valid put."""
+    """Convert decoded payloads (tuples) with one put each. Return None if any payload is not a single valid put."""
     rows = [
         (items[0], item[0], item[1], item[2], item[4], item[5])
         for items in decoded
@@ -182,8 +181,8 @@ def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
 
 
 def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
-    """Return the sizes of the put at byte `at`, whose value may be cut off. Return None for anything else, and for puts
-    with an uncommon encoding.
+    """Return the sizes of the put at byte `at`, whose value may be cut off. Return None if there is no put, or if its
+    encoding is uncommon.
     """
     if data[at : at + 1] != b"\x86":
         return None
@@ -202,15 +201,15 @@ def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
 
 
 def size_of_number(data: bytes, at: int) -> int:
-    """Return how many bytes follow the head of the non-negative integer at `at`. If there is no such integer, return a
-    number above TIME_BYTES_MAX."""
+    """Return the number of bytes after the head of the non-negative integer at `at`. If there is no such integer,
+    return a number above TIME_BYTES_MAX."""
     first = data[at] if at < len(data) else 0xFF
     return 0 if first < 24 else _SIZES.get(first, TIME_BYTES_MAX + 1)
 
 
 def places_of(sizes: Sequence[int], at: int, fixed: list[int], small: list[int]) -> tuple[str, int]:
-    """Return the `struct` format of integers of these sizes from byte `at` on, and where the integers end. Add the
-    positions of their heads to `fixed` or `small`."""
+    """Return the `struct` format of integers of these sizes from byte `at` on, and the position after the integers. Add
+    the positions of their heads to `fixed` or `small`."""
     for size in sizes:
         (fixed if size else small).append(at)
         at += 1 + size
@@ -230,7 +229,7 @@ def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
 
 @lru_cache(maxsize=256)
 def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
-    """The layout of a payload `[time, put]`."""
+    """Return the layout of a payload `[time, put]`."""
     put, fixed, small = _layout_of_puts(sizes), [0], list[int]()
     form, place = places_of((of_time,), 1, fixed, small)
     fixed += [place + each for each in put.fixed]
@@ -240,8 +239,8 @@ def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
 
 
 def _number_at(data: bytes, at: int, major: int) -> tuple[int, int]:
-    """Return the number that begins at `at` with a head of this major type, and where its bytes end. The number is -1
-    if it is missing or above INT64_MAX."""
+    """Return the number that begins at `at` with a head of this major type, and the position after the number. The
+    result is -1 if the number is missing or above INT64_MAX."""
     first = data[at] - major if at < len(data) else -1
     if 0 <= first < 24:
         return first, at + 1

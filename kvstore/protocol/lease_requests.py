@@ -1,7 +1,7 @@
 """Requests about leases, and the responses to these requests, as values and in their wire form.
 
-None of these requests needs a session. The leader answers them from the state that it has applied. Leases need feature
-level 2; at level 1 no leases exist.
+None of these requests needs a session. The leader answers these requests from its applied state. Leases need feature
+level 2. At level 1, no leases exist.
 
 See docs/reference/specification.md#815-leases.
 """
@@ -17,17 +17,17 @@ from kvstore.protocol.validation import is_count
 from raft import ProtocolError
 
 PAGE_LEASES_MAX = 500
-"""The most leases in one response. If there are 100,000 leases, a response takes the leader 10 ms, because it has to
-walk all lease ids."""
+"""The greatest number of leases in one response. With 100,000 leases, a response takes the leader 10 ms, because the
+leader examines all lease ids."""
 
 PAGE_LEASE_KEYS_MAX = 1_000
-"""The most keys of a lease in one response. So many of the longest keys have 1 MiB."""
+"""The greatest number of keys of a lease in one response. 1,000 keys of the greatest length have 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """One lease. It ends at `deadline` (leader time in ns) unless it is renewed before. `keys`: how many keys are
-    attached to it."""
+    """One lease. The lease ends at `deadline` (leader time in ns) unless it is renewed before. `keys`: the number of
+    its keys."""
 
     lease_id: int
     ttl_ns: int
@@ -45,7 +45,7 @@ class LeasePage:
     more: bool
 
     def remaining_ns(self, lease: LeaseView) -> int:
-        """How long `lease`, which must be from this page, lives without a renewal."""
+        """Return the remaining time of `lease`, a lease of this page, without a renewal."""
         return max(0, lease.deadline - self.leader_time)
 
 
@@ -61,7 +61,7 @@ class LeaseDetails:
 
     @property
     def remaining_ns(self) -> int:
-        """How long the lease lives without a renewal."""
+        """The remaining time of the lease without a renewal."""
         return max(0, self.deadline - self.leader_time)
 
 
@@ -105,7 +105,8 @@ def decode_leases(response: Response) -> LeasePage:
 
 
 def decode_lease(response: Response, lease_id: int) -> tuple[LeaseDetails | None, bool]:
-    """Decode the response to `lease_request`: the lease (None if it does not exist), and whether it has further keys.
+    """Decode the response to `lease_request`: the lease (None if it does not exist), and whether the lease has further
+    keys.
 
     Raises ProtocolError.
     """

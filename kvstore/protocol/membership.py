@@ -27,8 +27,8 @@ class MemberView:
     """One member. `part`: `voter` or `learner`; while voters change, also `incoming` or `outgoing`.
 
     `incarnation_id`: the incarnation of this member, 16 bytes, as far as the responding member knows; empty if unknown.
-    `lag`: how many log entries this member lacks. `is_heard`: whether the leader has received a message from this
-    member recently. `lag` and `is_heard` are None if the responding member is not the leader.
+    `lag`: the number of log entries that this member lacks. `is_heard`: whether the leader has recently received a
+    message from this member. `lag` and `is_heard` are None if the responding member is not the leader.
     """
 
     node_id: str
@@ -44,9 +44,9 @@ class MemberView:
 class Membership:
     """The members of the cluster, as known to the member `node_id`. While `is_changing`, no other change can begin.
 
-    `removed`: the ids of the last 256 removed members; these ids are never used again. `incarnation_id`: the
-    incarnation that has connected to the responding member under the id `about` of the request, even if no member has
-    this id; empty if none has connected.
+    `removed`: the ids of the last 256 removed members, which are never used again. `incarnation_id`: the incarnation
+    that has connected to the responding member under the id `about` of the request, even if no member has this id;
+    empty if there is none.
     """
 
     node_id: str
@@ -56,15 +56,15 @@ class Membership:
     is_changing: bool
     members: tuple[MemberView, ...]
     removed: tuple[str, ...]
-    incarnation_id: bytes = b""  # Older builds do not send it.
+    incarnation_id: bytes = b""  # Older builds do not send this field.
 
     def member(self, node_id: str) -> MemberView | None:
-        """The member with this id; None if there is none."""
+        """Return the member with this id; None if there is none."""
         return next((each for each in self.members if each.node_id == node_id), None)
 
 
 def change_request(change: MembershipChange) -> Request:
-    """Make the request to change the members. The leader carries out the change, and responds when the whole change is
+    """Request a change of the members. The leader carries out the change, and responds once the whole change is
     committed."""
     items = (
         tuple(map(_row, change.add)),
@@ -99,7 +99,7 @@ def read_change(items: Sequence[Any]) -> MembershipChange:
 
 
 def membership_to_fields(membership: Membership) -> tuple[Any, ...]:
-    """The only field of the response: a map by field name, so that newer builds can add fields."""
+    """Return the only field of the response: a map by field name, so that newer builds can add fields."""
     return (asdict(membership),)
 
 
@@ -123,7 +123,8 @@ def _ids(items: object) -> tuple[str, ...]:
 
 
 def _member(row: object) -> Member:
-    """Read one member. Other members must be able to reach both addresses of a member, so both must be advertisable."""
+    """Read one member. Other members must be able to reach a member at both of its addresses, so neither may be a
+    wildcard."""
     if type(row) is not list or len(row) < 4 or not all(type(each) is str for each in row[:3]):
         raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
     try:

@@ -1,4 +1,4 @@
-"""Messages between clients and members, in the same frames of CBOR as messages between peers.
+"""Messages between clients and members, in the same CBOR frames as messages between peers.
 
 First each side sends a hello (`raft.Hello`; the client's hello has the role `client` and no ids). Then the client sends
 requests, without having to wait for responses. The member answers each request once, and answers requests in any order:
@@ -64,9 +64,9 @@ requests, without having to wait for responses. The member answers each request 
       31        the connection is closed, since its data is invalid or its place is needed: reason (request_id 0)
 
 New items may be added only at the end of an array. Receivers ignore extra items of a request or response; an unknown
-kind is an error. Every response has the revision of the store at the point where the request was answered, the
-consistency of a read (0 for other requests), and the id of the member that answered. The numbers of kinds and codes are
-in use already: new numbers may be added, but no number may change.
+kind is an error. Every response contains the revision of the store when the request was answered, the consistency of a
+read (0 for other requests), and the id of the member that answered. The numbers of kinds and codes are already in use:
+new numbers may be added, but no number may change.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -122,7 +122,7 @@ class RequestKind(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """Response codes of the protocol. Codes 0 to 15 are those of the store (`ResultCode`)."""
+    """The response codes of the protocol. Codes 0 to 15 are the codes of the store (`ResultCode`)."""
 
     OK = 0
     NOT_LEADER = 16
@@ -145,16 +145,16 @@ class Code(enum.IntEnum):
 
 
 class EntryFate(enum.IntEnum):
-    """What became of an entry that a leader accepted (docs/reference/specification.md#910-acknowledgement-levels)."""
+    """The fate of an entry that a leader accepted (docs/reference/specification.md#910-acknowledgement-levels)."""
 
     OPEN = 0
-    """Not decided yet, as far as this member knows."""
+    """The fate is not decided yet, as far as this member knows."""
     COMMITTED = 1
-    """The entry is in the log for good. The store has carried its commands out, or has refused them by its rules."""
+    """The entry is committed. The store has carried out its commands, or has refused them by its rules."""
     LOST = 2
-    """The entry was cut. Its commands certainly have no effect."""
+    """The entry was removed from the log. Its commands certainly have no effect."""
     FORGOTTEN = 3
-    """This member's log no longer reaches back so far."""
+    """The log of this member no longer contains the index of the entry."""
 
 
 class Consistency(enum.IntEnum):
@@ -168,7 +168,7 @@ class Consistency(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The name of this consistency, as written in options and histories."""
+        """The name of this consistency in options and histories."""
         return self.name.lower()
 
     @classmethod
@@ -201,7 +201,8 @@ class Request(NamedTuple):
 
     @property
     def may_wait(self) -> bool:
-        """True if the member may answer only much later, so that its silence does not mean that it has failed."""
+        """True if the member may answer much later, so that a missing answer does not mean that the member has
+        failed."""
         if self.acknowledge is _IN_SYNC or self.kind is RequestKind.OUTCOME:
             return True
         return self.kind is RequestKind.READ_LOG and len(self.items) > 2
@@ -213,14 +214,14 @@ class Request(NamedTuple):
 
 
 class SessionlessRequest(Request):
-    """A command that is sent only once, without the client's session. So it works even if no more sessions can be
-    opened."""
+    """A command that is sent only once, without the session of the client. Such a command works even if no more
+    sessions can be opened."""
 
     __slots__ = ()
 
     @property
     def is_command(self) -> bool:
-        """False: the command waits for no session, and is never repeated."""
+        """False, because the command waits for no session, and is never repeated."""
         return False
 
 
@@ -235,7 +236,7 @@ def members_request() -> Request:
 
 
 def command_request(command: Command, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> Request:
-    """Make the request for a command, which the cluster carries out at most once. At the level NONE it has no session,
+    """Request a command, which the cluster carries out at most once. At the level NONE, the command has no session,
     because it is never sent again."""
     if acknowledge is Acknowledge.NONE:
         return SessionlessRequest(_COMMAND, command, acknowledge=acknowledge)
@@ -245,8 +246,8 @@ def command_request(command: Command, acknowledge: Acknowledge = Acknowledge.MAJ
 def read_request(
     operation: Get | Range | Txn, consistency: Consistency, address: str | None = None, *, max_staleness_ms: int = 0
 ) -> Request:
-    """Request a read, which needs no log entry. A transaction must have only reads. `max_staleness_ms` is for a bounded
-    read."""
+    """Request a read, which needs no log entry. A transaction must contain only reads. `max_staleness_ms` is for a
+    bounded read."""
     items: tuple[Any, ...] = (int(consistency), command_body(operation))
     if consistency is Consistency.BOUNDED:
         items = (*items, max_staleness_ms)
@@ -255,24 +256,25 @@ def read_request(
 
 
 def status_request(address: str | None = None, *, with_hash: bool = False) -> Request:
-    """Request the status of a member. `with_hash`: include a hash of the state; the member then walks all keys."""
+    """Request the status of a member. `with_hash`: include a hash of the state, for which the member reads all keys."""
     return Request(kind=RequestKind.STATUS, items=(with_hash,), anywhere=True, address=address)
 
 
 def read_log_request(from_index: int, bytes_max: int, address: str | None = None, *, wait_ms: int = 0) -> Request:
-    """Request committed log entries from an index on. `wait_ms`: how long the answer may wait for the first of them to
-    be committed."""
+    """Request committed log entries from an index on. `wait_ms`: the longest time to wait until the first requested
+    entry is committed."""
     items = (from_index, bytes_max, wait_ms) if wait_ms else (from_index, bytes_max)
     return Request(kind=RequestKind.READ_LOG, items=items, anywhere=True, address=address)
 
 
 def outcome_request(index: int, term: int, *, wait_ms: int = 0) -> Request:
-    """Ask the leader what became of an accepted entry."""
+    """Request the fate of an accepted entry from the leader."""
     return Request(kind=RequestKind.OUTCOME, items=(index, term, wait_ms))
 
 
 def transfer_request(to: str | None, address: str) -> Request:
-    """Request that the member at `address` transfers its leadership, if it leads. The request may be repeated."""
+    """Request that the member at `address` transfer its leadership, if that member leads. The request may be
+    repeated."""
     return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
 
 
@@ -288,8 +290,8 @@ def snapshot_request(
     """Request bytes from `offset` on of the newest snapshot of the member at `address`.
 
     `name`: the file name from the response to the first page; None to request the first page. For the first page, the
-    snapshot must have at least the revision `revision_min`; with `build`, the member builds such a snapshot if it has
-    none. `bytes_max` 0: as many bytes as a page may have.
+    snapshot must have at least the revision `revision_min`. With `build`, the member builds such a snapshot if it has
+    none. If `bytes_max` is 0, the page has the greatest allowed size.
     """
     items = (name, offset, bytes_max, revision_min, build)
     return Request(kind=RequestKind.SNAPSHOT, items=items, anywhere=True, address=address)
@@ -298,11 +300,11 @@ def snapshot_request(
 def encode_request(
     request_id: int, request: Request, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
 ) -> bytes:
-    """Encode the body of a request frame. If the request has a command, a member later proposes exactly the bytes that
-    encode the command here."""
+    """Encode the body of a request frame. If the request contains a command, a member later proposes exactly the
+    encoded bytes of the command."""
     if (
         request.kind == _READ and len(request.items) == len(request.items[1]) == 2
-    ):  # A get, encoded by hand: the same bytes as from the general encoding below.
+    ):  # A get. This code makes the same bytes as the general encoding below.
         key = request.items[1][1]
         return b"\x84%b\x03%c\x82\x02%b%b" % (uint_head(request_id), request.items[0], bytes_head(len(key)), key)
     if request.command is None:
@@ -318,7 +320,7 @@ def encode_request(
 @dataclass(frozen=True, slots=True)
 class DecodedRequest:
     """A request as a member decodes it. `raw_command` is the CBOR item to propose, as the client encoded it.
-    `acknowledge`: the number of its level."""
+    `acknowledge`: the number of the acknowledgement level."""
 
     request_id: int
     kind: int
@@ -345,8 +347,8 @@ def decode_request(body: bytes) -> DecodedRequest:
 
 
 def _decode_acknowledged(request_id: int, items: list[Any], body: bytes) -> DecodedRequest:
-    """Decode a command with a level. From here on it is a request of the kind COMMAND. The level may be one that only
-    newer builds know. Raises ProtocolError."""
+    """Decode a command with a level to a request of the kind COMMAND. The level may be unknown to this build. Raises
+    ProtocolError."""
     if len(items) != 4 or type(items[2]) is not int or type(items[3]) is not list:
         raise ProtocolError(
             "an acknowledged request is [request_id, 19, level, [session_id, request_no, acknowledged_up_to, ...]]"
@@ -359,8 +361,8 @@ def _decode_acknowledged(request_id: int, items: list[Any], body: bytes) -> Deco
 
 
 def _raw_last(body: bytes, kind: bytes) -> bytes:
-    """Return the bytes of the last item of a request. The items before it are the request id and then `kind`: one or
-    two ints below 24, which take one byte each."""
+    """Return the bytes of the last item of a request. The items before the last one are the request id and `kind`,
+    which consists of one or two ints below 24 of one byte each."""
     if body[0] != 0x82 + len(kind):
         raise ProtocolError("the array of a request has a head in its shortest form")
     start = 2 + {24: 1, 25: 2, 26: 4, 27: 8}.get(body[1] & 0x1F, 0)
@@ -370,7 +372,7 @@ def _raw_last(body: bytes, kind: bytes) -> bytes:
 
 
 def request_id_of(body: bytes) -> int:
-    """Read the request id of a frame that could not be decoded. Return 0 if the frame does not show an id.
+    """Read the request id of a frame that could not be decoded. Return 0 if the frame does not begin with an id.
 
     >>> request_id_of(encode_request(300, members_request()))
     300
@@ -398,7 +400,7 @@ class Response(NamedTuple):
 def encode_response(
     request_id: int, code: int, revision: int, consistency: int, node_id: str, fields: Sequence[Any] = ()
 ) -> bytes:
-    """The body of a response frame."""
+    """Return the body of a response frame."""
     return encode_item((request_id, code, revision, consistency, node_id, *fields))
 
 
@@ -430,7 +432,7 @@ class MembersView:
 
 
 def members_fields(view: MembersView) -> tuple[Any, ...]:
-    """The fields of a `members` response: leader_id, its address, term, [[node_id, client_address], ...]."""
+    """Return the fields of a `members` response: leader_id, its address, term, [[node_id, client_address], ...]."""
     return (view.leader_id, view.leader_address, view.term, view.members)
 
 
@@ -449,7 +451,8 @@ def decode_members(response: Response) -> MembersView:
 
 
 def encode_client_hello() -> bytes:
-    """The first frame of a client. It has no ids, because the client does not know the cluster yet."""
+    """Return the first frame of a client. The frame contains no ids, because the client does not know the cluster
+    yet."""
     return Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT).encode()
 
 

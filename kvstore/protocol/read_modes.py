@@ -1,9 +1,9 @@
-"""The consistencies of the protocol, each with the read mode of the engine that implements it.
+"""The consistencies of the protocol, and the read modes of the engine that implement them.
 
 A member may answer with a stronger consistency than requested, never with a weaker one. The response names the
 consistency that was used. While no lease of the leader is in force, a `lease` read is answered as `linearizable`. If
 the age of the state cannot be proven, a `bounded` read is answered as `follower`. A leader answers a `bounded` read as
-one of its own reads, `lease` or `linearizable`.
+`lease` or `linearizable`.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """
@@ -44,7 +44,8 @@ def age_ms(node: Node) -> int | None:
 
 
 def asked_for(consistency: Consistency | str, max_staleness_ms: int | None) -> Consistency:
-    """Return the consistency that the arguments of a client call select. With `max_staleness_ms`, it is BOUNDED.
+    """Return the consistency that the arguments of a client call select. With `max_staleness_ms`, the consistency is
+    BOUNDED.
 
     Raises Unsupported, ValueError.
     """

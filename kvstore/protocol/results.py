@@ -1,7 +1,7 @@
-"""Results of the store. In the store and on the wire they are plain tuples; callers get dataclasses.
+"""Results of the store, which are plain tuples in the store and on the wire. Callers get dataclasses.
 
-A result is `(code, revision, ...)`. Whatever the code, `revision` is the revision of the store right after the command.
-If the code is OK (0), the third item is the body, which begins with the kind of the command:
+A result is `(code, revision, ...)`. For every code, `revision` is the revision of the store right after the command. If
+the code is OK (0), the third item is the body, which begins with the kind of the command:
 
     put (1,)
     get (2, record)          or, absent, (2, null, deleted_revision, exact)
@@ -24,7 +24,7 @@ Feature level 2 adds:
 A record is `(value, create_revision, mod_revision, version, lease_id)`. If `exact`, `deleted_revision` is the revision
 of the key's last deletion, or 0 if the key never existed. Otherwise `deleted_revision` is a bound: the key was deleted
 at or before this revision, or never existed. With any other code than OK, the fields of an error follow
-(`kvstore.errors`). Snapshots with these layouts exist already: new items may be added only at the end of an array.
+(`kvstore.errors`). Existing snapshots contain these layouts. New items may be added only at the end of an array.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ResultItem = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a key. `lease_id` 0: no lease."""
+    """The record of a key. If `lease_id` is 0, the key has no lease."""
 
     value: bytes
     create_revision: int
@@ -75,8 +75,8 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """The result of a get. If `record` is None, the key is absent; the module's docstring explains `deleted_revision`
-    and `exact`."""
+    """The result of a get. If `record` is None, the key is absent. The docstring of the module explains
+    `deleted_revision` and `exact`."""
 
     revision: int
     record: Record | None
@@ -86,7 +86,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """The result of a delete. If `found`, a record was removed at `revision`; otherwise nothing was changed."""
+    """The result of a delete. If `found`, a record was removed at `revision`. Otherwise nothing was changed."""
 
     revision: int
     found: bool
@@ -98,7 +98,7 @@ class DeleteResult:
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     """The result of a range. `more`: further keys follow the last item. `count`: the number of all keys in the range,
-    whatever the `limit`."""
+    independent of `limit`."""
 
     revision: int
     items: tuple[KeyRecord, ...]
@@ -121,7 +121,8 @@ class CompareAndSetResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRangeResult:
-    """The result of a delete_range. `count`: how many records it removed. `previous`: these records, if requested."""
+    """The result of a delete_range. `count`: the number of removed records. `previous`: the removed records, if
+    requested."""
 
     revision: int
     count: int
@@ -131,7 +132,7 @@ class DeleteRangeResult:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """The result of an append: the key that it made."""
+    """The result of an append: the new key."""
 
     revision: int
     key: bytes
@@ -158,7 +159,7 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRevoked:
-    """The result of a lease_revoke. `keys`: how many keys were removed."""
+    """The result of a lease_revoke. `keys`: the number of removed keys."""
 
     revision: int
     keys: int
@@ -184,16 +185,16 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The answer to a write of level LEADER: its entry is durable on the leader alone. `outcome_of` of the client says
-    later whether the entry was committed or lost."""
+    """The answer to a write of level LEADER, whose entry is durable on the leader alone. Later, `outcome_of` of the
+    client returns whether the entry was committed or lost."""
 
     index: int
     term: int
 
 
 WriteResult = PutResult | DeleteResult | CompareAndSetResult | DeleteRangeResult | AppendResult | AddResult | TxnResult
-"""The results of writes. At level IN_SYNC `acknowledged_by` has the ids of the members that hold the write durably; at
-level MAJORITY it is empty."""
+"""The results of writes. `acknowledged_by` contains the ids of the members that hold the write durably at level
+IN_SYNC, and is empty at level MAJORITY."""
 
 OperationResult = (
     PutResult | GetResult | DeleteResult | RangeResult | DeleteRangeResult | AppendResult | AddResult | TxnResult
@@ -211,7 +212,7 @@ class SessionRegistered:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The result of a command that returns nothing: close_session, keep_alive, change_limits, raise_feature_level or
+    """The result of a command without a return value: close_session, keep_alive, change_limits, raise_feature_level or
     compact."""
 
     revision: int
@@ -230,19 +231,19 @@ Result = (
 
 
 PUT_DONE = (1,)
-"""The body of the result of a put without `previous`. All such results share this one object, so that kept results need
+"""The body of the result of a put without `previous`. All such results share one object, so that kept results need
 little memory."""
 
 
 def refusal_item(error: KvError, revision: int) -> ResultItem:
-    """The result item of an error. When `read_result` reads this item, it raises the error."""
+    """Return the result item of an error. `read_result` raises the error again."""
     return (int(error.code), revision, *error.args)
 
 
 def read_result(item: Sequence[Any]) -> Result:
     """Read a result item `(code, revision, ...)` from the wire or from the machine.
 
-    If its code is not OK, raises the KvError that the item describes. Raises ValueError if `item` is not a result.
+    If the code is not OK, raises the KvError that the item describes. Raises ValueError if `item` is not a result.
     """
     try:
         if item[0] == 0:
@@ -349,10 +350,10 @@ ReadT = TypeVar("ReadT")
 
 
 def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_effect: bool) -> ReadT:
-    """Return what `read` decodes from a response whose code is OK. `has_effect`: the request may change the store.
+    """Decode a response whose code is OK with `read`. `has_effect`: the request may change the store.
 
-    A response that cannot be decoded proves nothing: raises OutcomeUnknown if `has_effect`, else Unavailable. An error
-    that the response describes is raised unchanged.
+    If the response cannot be decoded, raises OutcomeUnknown with `has_effect`, and Unavailable otherwise. An error that
+    the response describes is raised unchanged.
     """
     try:
         return read(response)
@@ -365,9 +366,10 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[ResultT]):
-    """A result, the member that sent it, and the consistency of the read. `session_id` 0: the operation had no session.
+    """A result, the member that sent the result, and the consistency of the read. If `session_id` is 0, the operation
+    had no session.
 
-    `age_ms` is for `bounded` reads: the result shows every write that was acknowledged at least this many ms before the
+    `age_ms` is for `bounded` reads: the result includes every write that was acknowledged at least `age_ms` before the
     request.
     """
 
@@ -381,7 +383,7 @@ class Answer(Generic[ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A committed entry, as `read_log` shows it. The payload of `commands` is CBOR: `[leader_time, command, …]`."""
+    """A committed entry, as `read_log` returns it. The payload of `commands` is CBOR: `[leader_time, command, …]`."""
 
     index: int
     term: int

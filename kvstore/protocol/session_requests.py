@@ -1,7 +1,7 @@
 """Requests of operators about sessions and replicated limits, and the responses, as values and in their wire form.
 
 None of these requests needs a session, so they work even if no more sessions can be opened. The leader answers these
-requests from the state that it has applied.
+requests from its applied state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from kvstore.protocol.validation import is_count
 from raft import ProtocolError
 
 PAGE_SESSIONS_MAX = 500
-"""The most sessions in one response. If 10,000 sessions are open, a response takes the leader 1 ms, because it has to
-walk all session ids."""
+"""The greatest number of sessions in one response. With 10,000 open sessions, a response takes the leader 1 ms, because
+the leader examines all session ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One open session. It expires at `deadline` (leader time in ns), unless another command is applied for it before.
+    """One open session. The session expires at `deadline` (leader time in ns), unless another command of the session is
+    applied before.
 
-    `is_unused`: none of its requests was carried out or acknowledged. `results`, `results_bytes`: its kept results.
+    `is_unused`: no request of the session was carried out or acknowledged. `results`, `results_bytes`: the number and
+    the bytes of its kept results.
     """
 
     session_id: int
@@ -45,14 +47,14 @@ class SessionPage:
     more: bool
 
     def idle_ns(self, session: SessionView) -> int:
-        """The time in ns since a command was last applied for `session`, which must be from this page."""
+        """Return the time in ns since the last applied command of `session`, a session of this page."""
         return max(0, self.leader_time - (session.deadline - session.ttl_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsView:
-    """The replicated limits. `used`: by name, how much of each limit is used. For a limit per session, the number is
-    that of the session that uses most."""
+    """The replicated limits. `used`: by name, the used part of each limit. For a limit per session, `used` contains the
+    use of the session that uses the most."""
 
     limits: StoreLimits
     used: dict[str, int]
@@ -64,13 +66,13 @@ def sessions_request(after_id: int, count_max: int) -> Request:
 
 
 def close_session_request(session_id: int, *, only_unused: bool) -> Request:
-    """Make the request to close a session. With `only_unused`, the session is closed only if it was never used. The
-    request may be repeated, since session ids are never reused."""
+    """Request to close a session. With `only_unused`, the session is closed only if it was never used. The request may
+    be repeated, because session ids are never reused."""
     return Request(kind=RequestKind.CLOSE_SESSION, items=(session_id, only_unused))
 
 
 def limits_request() -> Request:
-    """Request the replicated limits, and how much of each is used."""
+    """Request the replicated limits, and the used part of each limit."""
     return Request(kind=RequestKind.LIMITS)
 
 
@@ -96,8 +98,8 @@ def decode_sessions(response: Response) -> SessionPage:
 
 
 def decode_closed(response: Response) -> bool:
-    """Return True if the session was closed. Return False if it does not exist, or if `only_unused` was set and it had
-    been used. Raises ProtocolError."""
+    """Return True if the session was closed. Return False if the session does not exist, or if `only_unused` was set
+    and the session had been used. Raises ProtocolError."""
     if not response.fields or type(response.fields[0]) is not bool:
         raise ProtocolError(f"{response.node_id} did not say whether it closed the session")
     return response.fields[0]

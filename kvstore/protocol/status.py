@@ -1,4 +1,4 @@
-"""The status of a member: one flat structure, encoded as a map by field name."""
+"""The status of a member, encoded as a map by field name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PeerView:
     last_applied: int
     recent_active: bool
     is_in_sync: bool | None = None  # For a learner: whether it would be in sync as a voter. None: not reported.
-    lag_ms: int | None = None  # How long ago the peer last had everything that the leader's log had. None: the same.
+    lag_ms: int | None = None  # The time since the peer last had the leader's whole log. None: not reported.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,9 @@ class MemberStatus:
     inclusive.
 
     `state_hash` is empty unless it was requested. Two members with the same `last_applied` must have the same hash. If
-    there is a hash, all fields are as of the moment when the computation of the hash began. So the hash is that of the
-    state at `last_applied`. A field that a later build added has a default, since earlier builds do not send it.
+    there is a hash, all fields have their values from the moment when the computation of the hash began, so the hash
+    belongs to the state at `last_applied`. A field that a later build added has a default, because earlier builds do
+    not send the field.
 
     See docs/reference/specification.md#6-marks.
     """
@@ -62,19 +63,19 @@ class MemberStatus:
     state_hash: bytes
     peers: tuple[PeerView, ...]
     is_disk_full: bool = False  # Writes are refused because the disk is full.
-    lacks_descriptors: str = ""  # The system's error if writes are refused because too many files are open.
+    lacks_descriptors: str = ""  # The system's error if open files prevent writes.
     disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
     part: str = ""  # voter, learner, incoming or outgoing (`membership`); empty if its configuration lacks it.
-    is_removed: bool = False  # This member was removed for good, and stops by itself.
-    client_connections: int = 0  # The next field is the bound on this number, or 0 if not reported.
+    is_removed: bool = False  # This member was removed permanently, and stops.
+    client_connections: int = 0  # The next field is the bound on this number (0: not reported).
     client_connections_max: int = 0
     feature_level: int = 1  # In force. The next two fields are the lowest and highest level that the build knows.
     feature_level_min: int = 1
     feature_level_max: int = 1
     commit_held_by: tuple[str, ...] = ()  # On the leader: voters with no durable entry above the high-water mark.
-    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that durably applied nothing above it.
+    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members with no durable state above it.
     duplicate_members: tuple[str, ...] = ()  # Ids under which two processes connected within a minute.
-    log_held_by: str = ""  # Why the log cannot be compacted further: `own_snapshot` or `low_watermark`.
+    log_held_by: str = ""  # The bound on compaction of the log: `own_snapshot` or `low_watermark`.
     watches: int = 0  # The watches of this member's own connections.
     leases: int = 0
     history_events: int = 0
@@ -83,17 +84,17 @@ class MemberStatus:
 
     @property
     def lag(self) -> int:
-        """How many entries this member knows to be committed but has not applied yet."""
+        """The number of entries that this member knows to be committed but has not applied yet."""
         return self.commit_index - self.last_applied
 
 
 def status_to_map(status: MemberStatus) -> dict[str, Any]:
-    """Return the fields by name, for the wire. Because of the names, newer builds can add fields."""
+    """Return the fields by name, for the wire, so that newer builds can add fields."""
     return asdict(status)
 
 
 def status_from_map(item: object) -> MemberStatus:
-    """Read what `status_to_map` wrote; names that this build does not know are ignored. Raises ProtocolError."""
+    """Read a map made by `status_to_map`. Names that this build does not know are ignored. Raises ProtocolError."""
     try:
         peers = item.get("peers", ()) if isinstance(item, Mapping) else ()
         return from_wire(MemberStatus, item, peers=tuple(from_wire(PeerView, peer) for peer in peers))

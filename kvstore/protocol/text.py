@@ -1,8 +1,7 @@
-"""Keys and values as text. Valid UTF-8 is shown as it is. Other bytes, and text that begins with `base64:`, become
+"""Keys and values as text. Valid UTF-8 stays unchanged. Other bytes, and text that begins with `base64:`, become
 `base64:…`.
 
-Text of unknown origin is shown escaped: control characters, and characters that change the direction of text, are never
-printed as they are.
+In text of unknown origin, control characters, and characters that change the direction of text, are always escaped.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import binascii
 import re
 
 Text = bytes | str
-"""A key or value as a caller gives it: bytes, or a str, which stands for its UTF-8 encoding."""
+"""A key or value as passed by a caller: bytes, or a str, which means its UTF-8 encoding."""
 
 PREFIX = "base64:"
 
@@ -24,7 +23,7 @@ _CONTROLS = re.compile(
 
 
 def to_text(data: bytes) -> str:
-    """Return the text that stands for `data`; `from_text` converts it back.
+    """Return the text form of `data`, which `from_text` converts back.
 
     >>> to_text(b"caf\\xc3\\xa9"), to_text(b"\\xff")
     ('café', 'base64:/w==')
@@ -37,7 +36,7 @@ def to_text(data: bytes) -> str:
 
 
 def to_shown_text(data: bytes) -> str:
-    """Return the text for one line or a table cell: like `to_text`, but data with a control character becomes
+    """Return the text form of `data` for one line or a table cell, in which data with a control character also becomes
     `base64:…`.
 
     >>> to_shown_text(b"x\\ty"), to_shown_text(b"x y")
@@ -48,7 +47,8 @@ def to_shown_text(data: bytes) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Escape control characters as `\\x1b`, `\\n`, `\\u202e`: the text is one line, and has no effect on a terminal.
+    """Escape control characters as `\\x1b`, `\\n`, `\\u202e`, so that the text is one line, and has no effect on a
+    terminal.
 
     The result cannot be converted back reliably.
 
@@ -59,12 +59,13 @@ def escape_controls(text: str) -> str:
 
 
 def escape_controls_in_json(document: str) -> str:
-    """Return the same JSON value without control characters: JSON itself escapes only those below U+0020."""
+    """Return the same JSON value without control characters. JSON itself escapes only the control characters below
+    U+0020."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def from_text(text: str) -> bytes:
-    """Return the bytes that a text stands for. Raises ValueError if the part after `base64:` is not base64."""
+    """Return the bytes of a text form. Raises ValueError if the part after `base64:` is not base64."""
     if not text.startswith(PREFIX):
         return text.encode("utf-8", "surrogateescape")  # Reverses Python's decoding of arguments that are not UTF-8.
     try:
@@ -74,7 +75,7 @@ def from_text(text: str) -> bytes:
 
 
 def as_bytes(text: Text) -> bytes:
-    """The bytes of a key or value. Raises TypeError for anything but bytes and str."""
+    """Return the bytes of a key or value. Raises TypeError for any type other than bytes and str."""
     if isinstance(text, str):
         return text.encode()
     if not isinstance(text, bytes):

@@ -1,4 +1,4 @@
-"""Transactions as JSON: the form that `hwm txn` reads. Recorded histories contain the same form.
+"""Transactions as JSON, in the form that `hwm txn` reads and recorded histories contain.
 
 The following need feature level 2: `end` and `prefix` of a comparison, the target `lease`, all fields of a put except
 `key` and `value`, `revision` of a get, and the operations `delete_range`, `append`, `add` and `txn`.
@@ -44,11 +44,12 @@ OPERATIONS = ("put", "get", "delete", "range", "delete_range", "append", "add", 
 
 
 class InvalidDocument(ValueError):
-    """The JSON is not a transaction. The text of the error says which part is wrong."""
+    """The JSON is not a transaction. The text of the error names the wrong part."""
 
 
 def parse_document(text: str | bytes) -> Any:
-    """Parse the JSON of a transaction. Raises InvalidDocument if it is invalid, or an object has a name twice."""
+    """Parse the JSON of a transaction. Raises InvalidDocument if the JSON is invalid, or if an object contains a name
+    twice."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
@@ -66,7 +67,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def txn_of_document(document: Any) -> Txn:
-    """Read `{"compares": [...], "success": [...], "failure": [...]}`. Each of the three lists may be left out. Raises
+    """Read `{"compares": [...], "success": [...], "failure": [...]}`. Each of the three lists may be missing. Raises
     InvalidDocument."""
     _check_fields(document, {*BRANCHES}, "the transaction")
     return _txn(document, 1)
@@ -101,8 +102,8 @@ def _compare(item: Any) -> Compare:
 
 
 def _compared_keys(item: Any) -> tuple[bytes, bytes | None]:
-    """The key of a comparison with an empty end, or the start and the end of the range for which the comparison must
-    hold. The end is None if the range ends with the last key."""
+    """Return the key of a comparison and an empty end, or the start and the end of the range of the comparison. The end
+    is None if the range ends with the last key."""
     if item.get("prefix") is not None:
         if "key" in item or "end" in item:
             raise InvalidDocument("a comparison has a prefix, or a key and perhaps an end")
@@ -148,7 +149,8 @@ def _operation(item: Any, depth: int) -> Operation:
 
 
 def _put(item: Any) -> Put:
-    """Read a put. With `keep_value` the put must not have a value, and with `keep_lease` no lease_id."""
+    """Read a put. A put with `keep_value` must not have a value, and a put with `keep_lease` must not have a
+    lease_id."""
     _check_fields(item, {"op", "key", "value", "lease_id", "previous", "keep_value", "keep_lease"}, "a put")
     keep_value, keep_lease = _flag(item, "keep_value", "a put"), _flag(item, "keep_lease", "a put")
     lease_id = _number(item, "lease_id", "a put")
@@ -166,7 +168,7 @@ def _range(item: Any) -> Range:
 
 
 def _range_keys(item: Any) -> tuple[bytes, bytes | None]:
-    """The start and the end of a range. The end is None if the range ends with the last key."""
+    """Return the start and the end of a range. The end is None if the range ends with the last key."""
     start: bytes = _text(item, "start") if item.get("start") is not None else b""
     end = _text(item, "end") if item.get("end") is not None else None
     if item.get("prefix") is None:
@@ -177,7 +179,7 @@ def _range_keys(item: Any) -> tuple[bytes, bytes | None]:
 
 
 def _number(item: Any, name: str, what: str) -> int:
-    """A count. A field that is left out or null stands for 0."""
+    """Return a count. A missing field, or null, means 0."""
     number = item.get(name)
     if number is not None and not is_count(number):
         raise InvalidDocument(f"{name} of {what} is a number from 0 on, not {number!r}")

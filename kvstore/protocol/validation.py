@@ -1,8 +1,10 @@
-"""Validation of a command's form, at admission and at apply. Admission also checks the bounds of the admitting member.
+"""Validation of the form of a command, at admission and when the command is applied. Admission also checks the bounds
+of the admitting member.
 
-At apply, the replicated feature level decides which forms are valid; the member's build does not. If a form is not part
-of the level, all members treat it as invalid, even members with newer builds. `validate_*` do not raise: they return
-the reason why a decoded CBOR item is invalid, or None if it is valid. `admit_*` raise InvalidRequest.
+When a command is applied, the replicated feature level decides which forms are valid, independent of the build of the
+member. All members, even members with newer builds, treat a form that is not part of the level as invalid. The
+functions `validate_*` return the reason why a decoded CBOR item is invalid, or None if it is valid. The functions
+`admit_*` raise InvalidRequest.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -32,11 +34,11 @@ APPENDED_BYTES = 8
 """The length of the revision at the end of a key that an append makes."""
 
 HEADER_ITEMS = 3
-"""A command begins with session_id, request_no, acknowledged_up_to; its body follows."""
+"""The number of items before the body of a command: session_id, request_no, acknowledged_up_to."""
 
 
 def is_count(item: object) -> bool:
-    """True for an int (not a bool) from 0 to 2**63 - 1."""
+    """Return True for an int (not a bool) from 0 to 2**63 - 1."""
     return type(item) is int and 0 <= item <= INT64_MAX
 
 
@@ -48,12 +50,12 @@ def validate_header(item: object) -> Reason | None:
     if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
         return Reason.MALFORMED
     if 0 <= session_id <= INT64_MAX and 0 <= request_no <= INT64_MAX and 0 <= acknowledged_up_to <= INT64_MAX:
-        return None  # Faster than calls of `is_count`; every command is validated twice.
+        return None  # Faster than `is_count`, because every command is validated twice.
     return Reason.OUT_OF_RANGE
 
 
 def validate_body(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
-    """Validate a body `(kind, ...)`, which is not empty, at a feature level."""
+    """Validate a non-empty body `(kind, ...)` at a feature level."""
     kind = body[0]
     validate = _VALIDATORS.get(level, _NEWEST_VALIDATORS).get(kind) if type(kind) is int else None
     return validate(body) if validate is not None else Reason.UNKNOWN_KIND
@@ -277,19 +279,19 @@ def _validate_txn_at(body: Sequence[Any], depth: int) -> Reason | None:
 
 
 def _validate_writes(body: Sequence[Any]) -> Reason | None:
-    """Validate that no path through a valid transaction writes a key twice, or writes a key in a range that the path
+    """Check that no path through a valid transaction writes a key twice, or writes a key in a range that the path
     deletes.
 
-    The key that an append makes is not known yet. It is checked when the append is carried out.
+    The new key of an append is not known yet, and is checked when the append is carried out.
     """
     return Reason.KEY_WRITTEN_TWICE if any(_writes_of(branch) is None for branch in (body[2], body[3])) else None
 
 
 class _Writes:
-    """The keys and ranges that a branch may write. Each item has the place of its operation in the branch.
+    """The keys and ranges that a branch may write, each with the place (index) of its operation in the branch.
 
-    Several deletions of one key are allowed. Only one branch of an inner transaction runs. So the writes of both
-    branches have the place of that transaction, and do not collide with each other.
+    Several deletions of one key are allowed. Only one branch of an inner transaction runs, so the writes of both
+    branches have the place of the inner transaction, and do not collide with each other.
     """
 
     __slots__ = ("deleted", "keys", "ranges")
@@ -306,7 +308,7 @@ class _Writes:
         self.ranges += [(start, end, place) for start, end, _ in inner.ranges]
 
     def collide(self) -> bool:
-        """True if operations at two different places must not be part of one change. Cost: O(n log n)."""
+        """Return True if operations at two different places must not be part of one change. Cost: O(n log n)."""
         writers: dict[bytes, int] = {}
         for key, place in self.keys:
             if writers.setdefault(key, place) != place:
@@ -327,7 +329,7 @@ class _Writes:
 
 
 def _writes_of(branch: Sequence[Any]) -> _Writes | None:
-    """The writes of a branch with valid operations; None if two of them collide."""
+    """Return the writes of a branch with valid operations; None if two writes collide."""
     writes = _Writes()
     for place, operation in enumerate(branch):
         kind = operation[0]
@@ -404,15 +406,15 @@ _VALIDATORS: dict[int, dict[int, _Validator]] = {
         CommandKind.COMPACT: _validate_one_number,
     },
 }
-"""The valid kinds of each feature level, with their validators. A level that is missing here has the kinds of the
-newest level here."""
+"""The valid kinds of each feature level, with their validators. A level that is missing in this dict has the kinds of
+its newest level."""
 
 _NEWEST_VALIDATORS = _VALIDATORS[max(_VALIDATORS)]
 
 
 def only_reads(body: Sequence[Any]) -> bool:
-    """True if a valid body writes nothing, whatever the state: it is a get, a range, or a transaction that has only
-    such operations in all its branches. Such a body needs no entry in the log.
+    """Return True if a valid body writes nothing in any state, that is, for a get, a range, or a transaction of such
+    operations in all branches. Such a body needs no entry in the log.
 
     Cost: O(operations).
     """
@@ -424,8 +426,8 @@ def only_reads(body: Sequence[Any]) -> bool:
 def admit_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
     """Admit a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 
-    `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest; the command has then
-    certainly had no effect.
+    `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest, after which the command
+    has certainly had no effect.
     """
     flaw = validate_header(item)
     if flaw is not None:
@@ -450,7 +452,7 @@ def admit_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATUR
 
 
 def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
-    """Check a valid body against one member's bounds. Raises InvalidRequest."""
+    """Check a valid body against the bounds of one member. Raises InvalidRequest."""
     kind = body[0]
     if kind == CommandKind.TXN:
         _bound_txn(body, limits)
@@ -468,12 +470,12 @@ _RANGES = (CommandKind.RANGE, CommandKind.DELETE_RANGE)
 
 
 def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
-    """Check the keys and values of one operation against the bounds; return their total size in bytes."""
+    """Check the keys and values of one operation against the bounds. Return their total size in bytes."""
     is_range = body[0] in _RANGES
     size = _bound(body[1], limits.key_bytes_max + is_range, Reason.KEY_TOO_LONG)
-    if is_range:  # Its ends may be one byte longer than a key, so that a range can start right after a key.
+    if is_range:  # The ends of a range may be one byte longer than a key, so that a range can start right after a key.
         return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
-    if body[0] == CommandKind.APPEND:  # The bound is for the key that the append makes.
+    if body[0] == CommandKind.APPEND:  # The bound is for the new key.
         size += _bound(body[1] + bytes(APPENDED_BYTES), limits.key_bytes_max, Reason.KEY_TOO_LONG) - len(body[1])
     for value in body[2:]:  # put: the value; compare_and_set: also the expected value.
         if type(value) is bytes:
@@ -490,8 +492,8 @@ def _bound_txn(body: Sequence[Any], limits: AdmissionLimits) -> None:
 
 
 def _size_of_txn(body: Sequence[Any], limits: AdmissionLimits) -> tuple[int, int]:
-    """Return the number of comparisons and operations, and the bytes of their keys, values and operands. Those of inner
-    transactions are included."""
+    """Return the number of comparisons and operations, and the bytes of their keys, values and operands, including
+    inner transactions."""
     _, compares, success, failure = body
     count, size = len(compares) + len(success) + len(failure), 0
     if count > limits.txn_operations_max:

@@ -1,7 +1,7 @@
 """Requests and messages about watches, as values and in their wire form.
 
-A watch has the request id of the request that created it. All further requests about the watch, and all messages that
-the member sends about the watch, have this id too. The member sends `created` first, and `cancelled` last:
+The id of a watch is the id of the request that created it. All further requests and all messages about the watch have
+this id too. The member sends `created` first, and `cancelled` last:
 
     requests   watch     [id, 13, start, end, from_revision, flags, window_bytes]
                unwatch   [id, 14]
@@ -16,10 +16,10 @@ the member sends about the watch, have this id too. The member sends `created` f
     event      [key, record] for a put, [key, revision] for a deletion; with `previous`, the record before (or null)
                follows
 
-The events of a message are in order, and the revision of a message is that of its last event. If the events of one
-revision have more than MESSAGE_BYTES_MAX bytes, they are split over several messages. `is_whole` is false in all these
-messages except the last one, and true in all other events messages. The window of the watch is reduced by `cost`; the
-client gives the bytes back with a window request.
+The events of a message are in order, and the revision of a message is the revision of its last event. If the events of
+one revision have more than MESSAGE_BYTES_MAX bytes, they are split over several messages. `is_whole` is false in all
+these messages except the last one, and true in all other events messages. A message reduces the window of the watch by
+`cost`. The client restores the window with a window request.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -48,20 +48,21 @@ from kvstore.protocol.validation import is_count
 from raft import INT64_MAX, ProtocolError, encode_item, frame
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""The most bytes of events in one message, unless its first event alone has more."""
+"""The greatest number of bytes of events in one message, unless its first event alone has more."""
 
 EVENT_OVERHEAD_BYTES = 64
-"""How many bytes each event takes from a window in addition to its own, because a client needs an object for it."""
+"""The bytes that each event takes from a window in addition to its size, because a client needs an object for each
+event."""
 
 
-# Clients look for these words in a refusal, so they never change.
+# Clients search a refusal for these words, so the words never change.
 HISTORY_IS_OFF = "no history is kept (`hwm limits` shows history_bytes_max and history_events_max, which must not be 0)"
 
 
 class WatchFlag(enum.IntFlag):
     """The options of a watch."""
 
-    PREVIOUS = 1  # Each event has the record before the change.
+    PREVIOUS = 1  # Each event contains the record before the change.
     NO_PUTS = 2
     NO_DELETIONS = 4
     PROGRESS = 8  # While the watch is idle, the member reports progress at intervals.
@@ -82,17 +83,17 @@ class MessageKind(enum.IntEnum):
 
 
 class CancelReason(enum.StrEnum):
-    """Why a member has cancelled a watch."""
+    """The reason why a member has cancelled a watch."""
 
     UNWATCHED = "unwatched"  # The client has sent an unwatch request.
-    COMPACTED = "compacted"  # Events that have not been sent for the watch are no longer kept.
+    COMPACTED = "compacted"  # The history has dropped events that have not been sent for the watch.
     HISTORY_OFF = "history_off"  # The history was switched off (`history_bytes_max` or `history_events_max` is 0).
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSpec:
-    """The keys and events that a watch covers, and its options. `end` None: all keys from `start` on. `from_revision`
-    0: from the next change on."""
+    """The keys, the first revision and the options of a watch. If `end` is None, the watch covers all keys from `start`
+    on. If `from_revision` is 0, the watch begins with the next change."""
 
     start: bytes
     end: bytes | None
@@ -126,18 +127,18 @@ def watch_request(spec: WatchSpec) -> Request:
 
 
 def unwatch_body(watch_id: int) -> bytes:
-    """The body of the request to cancel a watch."""
+    """Return the body of the request to cancel a watch."""
     return encode_request(watch_id, Request(RequestKind.UNWATCH))
 
 
 def window_body(watch_id: int, byte_count: int) -> bytes:
-    """The body of the request that gives `byte_count` bytes back to the window of a watch."""
+    """Return the body of the request that adds `byte_count` bytes to the window of a watch."""
     return encode_request(watch_id, Request(RequestKind.WATCH_WINDOW, items=(byte_count,)))
 
 
 def progress_body(watch_id: int) -> bytes:
-    """The body of the request for a progress message. The member sends the message once it has no more events to send
-    for the watch."""
+    """Return the body of the request for a progress message, which the member sends once all events of the watch were
+    sent."""
     return encode_request(watch_id, Request(RequestKind.WATCH_PROGRESS))
 
 
@@ -174,13 +175,13 @@ def read_window(items: Sequence[Any]) -> int:
 def encode_event(
     revision: int, key: bytes, after: Sequence[Any] | None, before: Sequence[Any] | None, *, with_previous: bool
 ) -> bytes:
-    """Encode one event. `after`, `before`: records as the store keeps them."""
+    """Encode one event. `after`, `before`: the records, in the form of the store."""
     what = revision if after is None else after
     return encode_item((key, what, before) if with_previous else (key, what))
 
 
 def events_tail(revision: int, node_id: bytes, cost: int, events: Sequence[bytes], *, is_whole: bool) -> bytes:
-    """Encode everything after the request id of an events message. `node_id`, `events`: encoded items."""
+    """Encode the items after the request id of an events message. `node_id`, `events`: encoded items."""
     head = b"\x00%b\x00%b\x02%b%b%b" % (
         uint_head(revision),
         node_id,
@@ -192,13 +193,13 @@ def events_tail(revision: int, node_id: bytes, cost: int, events: Sequence[bytes
 
 
 def events_frame(watch_id: int, tail: bytes) -> bytes:
-    """The frame of an events message. Several watches can share `tail`, the part that `events_tail` encodes."""
+    """Return the frame of an events message. Several watches can share `tail`, the part that `events_tail` encodes."""
     head = b"\x89" + uint_head(watch_id)
     return (len(head) + len(tail)).to_bytes(4, "big") + head + tail
 
 
 def message_frame(watch_id: int, revision: int, node_id: str, kind: MessageKind, *fields: Any) -> bytes:
-    """The frame of a message without events."""
+    """Return the frame of a message without events."""
     return frame(encode_response(watch_id, Code.OK, revision, 0, node_id, (int(kind), *fields)))
 
 
@@ -230,7 +231,7 @@ _EVENTS_HEAD = 0x89
 
 
 def _read_head(data: bytes, place: int) -> tuple[int, int]:
-    """The number in the head of the CBOR item at `place`, and the place after the head."""
+    """Return the number in the head of the CBOR item at `place`, and the place after the head."""
     low = data[place] & 0x1F
     if low < 24:
         return low, place + 1
@@ -239,13 +240,13 @@ def _read_head(data: bytes, place: int) -> tuple[int, int]:
 
 
 class Created(NamedTuple):
-    """The member has created the watch. It covers the events from `next_revision` on."""
+    """The member has created the watch, which covers the events from `next_revision` on."""
 
     next_revision: int
 
 
 class Events(NamedTuple):
-    """Changes in order. If not `is_whole`, the next message has further changes of the last revision."""
+    """Changes in order. Without `is_whole`, the next message contains further changes of the last revision."""
 
     changes: tuple[Change, ...]
     cost: int
@@ -259,7 +260,8 @@ class Progress(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The watch has ended. `oldest_revision`: every event from this revision on is kept; 0 if no events are kept."""
+    """The watch has ended. `oldest_revision`: the history contains every event from this revision on; 0 if no history
+    is kept."""
 
     reason: str
     oldest_revision: int

@@ -1,4 +1,4 @@
-"""Makes dataclasses from received maps. A map is refused if a value does not have the type of its field."""
+"""Makes dataclasses from received maps, and refuses a map if a value does not have the type of its field."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ KindT = TypeVar("KindT")
 def from_wire(kind: type[KindT], item: object, **given: Any) -> KindT:
     """Make a `kind` (a dataclass) from `item`, a map by field name. Lists become tuples; unknown names are ignored.
 
-    `given`: values of fields that are not taken from `item`. The other fields must be of the types int, bool, str,
-    bytes, None, or tuples of these, which are checked. Raises ValueError, which names the field.
+    `given`: values of fields that are not taken from `item`. All other fields must have the types int, bool, str,
+    bytes, None, or tuples of these types. Raises ValueError with the name of the field if a value has another type.
     """
     if not isinstance(item, Mapping):
         raise ValueError(f"{kind.__name__} is a map, not {type(item).__name__}")
