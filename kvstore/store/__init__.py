@@ -1,4 +1,4 @@
 """The replicated state machine: keys, sessions and leases, the commands that change them, and snapshots of the state.
 
-Everything here is deterministic: no clock, no I/O, no order that depends on hashing.
+This package is deterministic: it uses no clock, no I/O, and no order that depends on hashing.
 """

@@ -1,9 +1,9 @@
-"""Snapshot views of a state that keeps changing: a view returns each row as it was when the view was taken.
+"""Snapshot views of a changing state. A view returns each row as it was when the view was taken.
 
 Views copy on write, and are read in slices. Before a row changes, each open view (`KeyValueMap.views`,
 `Sessions.views`) saves the row, unless the view has returned the row already. A row that was created or changed after
-the view was taken is not saved, and costs only a comparison. All rows of a slice are read at once, when the slice
-begins; later changes do not affect the slice.
+the view was taken is not saved, and costs only a comparison. All rows of a slice are read when the slice begins, so
+later changes do not affect the slice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ P = TypeVar("P", bound=bytes | DeletionPlace)
 
 
 class StoreSnapshotView:
-    """A view of records and remembered deletions. It is open until `close`, which its owner must call.
+    """A view of records and remembered deletions. The view is open until its owner calls `close`.
 
     A slice has up to `slice_rows` rows. Reading 512 rows takes 0.1 ms.
     """
@@ -44,9 +44,9 @@ class StoreSnapshotView:
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
         self._key = b""  # The last key that was returned.
         self._old: dict[bytes, RecordItem] = {}  # Overwritten and removed records of keys after `_key`.
-        self._removed: SortedList[bytes] = SortedList()  # Keys of `_old` that were removed, even if written again.
+        self._removed: SortedList[bytes] = SortedList()  # Keys of `_old` that were removed (and maybe written again).
         self._place: DeletionPlace = (0, 0, b"")  # The last deletion that was returned.
-        self._forgotten: SortedList[DeletionPlace] = SortedList()  # Deletions after `_place` that the map forgot.
+        self._forgotten: SortedList[DeletionPlace] = SortedList()  # Deletions after `_place` that the map dropped.
         store.views.append(self)
 
     @property
@@ -71,13 +71,13 @@ class StoreSnapshotView:
             self._removed.add(key)
 
     def save_deletion(self, place: DeletionPlace) -> None:
-        """Save a remembered deletion that the map has just forgotten."""
+        """Save a remembered deletion that the map has just dropped."""
         if self._place < place and place[0] <= self._revision and self._deletions_left:
             self._forgotten.add(place)
 
     def records(self) -> Iterator[list[tuple[bytes, RecordItem]]]:
-        """All records in the order of their keys, in slices. Records that are newer than the view are skipped, at 0.1
-        µs each."""
+        """Yield all records in the order of their keys, in slices. Skipping a record that is newer than the view takes
+        0.1 µs."""
         while self._records_left:
             keys = _following(self._store.keys.after(self._key), self._removed, self._slice_rows)
             self._key = keys[-1]
@@ -93,7 +93,7 @@ class StoreSnapshotView:
         return [(key, record) for key, record in rows if record is not None and record[2] <= revision]
 
     def deletions(self) -> Iterator[list[DeletionPlace]]:
-        """All remembered deletions, oldest first, in slices."""
+        """Yield all remembered deletions, oldest first, in slices."""
         while self._deletions_left:
             order, rows = self._store.deletion_order, min(self._slice_rows, self._deletions_left)
             places = _following(order.after(self._place), self._forgotten, rows)
@@ -103,8 +103,8 @@ class StoreSnapshotView:
 
 
 def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
-    """Return the next items of `later` and `gone`, merged in order: `rows` of them, or all if there are fewer. The
-    returned items of `gone` are removed from `gone`."""
+    """Return the next `rows` items of `later` and `gone`, merged in order, or all items if there are fewer. Returned
+    items are removed from `gone`."""
     found = list(islice(later, rows))
     if gone:
         found = sorted({*found, *islice(gone, rows)})[:rows]
@@ -114,10 +114,11 @@ def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
 
 
 class SessionsSnapshotView:
-    """A view of sessions and their kept results. It is open until `close`, which its owner must call.
+    """A view of sessions and their kept results. The view is open until its owner calls `close`.
 
-    Making a view costs O(sessions): 0.2 ms for 10,000 sessions. Before a session changes for the first time, the view
-    saves it with a copy of its `results`. The copy takes 0.04 ms for the 4,096 results that the default limits allow.
+    Making a view costs O(sessions): 0.2 ms for 10,000 sessions. Before the first change of a session, the view saves
+    the session with a copy of its `results`. The copy takes 0.04 ms for the 4,096 results that the default limits
+    allow.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -134,20 +135,21 @@ class SessionsSnapshotView:
             self._sessions.views.remove(self)
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
-        """Save a session that is about to change. `is_over`: the session is being removed, so its results need no
+        """Save a session that is about to change. `is_over`: the session is being removed, so its `results` need no
         copy."""
         session_id = session.session_id
         if self._last_id < session_id < self._next_id and session_id not in self._saved:
             self._saved[session_id] = (_row(session), session.results if is_over else session.results.copy())
 
     def sessions(self) -> Iterator[SessionRow]:
-        """All sessions in the order of their ids. Call this before `results`."""
+        """Yield all sessions in the order of their ids. Call this method before `results`."""
         for session_id in self._ids:
             saved = self._saved.get(session_id)
             yield saved[0] if saved else _row(self._sessions.by_id[session_id])
 
     def results(self) -> Iterator[tuple[int, int, ResultItem]]:
-        """All kept results as (session id, request number, result), sorted by session id and then request number."""
+        """Yield all kept results as (session id, request number, result), sorted by session id and then request
+        number."""
         for session_id in self._ids:
             self._last_id = session_id
             saved = self._saved.pop(session_id, None)
@@ -156,8 +158,8 @@ class SessionsSnapshotView:
                 yield session_id, number, result
 
     def whole_sessions(self) -> Iterator[tuple[SessionRow, list[tuple[int, ResultItem]]]]:
-        """All sessions in the order of their ids, each with its kept results in the order of their request numbers.
-        Call this instead of `sessions` and `results`."""
+        """Yield all sessions in the order of their ids, each with its kept results in the order of their request
+        numbers. Call this method instead of `sessions` and `results`."""
         for session_id in self._ids:
             self._last_id = session_id
             saved = self._saved.pop(session_id, None)
@@ -183,12 +185,13 @@ class HistorySnapshotView:
         self._view = history.view()
 
     def newest_first(self) -> Iterator[tuple[int, bytes, MaybeRecord]]:
-        """All events as (revision, key, record before). The view releases each block that has been read."""
+        """Yield all events, newest first, as (revision, key, record before). The view releases each block after the
+        block was read."""
         for block in self.blocks():
             yield from zip(*map(reversed, (block.revisions, block.keys, block.befores())), strict=True)
 
     def blocks(self) -> Iterator[EventColumns]:
-        """All events, the newest block first. The view releases each block that has been read."""
+        """Yield all events, newest block first. The view releases each block after the block was read."""
         view = self._view
         if len(view.newest):
             yield view.newest
@@ -199,8 +202,8 @@ class HistorySnapshotView:
 
 
 def lease_rows(leases: Leases) -> Iterator[LeaseRow]:
-    """All leases as they are now, in the order of their ids. The iterator sorts them when it is first read. Cost: O(n),
-    7 ms for 100,000 leases."""
+    """Return all present leases, in the order of their ids. The first read of the iterator sorts the leases. Cost:
+    O(n), 7 ms for 100,000 leases."""
     kept = leases.by_id.values()
     columns = list(leases.by_id), [each.ttl_ns for each in kept], [each.deadline for each in kept]
 

@@ -1,10 +1,10 @@
 """The deadlines of sessions and of leases, in a heap that is corrected lazily.
 
-To postpone a deadline, it is enough to assign to the `deadline` of the item. The heap corrects the entry of the item
-later, at the latest when the old time comes. No deadline ever becomes earlier.
+To postpone a deadline, a caller only assigns the `deadline` of the item. The heap corrects the entry of the item later,
+at the latest when the old deadline is reached. Deadlines are never moved to an earlier time.
 
 An entry is one integer, the time shifted left by ID_BITS plus the id, because the garbage collector ignores integers.
-Entries that were tuples made it walk 10⁵ of them at once, in 8 to 18 ms, after 10⁵ leases were renewed.
+With tuples as entries, the collector examined 10⁵ tuples in one collection of 8 to 18 ms after 10⁵ leases were renewed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ NEVER = 2**63
 """Later than any deadline."""
 
 EARLY_CORRECTIONS_MAX = 256
-"""How many entries one call of `first` may correct before their time comes; 256 take 0.3 ms. So the corrections are
-spread over many calls. After 10⁵ leases were renewed, correcting all their entries at once would take 0.1 s."""
+"""The greatest number of entries that one call of `first` corrects before their time; 256 entries take 0.3 ms. The
+bound spreads the corrections over many calls. After 10⁵ leases were renewed, correcting all their entries in one call
+would take 0.1 s."""
 
 ID_BITS = 64
 """Ids of sessions and leases are below 2⁶³."""
@@ -26,7 +27,7 @@ ID_BITS = 64
 _ID_MASK = 2**ID_BITS - 1
 
 STALE_ENTRIES_MAX = 64
-"""The heap is rebuilt when the entries of removed items outnumber the present items by more than this."""
+"""The heap is rebuilt when its entries of removed items exceed the present items by more than this number."""
 
 
 class HasDeadline(Protocol):
@@ -49,7 +50,7 @@ class DeadlineHeap:
         self._entries: list[int] = []
 
     def add(self, item_id: int, deadline: int) -> None:
-        """Note an item that was added to `by_id`. Cost: O(log n)."""
+        """Add the entry of an item that was added to `by_id`. Cost: O(log n)."""
         heapq.heappush(self._entries, deadline << ID_BITS | item_id)
 
     def removed(self) -> None:
@@ -60,7 +61,8 @@ class DeadlineHeap:
             heapq.heapify(self._entries)
 
     def first(self, time: int = NEVER, early: int = EARLY_CORRECTIONS_MAX) -> tuple[int, int] | None:
-        """The earliest deadline and its item's id, if this deadline is at or before `time`. None if there are no items.
+        """Return the earliest deadline and the id of its item, if this deadline is at or before `time`. Return None if
+        there are no items.
 
         If the earliest deadline is after `time`, the result is the (time, id) of some entry. The time of this entry is
         after `time`, and at or before the earliest deadline. A call corrects all outdated entries with a time at or
@@ -81,7 +83,7 @@ class DeadlineHeap:
         return None
 
     def check(self) -> None:
-        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
+        """Verify every internal invariant. Raises AssertionError if an invariant is broken. Cost: O(n)."""
         entries, by_id = self._entries, self._by_id
         assert all(entries[(place - 1) // 2] <= entries[place] for place in range(1, len(entries)))
         noted: dict[int, int] = {}

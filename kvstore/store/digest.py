@@ -1,6 +1,6 @@
-"""A digest of the replicated state. It is computed from the fields, never from re-encoded CBOR.
+"""A digest of the replicated state, which is computed from the fields, never from re-encoded CBOR.
 
-Every field is preceded by its kind and length, so two different states never give the same input to the hash.
+In the input of the hash, each field follows its kind and length, so two different states never have the same input.
 
 See docs/reference/specification.md#813-state-hash.
 """
@@ -28,23 +28,25 @@ from kvstore.store.records import RecordItem
 from kvstore.store.sealed_block import MaybeRecord
 from kvstore.store.sessions import Session, Sessions
 
-_BATCH_PARTS = 1024  # How many parts are joined and then hashed by one call.
+_BATCH_PARTS = 1024  # The number of parts that are joined and hashed by one call.
 _RECORD = struct.Struct(">IIqqqq")
 _DELETION = struct.Struct(">Iq")
 _SESSION = struct.Struct(">qqqqI")
 
 SLICE_PARTS = 512
-"""How many parts one slice hashes, in about 0.5 ms: the parts of 170 records, or of 512 deletions or results."""
+"""The number of parts that one slice hashes, in about 0.5 ms: the parts of 170 records, or of 512 deletions or
+results."""
 
 SLICE_BYTES = 256 * 1024
-"""A slice ends once it has this many bytes, even if it has fewer than `SLICE_PARTS` parts. SHA-256 takes 0.2 to 0.6 ms
-for this many bytes."""
+"""The number of bytes after which a slice ends, even if the slice has fewer than `SLICE_PARTS` parts. SHA-256 takes 0.2
+to 0.6 ms for 256 KiB."""
 
-_PICTURE_ROWS = 128  # How many rows a view reads from the state at a time.
+_PICTURE_ROWS = 128  # The number of rows that a view reads at a time.
 
 
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
-    """A digest of 32 bytes. Two states have the same digest if and only if all their replicated fields are equal.
+    """Return a digest of 32 bytes. Two states have the same digest if and only if all their replicated fields are
+    equal.
 
     Cost: O(n), about 1 s for 10⁶ small records. For tests and simulations; a running member uses StateHashing.
     """
@@ -65,7 +67,7 @@ def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, le
 
 
 class StateHashing:
-    """Computes the `state_digest` of the state as it is now, in slices, while the state changes. The views of
+    """Computes the `state_digest` of the state at its creation, in slices, while the state changes. The views of
     `copy_on_write.py` save the rows that change."""
 
     def __init__(
@@ -100,7 +102,7 @@ class StateHashing:
         return False
 
     def close(self) -> None:
-        """Close the views, so that nothing more is saved for them. May be called twice."""
+        """Close the views, so that no more rows are saved. May be called twice."""
         self._state.close()
         self._clients.close()
 
@@ -113,8 +115,8 @@ def _parts(
     events: Iterable[tuple[int, bytes, MaybeRecord]],
     leases: Iterable[LeaseRow],
 ) -> Iterator[bytes]:
-    """The input of the hash. The sections need no separator, because `head` comes first and contains the number of rows
-    of each section."""
+    """Yield the input of the hash. The sections need no separator, because `head` contains the number of rows of each
+    section."""
     yield head
     for key, (value, create_revision, mod_revision, version, lease_id) in records:
         yield _RECORD.pack(len(key), len(value), create_revision, mod_revision, version, lease_id)
@@ -149,7 +151,7 @@ def _whole(session: Session) -> tuple[SessionRow, Sequence[tuple[int, ResultItem
 
 
 def field_bytes(item: Any) -> bytes:
-    """Encode an atom, or nested tuples of atoms: a letter for the kind, then the length or the number, then the
+    """Encode a plain value, or nested tuples of plain values: a letter for the kind, the length or the number, and the
     content."""
     if type(item) is tuple:
         return b"t%d:" % len(item) + b"".join([field_bytes(each) for each in item])

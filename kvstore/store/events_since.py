@@ -1,8 +1,8 @@
-"""The events above a revision, which have to be undone to read a range as of that revision.
+"""The events above a revision, which a read of a range at that revision must undo.
 
 A key existed at the revision in two cases. Either its present record was created at or before the revision, or a record
-that was created at or before the revision has been deleted since. A present record that was not modified after the
-revision is the record as of the revision. So a read looks up events only for those keys of its page that have changed.
+that was created at or before the revision has been deleted since. If a present record was not modified after the
+revision, it is the record at the revision. So a read looks up events only for the changed keys of its page.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from heapq import merge
 from kvstore.store.sealed_block import KeyChange, MaybeRecord, OpenBlock, SealedBlock
 
 BACK_MAX = 2
-"""How many events of a key are followed backwards from its present record, at 2 µs each. If the key has more events
-above the revision, the search begins at the oldest event instead, because the key's first event is probably near it."""
+"""The greatest number of events of a key that are followed backwards from its present record, at 2 µs each. If the key
+has more events above the revision, the search begins at the oldest event, which is probably closer to the first event
+of the key."""
 
 
 class EventsSince:
-    """The events above `revision`. They must be read before the store changes.
+    """The events above `revision`, which must be read before the store changes.
 
-    They are the events of `blocks`, without those before the place `start` in the first block, and the events of
-    `opened` from the place `first` on.
+    The events are the events of `blocks` from the place `start` in the first block on, and the events of `opened` from
+    the place `first` on.
     """
 
     def __init__(
@@ -37,13 +38,13 @@ class EventsSince:
         self._blocks = blocks[1:] if start else blocks  # The blocks that have only later events.
         self._all_blocks, self._start = blocks, start
         self._open, self._first = opened, first
-        # The creations and deletions outside these blocks, which are searched one by one.
+        # The creations and deletions outside `_blocks`, which are searched one by one.
         self._changes: list[KeyChange] = blocks[0].changes_from(start) if start else []
         self._changes += opened.changes_from(first)
 
     def count_growth(self, start: bytes, end: bytes | None) -> int:
-        """By how many keys the range has grown since the revision; negative if it has shrunk. Cost: 1 µs for each
-        block."""
+        """Return the number of keys by which the range has grown since the revision; negative if the range has shrunk.
+        Cost: 1 µs for each block."""
         growth = 0
         for key, _, is_deletion in self._changes:
             if key >= start and (end is None or key < end):
@@ -58,7 +59,7 @@ class EventsSince:
         return growth
 
     def deleted(self, start: bytes, end: bytes | None, *, reverse: bool) -> Iterator[bytes]:
-        """The keys of the range that existed at the revision and have been deleted since, in order, without
+        """Yield the keys of the range that existed at the revision and have been deleted since, in order, without
         duplicates."""
         revision = self.revision
         others = [
@@ -77,14 +78,14 @@ class EventsSince:
         return merge(*found, reverse=reverse)
 
     def befores(self, present: Mapping[bytes, int]) -> dict[bytes, MaybeRecord]:
-        """For each key of `present` that has events, the record before its first event.
+        """Return the record before the first event, for each key of `present` with events.
 
         `present` maps a key to the `mod_revision` of its present record. It maps the key to 0 if there is no present
         record, or if the record was created after `revision`.
 
         Cost: 2 to 4 µs for each key. Keys with a 0, and keys with more than BACK_MAX events, are looked up in the
-        blocks. In each block this costs 60 ns for each key not found yet, or for each key of the block if the block has
-        fewer keys.
+        blocks. The lookup in a block costs 60 ns for each key not found yet, or for each key of the block if the block
+        has fewer keys.
         """
         found = dict[bytes, MaybeRecord]()
         for key, revision in present.items():
@@ -113,8 +114,8 @@ class EventsSince:
         return found
 
     def _followed_back(self, key: bytes, revision: int) -> MaybeRecord:
-        """The record of `key` as of `self.revision`, searched backwards from the present record, which was written at
-        `revision`. None if it is more than BACK_MAX events back."""
+        """Return the record of `key` at `self.revision`, searched backwards from the present record, which was written
+        at `revision`. Return None if the record is more than BACK_MAX events back."""
         for _ in range(BACK_MAX):
             before = self._before(key, revision)
             assert before is not None, key  # The record was created at or before `self.revision`.
@@ -124,7 +125,7 @@ class EventsSince:
         return None
 
     def _before(self, key: bytes, revision: int) -> MaybeRecord:
-        """The record of `key` before its event at `revision`."""
+        """Return the record of `key` before its event at `revision`."""
         blocks = self._all_blocks
         for number in range(bisect_left(blocks, revision, key=_last_revision), len(blocks)):
             block = blocks[number]
@@ -148,6 +149,6 @@ def _last_revision(block: SealedBlock) -> int:
 
 
 def _older(block: SealedBlock, places: Sequence[int], revision: int) -> Iterator[bytes]:
-    """The deleted keys at these places whose records were created at or before `revision`."""
+    """Yield the deleted keys at these places whose records were created at or before `revision`."""
     keys, created = block.deleted, block.deleted_created
     return (keys[place] for place in places if created[place] <= revision)

@@ -1,9 +1,9 @@
-"""The fast path for entries with one put each. Such entries come from clients with one open request at a time.
+"""The fast path for entries with one put each. Clients with one open request at a time cause such entries.
 
 The limits on totals are checked once, for all puts together. The loop ends at the first put that needs the general
-path. A put needs the general path if its request is repeated, is closed, or acknowledges its own number; if its session
-is not open or has reached a limit; if its key is attached to a lease; or if a session or lease may expire at its time.
-`KvMachine` applies this put and all later puts on its general path. Tests compare the two paths.
+path, because its request is repeated, is closed, or acknowledges its own number, because its session is not open or has
+reached a limit, because its key has a lease, or because a session or lease may expire at its time. `KvMachine` applies
+this put and all later puts on the general path. Tests compare the two paths.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def apply_single_puts(
     expiry_due: int,
     rows: Sequence[SinglePut],
 ) -> tuple[int, list[ResultItem]]:
-    """Carry out the puts before the first one that needs the general path. Return the leader time after these puts, and
-    their results.
+    """Carry out puts up to the first put that needs the general path. Return the leader time after the puts, and their
+    results.
 
     `expiry_due`: no session or lease expires before this leader time. Cost of a put: 0.7 µs, and 1 to 2 µs more in a
     store that is so large that the processor waits for memory.

@@ -1,10 +1,11 @@
-"""Garbage collection in a process that only runs a member: collections are kept from walking the whole state.
+"""Garbage collection in a process that only runs a member. This module prevents collections from examining the whole
+state.
 
-Reference counting frees nearly all objects here; the collector frees the few cycles that errors and connections leave
-behind. But a full collection would walk the whole state, such as a dict of 10⁶ records, or 1,000 blocks of 1,000 sorted
-keys. This takes 50 to 200 ms. Even a collection of the youngest generation would walk a large dict: a collection stops
-tracking a dict whose values are all untracked, and the next write to the dict puts it into the youngest generation.
-Frozen objects (`gc.freeze`) are not walked any more.
+Reference counting frees nearly all objects of a member. The collector frees the few cycles of errors and connections.
+But a full collection would examine the whole state, such as a dict of 10⁶ records, or 1,000 blocks of 1,000 sorted
+keys, in 50 to 200 ms. Even a collection of the youngest generation would examine a large dict: a collection stops
+tracking a dict whose values are all untracked, and the next write to the dict puts the dict into the youngest
+generation. The collector does not examine frozen objects (`gc.freeze`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from contextlib import contextmanager
 from typing import Any
 
 LONG_NS = 5_000_000
-"""A collection that takes longer than this (5 ms) has walked large long-lived objects, which are then frozen."""
+"""The duration of a collection (5 ms) above which it must have examined large long-lived objects, which are then
+frozen."""
 
 YOUNG_MAX = 2_000
-"""After this many commands, the youngest generation is collected. This takes 1 to 2 ms under load, because it reads
-every value of the new records, most of which are not in the processor's cache any more. Python itself would collect
-this generation only when 700 more objects were made than freed. But under a steady load, as many records and results
-are freed as are made. So up to 10⁵ young objects would gather over some seconds, and then a single collection would
-walk all of them, in 20 to 50 ms."""
+"""The number of commands after which the youngest generation is collected. A collection takes 1 to 2 ms under load,
+because it reads every value of the new records, most of which are not in the cache of the processor any more. Python
+itself would collect this generation only when 700 more objects were made than freed. But under a steady load, as many
+records and results are freed as are made. So up to 10⁵ young objects would gather over some seconds, and a single
+collection would examine all of them, in 20 to 50 ms."""
 
 _began_at = 0
 _young = 0
@@ -31,7 +33,7 @@ _young = 0
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Suspend collections while a state is loaded: no garbage arises, but every 700 records would cause a
+    """Suspend collections while a state is loaded. Loading makes no garbage, but every 700 records would cause a
     collection."""
     gc.disable()
     try:
@@ -41,11 +43,11 @@ def suspended() -> Iterator[None]:
 
 
 def freeze_state() -> None:
-    """Freeze all current objects: the collector ignores them. From now on, another freeze follows each collection
-    that takes more than 5 ms.
+    """Freeze all current objects, so that the collector ignores them. From now on, another freeze follows each
+    collection that takes more than 5 ms.
 
-    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. There are few of them, because objects
-    are frozen again only after the state has grown a lot or was replaced.
+    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. There is little such garbage, because
+    objects are frozen again only after the state has grown a lot or was replaced.
     """
     gc.freeze()
     if _freeze_after_a_long_one not in gc.callbacks:
@@ -67,7 +69,7 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
 
 
 def note_allocations(count: int) -> None:
-    """Count applied commands, and collect the youngest generation after each `YOUNG_MAX` of them. A command leaves
+    """Count applied commands, and collect the youngest generation after each `YOUNG_MAX` commands. A command makes
     about one new record and one new result."""
     global _young
     _young += count

@@ -1,13 +1,13 @@
 """The kept history: every change since the compact revision, in order, as an undo log.
 
 An event is `(revision, key, record before, record after)`. The record before is None for a creation, the record after
-is None for a deletion. A read at an old revision begins with the present record and undoes all later events, which is
-why events have the record before. Each event has a *number*, by which watches follow the events: the first event of a
+is None for a deletion. Events contain the record before, because a read at an old revision begins with the present
+record and undoes all later events. Each event has a *number*, by which watches follow the events. The first event of a
 history has number 0, and no number is used twice.
 
-Events are kept by column. A put appends to the columns of the open block, at a moment when the processor has its
-records in its cache anyway. 1,024 events at a time are sealed: their columns become tuples of atoms and arrays of
-numbers. The garbage collector does not walk such columns, and an event in them takes half the memory of two records.
+Events are stored by column. A put appends to the columns of the open block, while its records are in the cache of the
+processor. 1,024 events at a time are sealed: their columns become tuples of plain values and arrays of numbers. The
+garbage collector does not examine such columns, and an event in such columns takes half the memory of two records.
 
 See docs/reference/specification.md#814-history.
 """
@@ -26,8 +26,8 @@ from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, EventColumns, 
 
 
 class Event(NamedTuple):
-    """One change of one key. `before` and `after`: the record before and after the change; None if the key was absent
-    then."""
+    """One change of one key. `before` and `after`: the records before and after the change; None where the key was
+    absent."""
 
     revision: int
     key: bytes
@@ -36,8 +36,8 @@ class Event(NamedTuple):
 
 
 class HistoryView(NamedTuple):
-    """The events that were kept at one moment: the events of `blocks` from number `first_number` on, and then
-    `newest`, which is a copy of the events of the open block."""
+    """The kept events at one moment: the events of `blocks` from number `first_number` on, and `newest`, a copy of the
+    events of the open block."""
 
     blocks: list[SealedBlock]
     first_number: int
@@ -47,12 +47,12 @@ class HistoryView(NamedTuple):
 class History:
     """The kept events of a store, oldest first. If `is_on` is false, no events are kept.
 
-    Hot loops append to the columns of `open` themselves. Before anything reads the history, `settle` must be called: it
-    seals full blocks and enforces the bounds. The time of this call has no influence on the kept events: the newest
-    event and the bounds determine the oldest kept event.
+    Hot loops append directly to the columns of `open`. Before the history is read, `settle` must be called to seal full
+    blocks and enforce the bounds. The time of the call does not affect the kept events, because the newest event and
+    the bounds determine the oldest kept event.
 
-    `compact_revision`: older revisions cannot be read. `first_revision`: every event from this revision on is kept. It
-    is the compact revision, or the next revision if the events of the compact revision itself were never kept.
+    `compact_revision`: the oldest revision that can be read. `first_revision`: the revision from which on all events
+    are kept, which is the compact revision, or the next revision if the events of the compact revision were never kept.
     """
 
     __slots__ = (
@@ -77,26 +77,26 @@ class History:
         self.blocks: list[SealedBlock] = []
         self.open = OpenBlock()
         self._open_number = 0  # The number of the first event of the open block.
-        self._dropped_total = 0  # The sum of the bytes of all events that are not kept any more.
-        self.dropped: list[SealedBlock] = []  # Blocks that are not kept any more, and are not freed yet.
+        self._dropped_total = 0  # The sum of the bytes of all dropped events.
+        self.dropped: list[SealedBlock] = []  # Dropped blocks that are not freed yet.
 
     def __len__(self) -> int:
         return self.end_number - self.first_number
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the kept events count towards `bytes_max`."""
+        """The bytes of the kept events, as counted for `bytes_max`."""
         return self.open.totals[-1] - self._dropped_total
 
     @property
     def end_number(self) -> int:
-        """The number that the next event will have."""
+        """The number of the next event."""
         return self._open_number + len(self.open.keys)
 
     # Changes.
 
     def reset(self, count: int, size_bytes: int) -> None:
-        """Begin to load a history of `count` events, which will have the numbers from 0 on."""
+        """Begin to load a history of `count` events with the numbers from 0 on."""
         assert not len(self)
         self.first_number = self._open_number = count
         self.open.totals[0] = self._dropped_total = size_bytes
@@ -104,7 +104,7 @@ class History:
     def prepend(self, loaded: EventColumns, sizes: list[int]) -> None:
         """Add a block before the events that were loaded so far. If the newest block is not full, it stays open.
 
-        `sizes`: the bytes that each event counts.
+        `sizes`: the counted bytes of each event.
         """
         is_newest = self.first_number == self.end_number
         self.first_number -= len(sizes)
@@ -118,7 +118,7 @@ class History:
 
     def set_bounds(self, revision: int, bytes_max: int, events_max: int) -> None:
         """Change the bounds. `revision` is the present revision. If one of the bounds is 0, all events are dropped, and
-        no more are kept."""
+        the history is switched off."""
         self.settle()
         self.bytes_max, self.events_max = bytes_max, events_max
         is_on = bool(bytes_max and events_max)
@@ -132,26 +132,26 @@ class History:
         self.compact_revision, self.first_revision = revision, revision + 1
 
     def forget(self, revision: int) -> None:
-        """Forget all events. `revision` is the present revision."""
+        """Drop all events. `revision` is the present revision."""
         bounds = self.bytes_max, self.events_max
         self.set_bounds(revision, 0, 0)
         self.set_bounds(revision, *bounds)
 
     def append(self, revision: int, key: bytes, before: MaybeRecord, after: MaybeRecord) -> None:
-        """Add the newest event. Revisions never fall."""
+        """Add the newest event. Revisions never decrease."""
         self.open.append(revision, key, before, after)
 
     def extend(self, revision: int, befores: Mapping[bytes, MaybeRecord], afters: Iterable[MaybeRecord]) -> None:
-        """Add the newest events, which all have the revision `revision`. `befores` maps each key to the record before;
-        `afters` has the records after, in the same order."""
+        """Add the newest events, which all have the revision `revision`. `befores` maps each key to the record before.
+        `afters` contains the records after, in the same order."""
         for (key, before), after in zip(befores.items(), afters, strict=True):
             self.open.append(revision, key, before, after)
 
     def settle(self) -> None:
         """Seal full blocks, and drop the oldest revisions beyond a bound.
 
-        The newest revision is always kept, whatever its size. A call also frees some of the dropped blocks: one more
-        than it seals. Cost: 0.3 ms for each block that is sealed, and 0.4 ms for each block that is freed.
+        The newest revision is always kept, even beyond a bound. A call also frees dropped blocks, at most one more than
+        it seals. Cost: 0.3 ms for each sealed block, and 0.4 ms for each freed block.
         """
         sealed = self._seal_full()
         if self.dropped:
@@ -159,7 +159,7 @@ class History:
         self._enforce()
 
     def compact(self, revision: int) -> None:
-        """Forget all events below `revision`, which is above `compact_revision` and not above the present revision."""
+        """Drop all events below `revision`, which is above `compact_revision` and not above the present revision."""
         assert revision > self.compact_revision
         self.compact_revision = revision
         if revision > self.first_revision:
@@ -202,8 +202,8 @@ class History:
                 self._drop_until(self.number_from(revision))
 
     def _total_before(self, number: int) -> int:
-        """The sum of the bytes of all events below `number`, including the events that are not kept any more.
-        `number`: that of a kept event, or `end_number`."""
+        """Return the sum of the bytes of all events below `number`, including dropped events. `number`: the number of a
+        kept event, or `end_number`."""
         place = number - self._open_number
         if place >= 0:
             return self.open.totals[place]
@@ -211,7 +211,7 @@ class History:
         return block.totals[number - block.number]
 
     def _number_by_total(self, total: int) -> int:
-        """The lowest number such that all events below it count at least `total` bytes."""
+        """Return the lowest number for which all events below it have at least `total` counted bytes."""
         index = bisect_left(self.blocks, total, key=_last_total)
         if index == len(self.blocks):
             return self._open_number + bisect_left(self.open.totals, total)
@@ -219,7 +219,8 @@ class History:
         return block.number + bisect_left(block.totals, total)
 
     def _drop_until(self, number: int) -> None:
-        """Drop the events below `number`. Blocks are unlinked here, and freed by `settle`, a few at a time."""
+        """Drop the events below `number`. This method unlinks their blocks. `settle` frees the blocks, a few at a
+        time."""
         assert self.first_number <= number <= self.end_number
         self._dropped_total = self._total_before(number)
         if self.blocks and _end_number(self.blocks[0]) <= number:
@@ -234,14 +235,14 @@ class History:
     # Reads.
 
     def revision_of(self, number: int) -> int:
-        """The revision of a kept event."""
+        """Return the revision of a kept event."""
         if number >= self._open_number:
             return self.open.revisions[number - self._open_number]
         block = self.blocks[self._block_of(number)]
         return block.revisions[number - block.number]
 
     def number_from(self, revision: int) -> int:
-        """The number of the first kept event at or above `revision`; `end_number` if there is none."""
+        """Return the number of the first kept event at or above `revision`; `end_number` if there is none."""
         place = bisect_left(self.open.revisions, revision)
         if place or not self.blocks:
             return max(self.first_number, self._open_number + place)
@@ -254,12 +255,12 @@ class History:
         return max(self.first_number, block.number + bisect_left(block.revisions, revision))
 
     def events(self, number: int, count_max: int) -> Iterator[Event]:
-        """Up to `count_max` events from `number` on. `number`: that of a kept event, or `end_number`."""
+        """Yield up to `count_max` events from `number` on. `number`: the number of a kept event, or `end_number`."""
         for each in range(number, min(self.end_number, number + count_max)):
             yield self.event(each)
 
     def event(self, number: int) -> Event:
-        """One kept event. Cost: 1 µs."""
+        """Return one kept event. Cost: 1 µs."""
         place = number - self._open_number
         if place >= 0:
             opened = self.open
@@ -269,18 +270,19 @@ class History:
         return Event(block.revisions[place], block.keys[place], block.before(place), block.after(place))
 
     def keys_from(self, number: int) -> tuple[Sequence[bytes], int, int]:
-        """Return the keys of the block that has a kept event, the place of the event in this block, and the length of
-        the block."""
+        """Return the keys of the block of a kept event, the place of the event in this block, and the length of the
+        block."""
         if number >= self._open_number:
             return self.open.keys, number - self._open_number, len(self.open.keys)
         block = self.blocks[self._block_of(number)]
         return block.keys, number - block.number, len(block)
 
     def record_at(self, key: bytes, revision: int, present: MaybeRecord) -> MaybeRecord:
-        """The record of `key` as of `revision`, which is at or above `compact_revision`. `present`: its present record.
+        """Return the record of `key` at `revision`, which is at or above `compact_revision`. `present`: the present
+        record of `key`.
 
         Cost: constant if the key has not changed since `revision`. Otherwise 60 ns for each block of later events, and
-        up to 15 µs in the block that has `revision`.
+        up to 15 µs in the block with `revision`.
         """
         if present is not None and present[2] <= revision:
             return present
@@ -302,15 +304,15 @@ class History:
         return present
 
     def since(self, revision: int) -> EventsSince:
-        """The events above `revision`, which is at or above `compact_revision`. They must be read before the store
-        changes."""
+        """Return the events above `revision`, which is at or above `compact_revision`. The events must be read before
+        the store changes."""
         blocks = self.blocks[bisect_right(self.blocks, revision, key=_last_revision) :]
         start = bisect_right(blocks[0].revisions, revision) if blocks else 0
         first = bisect_right(self.open.revisions, revision)
         return EventsSince(revision, blocks, start, self.open, first)
 
     def view(self) -> HistoryView:
-        """The events that are kept now. Cost: O(blocks), plus 0.01 ms for a copy of the open block."""
+        """Return the present events. Cost: O(blocks), plus 0.01 ms for a copy of the open block."""
         self.settle()
         skipped = max(0, self.first_number - self._open_number)
         return HistoryView(self.blocks.copy(), self.first_number, self.open.part(skipped, len(self.open)))
@@ -321,7 +323,7 @@ class History:
         return bisect_right(self.blocks, number, key=_number_of) - 1
 
     def check(self, revision: int) -> None:
-        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
+        """Verify every internal invariant. Raises AssertionError if an invariant is broken. Cost: O(n)."""
         opened = self.open
         columns = (opened.revisions, opened.keys, opened.values, opened.created, opened.modified, opened.versions)
         assert {*[len(column) for column in columns], len(opened.new_values), len(opened.totals) - 1} == {len(opened)}

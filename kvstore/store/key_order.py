@@ -1,9 +1,10 @@
-"""The keys of a store in byte order, sorted lazily. The places of remembered deletions are kept in the same way.
+"""The keys of a store in byte order, sorted lazily. The places of remembered deletions are stored in the same
+structure.
 
-The keys are in blocks of at most 2,000, with a bound between each two neighbouring blocks. A new key is appended to its
-block in 0.6 µs; a list that is always kept sorted needs 2.1 µs (10⁶ random keys). A block is sorted when it is read or
-split, which takes 0.3 to 0.7 ms. A read sorts only the blocks in which it begins and ends, and the blocks that it
-walks.
+The keys are in blocks of at most 2,000, with a bound between each two neighbouring blocks. Appending a new key to its
+block takes 0.6 µs, while inserting it into a sorted list takes 2.1 µs (10⁶ random keys). A block is sorted when it is
+read or split, which takes 0.3 to 0.7 ms. A read sorts only the blocks from which it reads keys, and the blocks at both
+of its ends.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ DeletionPlace = tuple[int, int, bytes]
 K = TypeVar("K", bytes, DeletionPlace)
 
 BLOCK_KEYS = 1_000
-"""Half the number of keys in a full block. A block with twice this number is split. A block with less than a quarter of
-this number is joined to a neighbour."""
+"""Half the number of keys of a full block. A block with 2 * BLOCK_KEYS keys is split. A block with less than a quarter
+of BLOCK_KEYS keys is joined to a neighbour."""
 
 FEW = 16
 """If a block has at most this many new keys, they are inserted one by one. Otherwise the whole block is sorted, which
 takes at least 20 µs."""
 
 LAST_KEYS = 32
-"""How many keys of the last remaining block are freed in one step. If the keys were added in random order, memory of
-keys that were freed earlier lies between the keys of this block. After a million keys, freeing the last thousand in one
-step would return all that memory to the system at once, which takes 9 ms."""
+"""The number of keys of the last remaining block that are freed in one step. If keys were added in random order, the
+keys of this block are spread over the memory of keys that were freed before. After a million keys, freeing the last
+thousand keys in one step would return all that memory to the system at once, in 9 ms."""
 
 KeyPlace = tuple[int, int]
 """(number of the block, index in the block). A place is valid until a key is added or removed."""
@@ -57,7 +58,7 @@ class KeyOrder(Generic[K]):
             self._split(number)
 
     def extend(self, ascending: Sequence[K]) -> None:
-        """Add keys in ascending order, all above the present ones. Cost: O(len(ascending))."""
+        """Add keys in ascending order, all above the present keys. Cost: O(len(ascending))."""
         place = 0
         while place < len(ascending):
             block = self._ordered(len(self._bounds))
@@ -73,7 +74,7 @@ class KeyOrder(Generic[K]):
 
     def drop_last_block(self) -> bool:
         """Free the last block, or some keys if only one block is left. Return False if no keys are left. Only for a set
-        that is no longer used."""
+        that is not used any more."""
         if self._bounds:
             del self._blocks[-1], self._bounds[-1], self._in_order[-1]
             return True
@@ -116,7 +117,7 @@ class KeyOrder(Generic[K]):
             self._shrunk(number)
 
     def drop_first(self, count: int) -> None:
-        """Remove the first `count` keys; the set must have at least `count`. Cost: O(count)."""
+        """Remove the first `count` keys of a set with at least `count` keys. Cost: O(count)."""
         while count:
             block = self._ordered(0)
             assert block or self._bounds, count
@@ -127,17 +128,17 @@ class KeyOrder(Generic[K]):
             count -= dropped
 
     def place_of(self, key: K) -> KeyPlace:
-        """The place of the first key that is not below `key`. The place may be the end of a block."""
+        """Return the place of the first key that is not below `key`. The place may be the end of a block."""
         number = bisect_left(self._bounds, key)
         return number, bisect_left(self._ordered(number), key)
 
     def end(self) -> KeyPlace:
-        """The place after the last key."""
+        """Return the place after the last key."""
         return len(self._blocks) - 1, len(self._blocks[-1])
 
     def count(self, low: KeyPlace, high: KeyPlace) -> int:
-        """Return how many keys there are from `low` to before `high`. If `high` is before `low`, the result is minus
-        the number of keys from `high` to before `low`.
+        """Return the number of keys from `low` to before `high`. If `high` is before `low`, the result is negative:
+        minus the number of keys from `high` to before `low`.
 
         Cost: 50 ns for each block between the two places, so 34 µs for 10⁶ keys.
         """
@@ -146,18 +147,18 @@ class KeyOrder(Generic[K]):
         return high[1] - low[1] + sum(map(len, self._blocks[low[0] : high[0]]))
 
     def walk(self, low: KeyPlace, high: KeyPlace) -> Iterator[K]:
-        """The keys from `low` to before `high`. No key may be added or removed during the iteration."""
+        """Yield the keys from `low` to before `high`. No key may be added or removed during the iteration."""
         for number in range(low[0], high[0] + 1):
             yield from map(self._ordered(number).__getitem__, self._part(number, low, high))
 
     def walk_back(self, low: KeyPlace, high: KeyPlace) -> Iterator[K]:
-        """The keys from `low` to before `high`, in descending order. No key may be added or removed during the
+        """Yield the keys from `low` to before `high`, in descending order. No key may be added or removed during the
         iteration."""
         for number in range(high[0], low[0] - 1, -1):
             yield from map(self._ordered(number).__getitem__, reversed(self._part(number, low, high)))
 
     def after(self, key: K) -> Iterator[K]:
-        """All keys above `key`. No key may be added or removed during the iteration."""
+        """Yield all keys above `key`. No key may be added or removed during the iteration."""
         number = bisect_left(self._bounds, key)
         return self.walk((number, bisect_right(self._ordered(number), key)), self.end())
 
@@ -165,7 +166,7 @@ class KeyOrder(Generic[K]):
         return self.walk((0, 0), self.end())
 
     def _part(self, number: int, low: KeyPlace, high: KeyPlace) -> range:
-        """The indexes, in block `number`, of the keys from `low` to before `high`."""
+        """Return the indexes, in block `number`, of the keys from `low` to before `high`."""
         start = low[1] if number == low[0] else 0
         return range(start, high[1] if number == high[0] else len(self._blocks[number]))
 
@@ -212,7 +213,8 @@ class KeyOrder(Generic[K]):
         del self._blocks[number + 1], self._bounds[number]
 
     def check(self) -> None:
-        """Verify every internal invariant, without sorting; AssertionError if one is broken. Cost: O(n)."""
+        """Verify every internal invariant, without sorting. Raises AssertionError if an invariant is broken. Cost:
+        O(n)."""
         assert len(self._blocks) == len(self._in_order) == len(self._bounds) + 1
         assert self._bounds == sorted(set(self._bounds))
         for number, (block, known) in enumerate(zip(self._blocks, self._in_order, strict=True)):

@@ -1,8 +1,10 @@
-"""The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
+"""The replicated state machine, which applies committed entries and returns results
+(docs/reference/specification.md#8-store).
 
-It is deterministic: it uses no clock, no randomness, and no configuration except the replicated limits. Every command
-of a client gets a result, even an invalid command, and the result is the same on every member. The member stops only at
-an entry that no build at the present feature level can have made (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+The state machine is deterministic: it uses no clock, no randomness, and no configuration except the replicated limits.
+Every command of a client gets a result, even an invalid command, and the result is the same on every member. The member
+stops only at an entry that no build at the present feature level can have proposed (`UnreadablePayload`,
+`UnsupportedFeatureLevel`).
 """
 
 from __future__ import annotations
@@ -72,9 +74,10 @@ _PUT = int(CommandKind.PUT)
 _COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION
 
 REPORTED_COMMANDS = 250
-"""About how many commands one call of `on_applied` reports: a call for each entry would cost more than its work."""
+"""The approximate number of commands that one call of `on_applied` reports. A call for each entry would cost more than
+applying the entry."""
 
-_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The longest value that a response to a get can hold.
+_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The longest value in a response to a get.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +99,8 @@ class MachineStatus:
 
 
 def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
-    """The snapshot header of the empty store, which is the first state of a cluster. A snapshot of the empty store has
-    no chunks.
+    """Return the snapshot header of the empty store, which is the first state of a cluster. A snapshot of the empty
+    store has no chunks.
 
     `limits` must be the same on all initial members, because the limits are replicated state.
     """
@@ -105,18 +108,17 @@ def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
 
 
 def _limits_of(level: int, limits: StoreLimits) -> StoreLimits:
-    """Return `limits`, but with the default value of each limit that feature level `level` lacks. The restore of a
-    snapshot of that level gives the same limits."""
+    """Return `limits` with the default value of each limit that feature level `level` lacks. Restoring a snapshot of
+    that level results in the same limits."""
     return StoreLimits.from_map(limits.to_map(level))
 
 
 class KvMachine:
-    """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
+    """A `raft.StateMachine` of records, sessions and their kept results, which begins as the empty store.
 
-    `limits`: only the limits of feature level 1 are taken from it. All other limits begin with their defaults, because
-    a state of level 1 does not have them.
-    `chunk_bytes`: the approximate size of a snapshot's chunks; members may use different sizes.
-    `levels`: the feature levels that this machine knows; an entry that raises the level above them stops the member.
+    `limits`: the limits of feature level 1. All other limits begin with their defaults, because a state of level 1
+    lacks them. `chunk_bytes`: the approximate size of a snapshot's chunks; members may use different sizes. `levels`:
+    the feature levels that this machine knows. An entry that raises the level above `levels` stops the member.
     `on_applied`: called after about every `REPORTED_COMMANDS` commands, with the number of commands that were applied
     since the last call.
     """
@@ -137,7 +139,7 @@ class KvMachine:
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
         self._expiry_due = 0  # No session or lease expires before this leader time. 0: not computed yet.
-        self._unreported = 0  # How many commands were applied since `on_applied` was last called.
+        self._unreported = 0  # The number of commands applied since the last call of `on_applied`.
         self._chunk_bytes = chunk_bytes
         self.has_changed: Callable[[], None] | None = None  # Called after entries were applied or a state was restored.
 
@@ -145,23 +147,24 @@ class KvMachine:
 
     @property
     def revision(self) -> int:
-        """The version of the store: 1 for a new store, and one more for each transaction that changed something."""
+        """The version of the store: 1 for a new store, and one more after each transaction that changed the store."""
         return self._store.revision
 
     @property
     def compact_revision(self) -> int:
-        """The oldest revision that can be read. It is the present `revision` if no history is kept."""
+        """The oldest revision that can be read, which is the present `revision` if no history is kept."""
         return self._store.compact_revision
 
     @property
     def history(self) -> History:
-        """The kept history, up to the present revision. Callers only read it, and ask again after each change."""
+        """The kept history, up to the present revision. Callers must not change the history, and must get it again
+        after each change."""
         self._store.history.settle()
         return self._store.history
 
     @property
     def leases(self) -> Leases:
-        """The leases. Callers only read them."""
+        """The leases, which callers must not change."""
         return self._store.leases
 
     @property
@@ -171,7 +174,7 @@ class KvMachine:
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force. It is replicated state, and determines which forms of commands are valid."""
+        """The feature level in force, which is replicated state, and determines the valid forms of commands."""
         return self._level
 
     @property
@@ -181,14 +184,15 @@ class KvMachine:
 
     @property
     def sessions(self) -> Sessions:
-        """The open sessions. Callers only read them."""
+        """The open sessions, which callers must not change."""
         return self._sessions
 
     @property
     def next_deadline(self) -> int | None:
-        """When the next session or lease expires, in ns of leader time. None if there is no session and no lease.
+        """Return the leader time (ns) at which the next session or lease expires; None if there is no session and no
+        lease.
 
-        Sessions and leases expire only when an entry is applied. So an idle leader proposes an empty transaction at
+        Sessions and leases expire only when an entry is applied, so an idle leader proposes an empty transaction at
         this time.
 
         See docs/reference/specification.md#812-leader-time.
@@ -196,15 +200,15 @@ class KvMachine:
         return self.next_deadline_by(NEVER)
 
     def next_deadline_by(self, time: int) -> int | None:
-        """The same as `next_deadline` if that is at or before `time`. Otherwise the result is some time that is after
-        `time` and not after the next deadline.
+        """Return `next_deadline` if it is at or before `time`. Otherwise return a time after `time`, but not after the
+        next deadline.
 
         Amortized cost: constant. `next_deadline` costs 1 µs for each deadline that was postponed recently.
         """
         return _earlier(self._sessions.next_deadline(time), self._store.leases.next_deadline(time))
 
     def status(self) -> MachineStatus:
-        """The state in numbers. Cost: O(sessions)."""
+        """Return the counts and totals of the state. Cost: O(sessions)."""
         store, sessions = self._store, self._sessions
         return MachineStatus(
             revision=store.revision,
@@ -221,7 +225,7 @@ class KvMachine:
             results_bytes=sessions.results_bytes,
         )
 
-    # Reads of what this member has applied.
+    # Reads of the state that this member has applied.
 
     def read(self, body: Sequence[Any]) -> ResultItem:
         """Carry out a get, a range, or a transaction of only gets and ranges on the present state of this member.
@@ -232,8 +236,8 @@ class KvMachine:
         return operation(self._store, body, self._limits)
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
-        """The records of keys that gets ask for. None for a key that is absent, and for a value that is too large for
-        a response; the caller then uses `read`."""
+        """Return the records of the keys of gets. For an absent key, and for a value that is too large for a response,
+        the result contains None, and the caller must call `read`."""
         slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
         return [
             record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
@@ -255,11 +259,11 @@ class KvMachine:
     # The log.
 
     def apply(self, entry: Entry) -> list[ResultItem]:
-        """Apply one committed entry; return one result per command in it, in order.
+        """Apply one committed entry, and return the results of its commands, in order.
 
         Before the commands are applied, the sessions and leases that are due at the entry's time expire. Cost of a put
         in a batch: about 1 to 4 µs, see docs/reference/semantics.md. Raises UnreadablePayload or
-        UnsupportedFeatureLevel; the member must then stop.
+        UnsupportedFeatureLevel, after which the member must stop.
         """
         kind, payload = entry.kind, entry.payload
         if kind is _CONFIGURATION:
@@ -282,7 +286,8 @@ class KvMachine:
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
-        """Apply several entries in order, like `apply` but at a lower cost, above all for entries of few commands.
+        """Apply several entries in order, as `apply` does, but at a lower cost, above all for entries with few
+        commands.
 
         All entries are decoded together, so the caller must bound their number. If an entry cannot be applied,
         the entries before it are applied, and then the error is raised.
@@ -304,9 +309,9 @@ class KvMachine:
         return results
 
     def _finish(self, command_count: int) -> None:
-        """Complete the application of entries with this many commands."""
+        """Finish applying entries with `command_count` commands."""
         history = self._store.history
-        events = history.open  # `settle` has the first two conditions, too: they mean a full block.
+        events = history.open  # `settle` also checks the first two conditions, which mean a full block.
         if len(events.keys) >= BLOCK_EVENTS or events.totals[-1] - events.totals[0] >= BLOCK_BYTES or history.dropped:
             history.settle()
         self._unreported += command_count
@@ -317,8 +322,8 @@ class KvMachine:
             self.has_changed()
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
-        """Apply entries of one put each on the fast path. The first put that needs the general path, and all puts after
-        it, are applied by `_apply_batches`."""
+        """Apply entries with one put each on the fast path. `_apply_batches` applies the first put that needs the
+        general path, and all later puts."""
         self._leader_time, answers = apply_single_puts(
             self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
         )
@@ -330,11 +335,11 @@ class KvMachine:
     def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
         """Apply the commands of each batch at the leader time of the batch.
 
-        This is a hot loop for puts under sessions: most commands are such puts. The methods `enter`, `answered` and
-        `keep` of `Sessions`, and the function `put`, are inlined here, which halves their time. Work that is the same
-        for adjacent commands of one session is done once. All other commands are passed to `_apply_command`. That
-        method repeats session bookkeeping that this loop has done; the repetition is harmless. Tests compare this loop
-        with a machine that uses only `_apply_command`.
+        A hot loop for puts of sessions, which are most commands. The methods `enter`, `answered` and `keep` of
+        `Sessions`, and the function `put`, are inlined, which halves their time. Work that is the same for adjacent
+        commands of one session is done once. All other commands are passed to `_apply_command`. That method repeats
+        updates of the session that this loop has already made, which is harmless. Tests compare this loop with a
+        machine that uses only `_apply_command`.
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time
@@ -347,11 +352,11 @@ class KvMachine:
         )
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
-        session: Session | None = None  # The session of the last put on the fast path; its fields are cached below.
+        session: Session | None = None  # The session of the last put on the fast path. Its fields are cached below.
         last_id, floor, session_bytes = NOT_A_PLAIN_PUT, 0, 0
         results: dict[int, ResultItem] = {}
         for time, rows in batches:
-            if time > leader_time:  # Leader time never goes back.
+            if time > leader_time:  # Leader time never decreases.
                 if session is not None:
                     session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
                 self._leader_time = leader_time = time
@@ -442,7 +447,7 @@ class KvMachine:
         return results_of_all
 
     def _expire(self) -> None:
-        """Close the sessions that are due, end the leases that are due, and compute `_expiry_due`.
+        """Close the due sessions, end the due leases, and compute `_expiry_due`.
 
         Once EXPIRED_KEYS_PER_ENTRY keys and leases have been removed, no further lease ends. Leases that are still due
         end with the next entry that has a later time.
@@ -455,8 +460,8 @@ class KvMachine:
         self._expiry_due = NEVER if due is None else due
 
     def _begin_term(self, leader_time: int) -> None:
-        """Apply a new leader's first entry: for `lease_grace_ns` no lease expires, because owners have to find the new
-        leader."""
+        """Apply the first entry of a new leader. No lease expires for `lease_grace_ns`, because owners must find the
+        new leader."""
         if self._level >= HISTORY_LEVEL:
             leases = self._store.leases
             leases.hold_until = max(leases.hold_until, leader_time + self._limits.lease_grace_ns)
@@ -488,12 +493,12 @@ class KvMachine:
         answer = sessions.answered(session, item[1], self._limits, revision)
         if answer is None:
             answer = self._carry_out(item)
-            if answer[0] != ResultCode.BUSY:  # There may be room when the request is repeated.
+            if answer[0] != ResultCode.BUSY:  # A repeated request may be carried out.
                 sessions.keep(session, item[1], answer)
         return answer
 
     def _carry_out(self, item: Sequence[Any]) -> ResultItem:
-        """Carry out a command for which there is neither a kept result nor a session error."""
+        """Carry out a command that has neither a kept result nor a session error."""
         kind = item[3]
         if type(kind) is int and kind == 1 and len(item) == 6:
             key, value = item[4], item[5]
@@ -514,7 +519,7 @@ class KvMachine:
         return self._administer(body)
 
     def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
-        """Keep a session alive, or close it. These two commands are harmless when repeated, so they have no request
+        """Keep a session alive, or close the session. Repeating these two commands is harmless, so they have no request
         number and no kept result."""
         flaw = validate_command(item, self._level)
         if flaw is not None:
@@ -586,16 +591,17 @@ class KvMachine:
     # The state as a whole.
 
     def snapshot(self) -> StateSnapshot:
-        """Take a snapshot of the present state. Later changes do not affect it. Cost: O(sessions).
+        """Take a snapshot of the present state, which later changes do not affect. Cost: O(sessions).
 
-        Until the snapshot is closed, or read to its end, the store saves each row for it before the row changes.
+        Until the snapshot is closed, or read to its end, the store saves each row for the snapshot before the row
+        changes.
         """
         header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
         return take_snapshot(self._store, self._sessions, header, self._chunk_bytes)
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Load the state of a snapshot. Raises InvalidSnapshot or UnsupportedFeatureLevel; the state is then
-        unchanged."""
+        """Load the state of a snapshot. Raises InvalidSnapshot or UnsupportedFeatureLevel without changing the
+        state."""
         restoring = self.begin_restore(header, chunks)
         while restoring.step():
             pass
@@ -620,7 +626,7 @@ class KvMachine:
         return Restoring(header, chunks, become)
 
     def state_hash(self) -> bytes:
-        """The digest of all replicated fields, sessions included: 32 bytes. Cost: O(n)."""
+        """Return the digest (32 bytes) of all replicated fields, including sessions. Cost: O(n)."""
         return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
     def begin_state_hash(self) -> StateHashing:
@@ -628,7 +634,8 @@ class KvMachine:
         return StateHashing(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
     def check(self) -> None:
-        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n); for tests and simulations."""
+        """Verify every internal invariant. Raises AssertionError if an invariant is broken. Cost: O(n). For tests and
+        simulations."""
         self._store.check()
         self._sessions.check(self._leader_time)
         due = self.next_deadline
@@ -643,5 +650,5 @@ _bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max",
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:
-    """The earlier of two times. None stands for never."""
+    """Return the earlier of two times. None means never."""
     return second if first is None else first if second is None else min(first, second)

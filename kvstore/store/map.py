@@ -1,7 +1,7 @@
 """The ordered, versioned map: records, remembered deletions, and the revision.
 
-A record is a plain tuple of atoms, `(value, create_revision, mod_revision, version, lease_id)`: the garbage collector
-does not walk such tuples, and results and snapshots share them without a copy.
+A record is a tuple of plain values, `(value, create_revision, mod_revision, version, lease_id)`. The garbage collector
+does not examine such tuples, and results and snapshots share them without a copy.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -26,16 +26,16 @@ FIRST_REVISION = 1
 """The revision of a new store. The first change has revision 2."""
 
 CHECKED_READS = 256
-"""About how many old records `check` reads."""
+"""The approximate number of old records that `check` reads."""
 
 PAST_RECORDS_MIN = 128
-"""A page at an old revision looks up its records in portions. The first portion has this many records, and each later
-one has twice as many as the one before."""
+"""The number of records in the first portion that a page at an old revision looks up. Each later portion is twice as
+large as the previous portion."""
 
 
 class MapView(Protocol):
-    """An open view of the map as it was at one moment. When a record changes, the map passes the old record to the
-    view, which saves it."""
+    """An open view of the map at one moment. When a record changes, the map passes the old record to the view, which
+    saves the record."""
 
     def save(self, key: bytes, record: RecordItem) -> None:
         """Save `record`, which is about to be overwritten."""
@@ -44,7 +44,7 @@ class MapView(Protocol):
         """Save `record`, which has just been removed."""
 
     def save_deletion(self, place: DeletionPlace) -> None:
-        """Save a remembered deletion that the map has just forgotten."""
+        """Save a remembered deletion that the map has just dropped."""
 
 
 class KeyValueMap:
@@ -52,7 +52,7 @@ class KeyValueMap:
 
     `deletions` maps keys to the places of their remembered deletions, in the order from the oldest to the newest. The
     revisions of these places are above `deletion_floor`. No key is in both `records` and `deletions`. `deletion_order`
-    has the same places: unlike a dict, it can be read from any place on and shortened at its front.
+    contains the same places. Unlike a dict, it can be read from any place, and shortened at its beginning.
 
     After changes by `place`, `take_out` and `take_out_all`, the caller must call `seal` with the changed keys. Code
     that changes `records` directly must first let the open `views` save the old records.
@@ -85,25 +85,25 @@ class KeyValueMap:
 
     @property
     def compact_revision(self) -> int:
-        """The oldest revision that can be read; the present one if no history is kept."""
+        """The oldest revision that can be read, which is the present revision if no history is kept."""
         self.history.settle()
         return self.history.compact_revision if self.history.is_on else self.revision
 
     @property
     def first_revision(self) -> int:
-        """Every event from this revision on is kept. If no event is kept, this is the next revision."""
+        """The revision from which on all events are kept; the next revision if no event is kept."""
         self.history.settle()
         return self.history.first_revision if self.history.is_on else self.revision + 1
 
     def deletion_of(self, key: bytes) -> tuple[int, bool]:
-        """(deleted_revision, exact) of an absent key; (0, True) means that the key never existed. Cost: O(1)."""
+        """Return (deleted_revision, exact) of an absent key; (0, True) means that the key never existed. Cost: O(1)."""
         place = self.deletions.get(key)
         if place is not None:
             return place[0], True
         return self.deletion_floor, self.deletion_floor == 0
 
     def place(self, key: bytes, value: bytes, revision: int, lease_id: int = 0) -> RecordItem | None:
-        """Write a record at `revision`; return the old record. Cost: O(1), or O(log n) for a new key."""
+        """Write a record at `revision`, and return the old record. Cost: O(1), or O(log n) for a new key."""
         records = self.records.part_of(key)
         old = records.get(key)
         if old is None:
@@ -118,7 +118,7 @@ class KeyValueMap:
         return old
 
     def take_out(self, key: bytes) -> RecordItem | None:
-        """Remove a record; returns it, or None if there was none. Cost: O(log n)."""
+        """Remove a record. Returns the record, or None if there was none. Cost: O(log n)."""
         old = self.records.pop(key)
         if old is not None:
             for view in self.views:
@@ -142,7 +142,7 @@ class KeyValueMap:
         return old
 
     def put_back(self, key: bytes, old: RecordItem | None) -> None:
-        """Undo one `place` or `take_out`, which returned `old`."""
+        """Undo one call of `place` or `take_out` that returned `old`."""
         self.take_out(key)
         if old is not None:
             self.records[key] = old
@@ -150,8 +150,8 @@ class KeyValueMap:
             self.stored_bytes += len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
 
     def seal(self, written: dict[bytes, RecordItem | None], revision: int, deletions_max: int) -> None:
-        """Complete the change that `place` and `take_out` made at `revision`. `written`: each changed key with its old
-        record."""
+        """Complete the change that `place` and `take_out` made at `revision`. `written` maps each changed key to its
+        old record."""
         assert revision == self.revision + 1, (revision, self.revision)
         slots, deletions, places = self.records.slots, self.deletions, list[DeletionPlace]()
         afters = [slots[hash(key) % SLOTS].get(key) for key in written]
@@ -181,15 +181,15 @@ class KeyValueMap:
         self.deletion_order.extend((place,))
 
     def undelete(self, key: bytes) -> None:
-        """Forget the deletion of a key that is written again. Cost: O(log n)."""
+        """Remove the remembered deletion of a key that is written again. Cost: O(log n)."""
         place = self.deletions.pop(key)
         self.deletion_order.remove(place)
         for view in self.views:
             view.save_deletion(place)
 
     def forget_deletions(self, deletions_max: int) -> None:
-        """Forget the oldest deletions until at most `deletions_max` are left, and raise the deletion floor. Deletions
-        of one revision are forgotten together."""
+        """Drop the oldest deletions until at most `deletions_max` are left, and raise the deletion floor. Deletions of
+        one revision are dropped together."""
         excess = len(self.deletions) - deletions_max
         if excess <= 0:
             return
@@ -206,10 +206,10 @@ class KeyValueMap:
                 view.save_deletion(place)
 
     def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
-        """Read the page that the body of a range command asks for. Returns (items, more, count).
+        """Read the page that the body of a range command requests. Returns (items, more, count).
 
-        The page ends at `limit`, or before the item that would exceed `bytes_max`. If the range has keys, the page has
-        at least one item, so that a listing always makes progress. Cost: O(log n + items), and 50 ns for each 1,000
+        The page ends at `limit`, or before the item that would exceed `bytes_max`. If the range contains keys, the page
+        has at least one item, so that a listing always makes progress. Cost: O(log n + items), and 50 ns for each 1,000
         keys in the range.
         """
         _, start, end, limit, reverse, keys_only, count_only, _, bytes_max = body
@@ -231,27 +231,29 @@ class KeyValueMap:
         return tuple(items), len(items) < count, count
 
     def count_of(self, start: bytes, end: bytes | None) -> int:
-        """How many keys a range has. Cost: O(log n), and 50 ns for each 1,000 keys in the range."""
+        """Return the number of keys in a range. Cost: O(log n), and 50 ns for each 1,000 keys in the range."""
         low, high = self.keys.place_of(start), self.keys.end() if end is None else self.keys.place_of(end)
         return max(0, self.keys.count(low, high))
 
     def keys_of(self, start: bytes, end: bytes | None) -> list[bytes]:
-        """The keys of a range, in order. Cost: O(log n + keys of the range)."""
+        """Return the keys of a range, in order. Cost: O(log n + keys of the range)."""
         low, high = self.keys.place_of(start), self.keys.end() if end is None else self.keys.place_of(end)
         return list(self.keys.walk(low, high)) if low < high else []
 
     def record_at(self, key: bytes, revision: int, written: Mapping[bytes, MaybeRecord]) -> MaybeRecord:
-        """The record of `key` as of `revision`. `written`: the old records of keys whose changes are not sealed yet."""
+        """Return the record of `key` at `revision`. `written`: the old records of keys whose changes are not sealed
+        yet."""
         present = written[key] if key in written else self.records.get(key)
         return self.history.record_at(key, revision, present)
 
     def select_at(
         self, body: Sequence[Any], written: Mapping[bytes, MaybeRecord]
     ) -> tuple[tuple[RangeItem, ...], bool, int]:
-        """Like `select`, as of the revision that the body names. `written`: as in `record_at`.
+        """Read a page as `select` does, at the revision in the body. `written`: as in `record_at`.
 
-        Cost: that of `select`; plus 2 µs for each block of events above the revision; plus 0.4 µs for each key that the
-        page skips because it was created later; plus that of `EventsSince.befores` for the changed keys of the page.
+        Cost: the cost of `select`; plus 2 µs for each block of events above the revision; plus 0.4 µs for each key that
+        the page skips because the key was created later; plus the cost of `EventsSince.befores` for the changed keys of
+        the page.
         """
         _, start, end, limit, reverse, keys_only, count_only, revision, bytes_max = body
         since, keys, records = self.history.since(revision), self.keys, self.records
@@ -279,9 +281,9 @@ class KeyValueMap:
     def _as_they_were(
         self, keys: Iterator[bytes], since: EventsSince, written: Mapping[bytes, MaybeRecord]
     ) -> Iterator[tuple[bytes, RecordItem]]:
-        """The records as of the revision of `since`, for keys that existed at that revision.
+        """Yield the records at the revision of `since`, for keys that existed at that revision.
 
-        The records are looked up in portions, because how many of them fill a page depends on their sizes.
+        The records are looked up in portions, because the number of records in a page depends on their sizes.
         """
         portion = PAST_RECORDS_MIN
         while batch := list(islice(keys, portion)):
@@ -299,7 +301,7 @@ class KeyValueMap:
                 yield key, then
 
     def check(self) -> None:
-        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
+        """Verify every internal invariant. Raises AssertionError if an invariant is broken. Cost: O(n)."""
         self.keys.check()
         assert list(self.keys) == sorted([key for key, _ in self.records.items()])
         assert self.stored_bytes == sum(len(k) + len(r[0]) + RECORD_OVERHEAD_BYTES for k, r in self.records.items())

@@ -1,10 +1,10 @@
-"""The map from key to record, split into many dicts (parts): Python copies a dict when it grows, and a part is small.
+"""The map from key to record, split into many small dicts (parts), because Python copies a dict when it grows.
 
-Copying a single dict takes 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million keys, and twice as long beside
-busy processes. Python cannot reserve the size of a dict in advance. A part is copied in 0.5 ms, or in 5 ms if the
-system provides memory slowly. The parts have unequal shares of all keys, so they grow at different times.
+Copying a single dict takes 30, 70 and 120 ms when it exceeds 0.35, 0.7 and 1.4 million keys, and twice as long while
+other processes are busy. Python cannot reserve the size of a dict in advance. A part is copied in 0.5 ms, or in 5 ms if
+the system provides memory slowly. The parts have unequal shares of all keys, so they grow at different times.
 
-The part of a key differs from process to process, so the order of keys here must never be visible outside.
+The part of a key differs between processes, so the order of keys in this map must never be visible outside.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RecordItem = tuple[bytes, int, int, int, int]
 """(value, create_revision, mod_revision, version, lease_id)"""
 
 SHARES = tuple(range(8, 16))
-"""The numbers of slots that parts have: 8 to 15. For each of these numbers, `PARTS_OF_A_SHARE` parts have so many
+"""The possible numbers of slots of a part: 8 to 15. For each number, `PARTS_OF_A_SHARE` parts have this number of
 slots."""
 
 PARTS_OF_A_SHARE = 16
@@ -25,8 +25,8 @@ SLOTS = PARTS_OF_A_SHARE * sum(SHARES)
 
 
 class Records:
-    """Like a dict of records. The record of a key is in the dict `slots[hash(key) % SLOTS]`, which hot loops access
-    directly."""
+    """A map of records with methods of a dict. The record of a key is in the dict `slots[hash(key) % SLOTS]`, which hot
+    loops access directly."""
 
     __slots__ = ("parts", "slots")
 
@@ -48,19 +48,19 @@ class Records:
         self.slots[hash(key) % SLOTS][key] = record
 
     def part_of(self, key: bytes) -> dict[bytes, RecordItem]:
-        """The part to which `key` belongs, even if the key has no record."""
+        """Return the part to which `key` belongs, even if the key has no record."""
         return self.slots[hash(key) % SLOTS]
 
     def get(self, key: bytes) -> RecordItem | None:
-        """The record of `key`, or None."""
+        """Return the record of `key`, or None."""
         return self.slots[hash(key) % SLOTS].get(key)
 
     def pop(self, key: bytes) -> RecordItem | None:
-        """Remove the record of `key`; returns it, or None if there is none."""
+        """Remove the record of `key`. Returns the record, or None if there is none."""
         return self.slots[hash(key) % SLOTS].pop(key, None)
 
     def items(self) -> Iterator[tuple[bytes, RecordItem]]:
-        """Every key with its record, in no defined order."""
+        """Yield every key with its record, in no defined order."""
         return chain.from_iterable(part.items() for part in self.parts)
 
     def take_apart(self) -> list[dict[bytes, RecordItem]]:

@@ -1,7 +1,7 @@
 """Restoring a state from a snapshot, in slices of a few ms, while the old state is still in use.
 
 10⁶ records with keys of 16 bytes and values of 128 are read in 3,200 slices. Freeing 10⁶ records or events takes some
-tenths of a second, so the old state is freed in slices, too.
+tenths of a second, so the old state is also freed in slices.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, StateReader
 
 SLICE_RECORDS = 1_024
-"""How many records one slice validates and stores, at 0.7 µs each. A chunk of the default size has at most this many
-records."""
+"""The number of records that one slice validates and stores, at 0.7 µs each. A chunk of the default size contains no
+more records."""
 
 FREED_RECORDS = 1_024
-"""How many records one slice frees. A record takes 0.2 µs, or 1 µs if its memory is returned to the operating
+"""The number of records that one slice frees. A record takes 0.2 µs, or 1 µs if its memory is returned to the operating
 system."""
 
 SPARED_EVERY_SLICES = 64
-"""How often the rows read so far are frozen: each time after this many slices. The garbage collector does not walk
-frozen rows again."""
+"""The number of slices after which the rows read so far are frozen. The garbage collector does not examine frozen rows
+again."""
 
 Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
-"""A function that makes the given store and sessions the present state, in constant time, and returns the old ones."""
+"""A function that replaces the present state with the given store and sessions, in constant time, and returns the old
+store and sessions."""
 
 
 class Restoring:
@@ -45,8 +46,8 @@ class Restoring:
         self.is_restored = False
 
     def step(self) -> bool:
-        """Do one slice. Returns False if nothing is left to do. Raises InvalidSnapshot, and whatever reading `chunks`
-        raises."""
+        """Do one slice. Returns False if nothing is left to do. Raises InvalidSnapshot, and the errors of reading
+        `chunks`."""
         if self.is_restored:
             return next(self._old, self) is None
         self._slices += 1
@@ -58,13 +59,13 @@ class Restoring:
         if chunk is None:
             self._be_over(*self._become(*self._reader.finish()))
         else:
-            self._reader.feed(chunk)  # This decodes the whole chunk.
+            self._reader.feed(chunk)  # Decodes the whole chunk.
             if len(chunk) <= CHUNK_BYTES:
                 self._reader.take(SLICE_RECORDS)
         return True
 
     def give_up(self) -> None:
-        """Abandon the restore: the old state stays in use. Further steps free the rows that were read."""
+        """Abandon the restore. The old state stays in use, and further steps free the rows that were read."""
         self._be_over(self._reader.store, self._reader.sessions)
 
     def _be_over(self, store: KeyValueMap, sessions: Sessions) -> None:
@@ -73,8 +74,8 @@ class Restoring:
 
 
 def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
-    """Free a state in slices. If a view of the state is open, nothing is done here, and Python frees the state together
-    with the view."""
+    """Free a state in slices. If a view of the state is open, this function does nothing, and Python frees the state
+    together with the view."""
     if store.views or sessions.views:
         return
     deletions, places = store.deletions, store.deletion_order
@@ -85,7 +86,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
     while places.drop_last_block():
         yield
     for block in store.history.blocks:
-        block.strip()  # The revisions stay: a watch hub still searches them for the places of its watchers.
+        block.strip()  # The revisions stay, because a watch hub still searches them.
         yield
     by_id = store.leases.by_id
     while by_id:
@@ -99,7 +100,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
 
 
 def _free_records(records: Records) -> Iterator[None]:
-    """Free `records` in slices. Nobody may use them any more."""
+    """Free `records` in slices. The records must not be used any more."""
     parts, room = records.take_apart(), FREED_RECORDS
     while parts:
         part = parts[-1]

@@ -1,7 +1,7 @@
-"""Blocks of events, in columns: the open block, which grows, and sealed blocks, which never change.
+"""Blocks of events, stored by column: the open block, which grows, and sealed blocks, which never change.
 
-The columns of a sealed block are tuples of atoms and arrays of numbers, which the garbage collector does not walk. They
-take half the memory that two records for each event would take.
+The columns of a sealed block are tuples of plain values and arrays of numbers, which the garbage collector does not
+examine. These columns take half the memory of two records for each event.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from kvstore.limits import MIB, RECORD_OVERHEAD_BYTES
 from kvstore.store.records import RecordItem
 
 BLOCK_EVENTS = 1_024
-"""The greatest number of events of a sealed block. Sealing one takes 0.2 ms, and freeing one 0.2 to 0.4 ms."""
+"""The greatest number of events of a sealed block. Sealing a block takes 0.2 ms, and freeing a block 0.2 to 0.4 ms."""
 
 MaybeRecord = RecordItem | None
 
 KeyChange = tuple[bytes, int, bool]
-"""A creation or a deletion: (key, create revision of the deleted record or 0, whether it is a deletion)"""
+"""A creation or a deletion: (key, create revision of the deleted record or 0, True for a deletion)"""
 
 
 _PLACES = tuple(range(BLOCK_EVENTS))
 ABSENT: RecordItem = (b"", 0, 0, 0, 0)
-"""Stands for an absent record in the columns: no record has `mod_revision` 0."""
+"""The value of an absent record in the columns. No record has `mod_revision` 0."""
 
 BLOCK_BYTES = MIB
-"""A block is sealed early once its events count this many bytes. A block keeps all its values until its last event is
-dropped, so with large values blocks of 1,024 events would take many times `history_bytes_max`."""
+"""The counted bytes of the events of a block after which it is sealed early. A block keeps all its values until its
+last event is dropped, so with large values, blocks of 1,024 events would take many times `history_bytes_max`."""
 
 _NARROW_MAX = 2**32 - 1
-"""The greatest number in an array with 4 bytes for each."""
+"""The greatest number in an array with 4 bytes per number."""
 
 _LOW_HALF = 0 if byteorder == "little" else 1
 
 
 class EventColumns:
-    """Events by column. `values` to `leases` are the fields of the record before; a creation has b"" and zeros.
-    `new_values` and `new_leases` are fields of the record after; a deletion has None and 0. The columns of leases may
-    be shorter than the others: events beyond their end have no lease.
+    """Events by column. `values` to `leases` are the fields of the record before; for a creation, b"" and zeros.
+    `new_values` and `new_leases` are fields of the record after; for a deletion, None and 0. The columns of leases may
+    be shorter than the other columns. Events beyond the end of these columns have no lease.
 
-    The record after an event is not stored: it follows from the record before, the revision, the new value and the new
-    lease.
+    The record after an event is not stored, because it can be computed from the record before, the revision, the new
+    value and the new lease.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class EventColumns:
         return len(self.revisions)
 
     def part(self, start: int, end: int) -> EventColumns:
-        """A copy of the events from the place `start` on, up to the place `end`."""
+        """Return a copy of the events from the place `start` to before the place `end`."""
         return EventColumns(
             self.revisions[start:end],
             self.keys[start:end],
@@ -94,7 +94,7 @@ class EventColumns:
         )
 
     def before(self, place: int) -> MaybeRecord:
-        """The record before an event."""
+        """Return the record before an event."""
         modified = self.modified[place]
         if not modified:
             return None
@@ -102,7 +102,7 @@ class EventColumns:
         return (self.values[place], self.created[place], modified, self.versions[place], lease_id)
 
     def after(self, place: int) -> MaybeRecord:
-        """The record after an event."""
+        """Return the record after an event."""
         value = self.new_values[place]
         if value is None:
             return None
@@ -110,12 +110,12 @@ class EventColumns:
         return (value, self.created[place] or revision, revision, self.versions[place] + 1, lease_id)
 
     def befores(self) -> list[MaybeRecord]:
-        """The records before the events. Cost: 0.1 µs each."""
+        """Return the records before the events. Cost: 0.1 µs for each event."""
         columns = self.values, self.created, self.modified, self.versions, chain(self.leases, repeat(0))
         return [record if record[2] else None for record in zip(*columns, strict=False)]
 
     def changes_from(self, start: int) -> list[KeyChange]:
-        """The creations and deletions from the place `start` on, in order."""
+        """Return the creations and deletions from the place `start` on, in order."""
         columns = self.keys[start:], self.created[start:], self.modified[start:], self.new_values[start:]
         return [
             (key, created, value is None)
@@ -125,12 +125,12 @@ class EventColumns:
 
 
 class OpenBlock(EventColumns):
-    """The newest events. Its columns remain the same objects, so hot loops may keep `appends`: the `append` methods of
-    the columns from `revisions` to `totals`, in the order in which `append` calls them.
+    """The block of the newest events. Its columns remain the same objects, so hot loops may keep `appends`, the
+    `append` methods of the columns from `revisions` to `totals`, in the order in which `append` calls them.
 
-    `totals`: running sums of the bytes of events, from event number 0 of the history on. The first sum is that of all
-    events before the block, and each event adds the sum up to and including itself. So there is one sum more than there
-    are events.
+    `totals`: running sums of the bytes of events, from event number 0 of the history on. The first sum covers all
+    events before the block, and each event adds the sum up to and including this event. So there is one sum more than
+    there are events.
     """
 
     __slots__ = ("appends", "totals")
@@ -153,7 +153,7 @@ class OpenBlock(EventColumns):
         self.appends: Any = (*[column.append for column in columns], self.totals.append)
 
     def append(self, revision: int, key: bytes, before: MaybeRecord, after: MaybeRecord) -> None:
-        """Add the newest event. Hot loops do the same inline, for records without a lease."""
+        """Add the newest event. For records without a lease, hot loops contain the same code inline."""
         value, created, modified, version, lease_id = before or ABSENT
         new_value, new_lease_id = (after[0], after[4]) if after else (None, 0)
         if lease_id or new_lease_id:
@@ -171,7 +171,7 @@ class OpenBlock(EventColumns):
         self.totals.append(self.totals[-1] + len(key) + len(value) + RECORD_OVERHEAD_BYTES)
 
     def load(self, events: EventColumns, totals: array[int]) -> None:
-        """Load events and their sums into this block, which is empty."""
+        """Load events and their sums into this empty block."""
         self.totals[:] = totals
         for name in EventColumns.__slots__:
             getattr(self, name).extend(iter(getattr(events, name)))
@@ -186,9 +186,9 @@ class OpenBlock(EventColumns):
 class SealedBlock(EventColumns):
     """Consecutive events that never change. `number`: the number of the first event. `totals`: as in the open block.
 
-    Four indexes are complete when the block is sealed, so that no read has to build them. `first_by_key`: key → the
-    place of its first event. `new_keys`: the keys of the creations, sorted. `deleted`: the keys of the deletions,
-    sorted. `deleted_created`: the create revisions of the deleted records, in the order of `deleted`.
+    Sealing the block builds four indexes, so that no read has to build them. `first_by_key`: key → the place of its
+    first event. `new_keys`: the keys of the creations, sorted. `deleted`: the keys of the deletions, sorted.
+    `deleted_created`: the create revisions of the deleted records, in the order of `deleted`.
     """
 
     __slots__ = (
@@ -203,7 +203,7 @@ class SealedBlock(EventColumns):
 
     def __init__(self, number: int, events: EventColumns, totals: array[int]) -> None:
         keys, new_values, created, modified = events.keys, events.new_values, events.created, events.modified
-        newest = events.revisions[-1]  # No revision and no version in these events is above it.
+        newest = events.revisions[-1]  # No revision or version of these events is greater.
         super().__init__(
             _column(events.revisions, newest),
             tuple(keys),
@@ -230,7 +230,7 @@ class SealedBlock(EventColumns):
         self.deleted_created_min = min(self.deleted_created, default=0)
 
     def strip(self) -> None:
-        """Free everything except `revisions`; nothing else can be read afterwards. This takes 0.3 ms."""
+        """Free everything except `revisions`, the only column that can be read afterwards. Cost: 0.3 ms."""
         self.keys = self.new_keys = self.deleted = ()
         self.values, self.new_values = (), ()
         self.created = self.modified = self.versions = self.deleted_created = self.totals = ()
@@ -239,7 +239,8 @@ class SealedBlock(EventColumns):
 
 
 def _column(numbers: Sequence[int], greatest: int) -> array[int]:
-    """An array of the numbers, with 4 bytes for each if `greatest` fits, else 8. No number is above `greatest`."""
+    """Return an array of the numbers, with 4 bytes per number if `greatest` fits, and 8 otherwise. No number is above
+    `greatest`."""
     if greatest > _NARROW_MAX:
         return array("Q", numbers)
     if isinstance(numbers, array) and numbers.typecode == "Q":  # 20 times as fast as `array("I", numbers)`.

@@ -1,9 +1,10 @@
-"""Sessions, and the results that they keep for retries. All of this is replicated state.
+"""Sessions, and the results that they keep for retries. Sessions and kept results are replicated state.
 
 A request `(session_id, request_no, acknowledged_up_to)` is refused as closed if its number is at or below the session's
-floor. Otherwise it is answered with its kept result if there is one, and carried out if there is none. Numbers may come
-in any order. A session expires if no command was applied for it during its time-to-live, in leader time. An expired
-session is closed when the next entry is applied, before the commands of that entry.
+floor. Otherwise the answer is the kept result of the request, if there is one. If there is none, the request is carried
+out. Request numbers may arrive in any order. A session expires if no command was applied for it during its
+time-to-live, in leader time. An expired session is closed when the next entry is applied, before the commands of that
+entry.
 
 See docs/reference/specification.md#9-sessions-and-outcomes.
 """
@@ -26,9 +27,11 @@ PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
 
 
 def result_bytes(item: Any) -> int:
-    """The bytes that a kept result counts towards the bounds: 64 for each array in it, plus its byte strings and texts.
+    """Return the bytes of a kept result, as counted for the bounds: 64 for each of its arrays, plus its byte strings
+    and texts.
 
-    Replicated state depends on this sum. So the sum covers fields, not an encoding, and its rule must never change.
+    Replicated state depends on this sum. Therefore the sum is computed from fields, not from an encoding, and its rule
+    must never change.
     """
     if type(item) is tuple:
         return ITEM_OVERHEAD_BYTES + sum([result_bytes(each) for each in item if type(each) is not int])
@@ -36,12 +39,12 @@ def result_bytes(item: Any) -> int:
 
 
 def kept_bytes(result: ResultItem) -> int:
-    """The `result_bytes` of a result, computed faster for a put, the most frequent command."""
+    """Return the `result_bytes` of a result, with a faster computation for a put, the most frequent command."""
     return PUT_RESULT_BYTES if result[2] == PUT_DONE else result_bytes(result)
 
 
 class Session:
-    """One client's session. `results` maps request numbers above `floor` to kept results. A kept result never
+    """The session of one client. `results` maps request numbers above `floor` to kept results. A kept result never
     changes."""
 
     __slots__ = ("deadline", "floor", "results", "results_bytes", "session_id", "ttl_ns")
@@ -49,7 +52,7 @@ class Session:
     def __init__(self, session_id: int, ttl_ns: int, deadline: int, floor: int = 0) -> None:
         self.session_id = session_id
         self.ttl_ns = ttl_ns
-        self.deadline = deadline  # The session expires once leader time reaches this time.
+        self.deadline = deadline  # The session expires at this leader time.
         self.floor = floor
         self.results: dict[int, ResultItem] = {}
         self.results_bytes = 0
@@ -61,7 +64,7 @@ class Session:
 
 
 class SessionsView(Protocol):
-    """An open view of the sessions as they were at one moment. The view saves a session before the session changes."""
+    """An open view of the sessions at one moment. The view saves a session before the session changes."""
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
         """Save a session that is about to change. `is_over`: the session is being removed, so its results need no
@@ -118,14 +121,14 @@ class Sessions:
         return None
 
     def keep(self, session: Session, request_no: int, result: ResultItem) -> None:
-        """Remember a result until it is acknowledged."""
+        """Keep a result until the client acknowledges it."""
         size_bytes = kept_bytes(result)
         session.results[request_no] = result
         session.results_bytes += size_bytes
         self.results_bytes += size_bytes
 
     def close(self, session: Session) -> None:
-        """Forget a session and its results."""
+        """Remove a session and its results."""
         for view in self.views:
             view.save(session, is_over=True)
         del self.by_id[session.session_id]
@@ -133,7 +136,7 @@ class Sessions:
         self.deadlines.removed()
 
     def expire(self, leader_time: int) -> list[int]:
-        """Close the sessions whose deadline has passed, ordered by (deadline, id); return their ids."""
+        """Close the sessions whose deadline has passed, ordered by (deadline, id), and return their ids."""
         expired = []
         while (first := self.deadlines.first(leader_time)) is not None and first[0] <= leader_time:
             self.close(self.by_id[first[1]])
@@ -141,18 +144,18 @@ class Sessions:
         return expired
 
     def next_deadline(self, time: int = NEVER) -> int | None:
-        """When the next session expires if no request arrives, in ns of leader time. None if no session is open.
+        """Return the leader time (ns) at which the next session expires if no request arrives; None if no session is
+        open.
 
-        If no session expires at or before `time`, the result is some time that is after `time` and not after the next
-        expiry.
+        If no session expires at or before `time`, the result is a time after `time`, but not after the next expiry.
         """
         first = self.deadlines.first(time)
         return None if first is None else first[0]
 
     def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
-        """Raise the floor to `acknowledged_up_to`, which is above it, and forget the results up to the new floor.
+        """Raise the floor to the higher number `acknowledged_up_to`, and drop the results up to the new floor.
 
-        Cost: O(results forgotten), at most O(results kept).
+        Cost: O(dropped results), at most O(kept results).
         """
         results, floor = session.results, session.floor
         session.floor = acknowledged_up_to
@@ -168,7 +171,8 @@ class Sessions:
         self.results_bytes -= freed
 
     def check(self, leader_time: int) -> None:
-        """Verify every internal invariant; AssertionError if one is broken. Cost: O(sessions + kept results)."""
+        """Verify every internal invariant. Raises AssertionError if an invariant is broken. Cost: O(sessions + kept
+        results)."""
         total = 0
         for session_id, session in self.by_id.items():
             assert FIRST_SESSION_ID <= session_id == session.session_id < self.next_id, session_id

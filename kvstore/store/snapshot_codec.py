@@ -5,7 +5,8 @@ The header is a map with `format`, `feature_level`, `revision`, `compact_revisio
 equal the totals of the rows.
 
 A chunk is an array `[section, row, row, ...]`. The sections follow each other in the order of this table. A section has
-as many chunks as it needs, and none if it is empty. The last column tells how the rows of a section are sorted:
+as many chunks as it needs, and none if it is empty. The last column of the table states the order of the rows of a
+section:
 
     1 records    (key, value, create_revision, mod_revision, version, lease_id)     by key
     2 deletions  (key, deleted_revision)                                            oldest first
@@ -19,13 +20,13 @@ From feature level 2 on the header also has `first_revision`, `events`, `events_
                   mod_revisions, versions, lease_ids)                               newest first
     6 leases     (lease_id, ttl_ns, deadline)                                       by id
 
-A row of the history has up to 1,024 successive events, oldest first. Each of its columns is a byte string. The columns
-of numbers have 4 bytes for each number, or 8 if the last revision needs more than 4; sizes always have 4, and leases 8.
-The column of leases is empty if no record before has a lease. `values` and all that follow, except `revisions`, are
-fields of the record before the event, and empty or 0 if the event is a creation. The record after an event follows from
-the present records and the newer events, so each version of a record is written only once.
+A row of the history contains up to 1,024 successive events, oldest first. Each of its columns is a byte string. The
+columns of numbers have 4 bytes per number, or 8 if the last revision needs more than 4. Sizes always have 4 bytes, and
+leases 8. The column of leases is empty if no record before has a lease. `values` and all later columns except
+`revisions` are fields of the record before the event, and are empty or 0 if the event is a creation. The record after
+an event is computed from the present records and the newer events, so each version of a record is written only once.
 
-Snapshots with these layouts exist already: new fields may be added only at the end of a row, with a new feature level.
+Existing snapshots have these layouts. New fields may be added only at the end of a row, with a new feature level.
 
 See docs/reference/specification.md#53-state-of-the-store.
 """
@@ -74,7 +75,8 @@ CHUNK_BYTES = 64 * 1024
 """The default bound on the size of a chunk. Only a chunk with a single row may be larger.
 
 The bound is not part of the format: chunks of any size can be read. Encoding a chunk takes 0.5 to 1 ms, and the member
-does nothing else in this time. A block of events is one row, so a chunk of them is larger, but encoded as fast."""
+does nothing else in this time. A block of events is one row, so a chunk with events is larger, but its encoding takes
+no longer."""
 
 ROW_BYTES = 512
 """A view reads `chunk_bytes // ROW_BYTES` rows at a time: 128 for chunks of 64 KiB, and a few for the small chunks of
@@ -87,11 +89,11 @@ RECORDS, DELETIONS, SESSIONS, RESULTS, HISTORY, LEASES = 1, 2, 3, 4, 5, 6
 
 _usual_numbers = Struct(">BIBIBB").pack
 _NARROW_MAX = 2**32 - 1
-"""The greatest number in a column with 4 bytes for each."""
+"""The greatest number in a column with 4 bytes per number."""
 
 
 class InvalidSnapshot(Exception):
-    """A snapshot of the store is not valid. Nothing was changed."""
+    """A snapshot of the store is not valid. The state is unchanged."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -124,7 +126,7 @@ class UnsupportedFeatureLevel(Exception):
 def header_of(
     store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
 ) -> dict[str, Any]:
-    """The header of a snapshot of this state."""
+    """Return the header of a snapshot of this state."""
     header = {
         "format": FORMAT,
         "feature_level": level,
@@ -156,7 +158,7 @@ def header_of(
 def take_snapshot(
     store: KeyValueMap, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
 ) -> StateSnapshot:
-    """Take a snapshot: rows are saved before they change, and encoded when chunks are read. Cost: O(sessions)."""
+    """Take a snapshot. Rows are saved before they change, and encoded when chunks are read. Cost: O(sessions)."""
     state, clients = StoreSnapshotView(store, max(1, chunk_bytes // ROW_BYTES)), SessionsSnapshotView(sessions)
     history, leases = HistorySnapshotView(store.history), lease_rows(store.leases)
 
@@ -185,7 +187,7 @@ def take_snapshot(
 
 
 def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -> Iterator[bytes]:
-    """Encode rows as chunks. A row is (its encoding, the bytes that it counts towards `chunk_bytes`)."""
+    """Encode rows as chunks. A row is (its encoding, its bytes as counted for `chunk_bytes`)."""
     head, room = uint_head(section), chunk_bytes
     chunk: list[bytes] = []
     for row, size_bytes in rows:
@@ -199,7 +201,7 @@ def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -
 
 
 def _record_rows(view: StoreSnapshotView) -> Iterator[tuple[bytes, int]]:
-    """The encoded records. Encoding them without `cbor2` takes 0.5 µs a row instead of 1.4 µs."""
+    """Yield the encoded records. Encoding without `cbor2` takes 0.5 µs per row instead of 1.4 µs."""
     for records in view.records():
         for key, (value, created, modified, version, lease_id) in records:
             if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # The usual sizes.
@@ -233,10 +235,10 @@ def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
 
 
 def _event_rows(view: HistorySnapshotView) -> Iterator[tuple[bytes, int]]:
-    """The encoded blocks of events, newest first.
+    """Yield the encoded blocks of events, newest first.
 
-    Under a steady load a snapshot has as many events as there were puts since the last one, so each put pays for an
-    event here. Therefore the events are written by column, which takes 0.5 µs for each instead of 1.3 µs.
+    Under a steady load, a snapshot contains one event for each put since the last snapshot. Therefore the events are
+    written by column, which takes 0.5 µs per event instead of 1.3 µs.
     """
     for events in view.blocks():
         row = _event_row(events)
@@ -262,7 +264,7 @@ def _event_row(events: EventColumns) -> bytes:
 
 
 def _raw(typecode: str, numbers: Sequence[int]) -> bytes:
-    """The numbers as unsigned integers of 4 bytes (`typecode` I) or 8 (Q), little-endian."""
+    """Return the numbers as unsigned integers of 4 bytes (`typecode` I) or 8 (Q), little-endian."""
     column = numbers if isinstance(numbers, array) and numbers.typecode == typecode else array(typecode, numbers)
     if byteorder == "big":
         column = column[:]
@@ -271,7 +273,7 @@ def _raw(typecode: str, numbers: Sequence[int]) -> bytes:
 
 
 def _numbers(typecode: str, raw: bytes) -> array[int]:
-    """The inverse of `_raw`."""
+    """Return the numbers that `_raw` has encoded."""
     column = array(typecode, raw)
     if byteorder == "big":
         column.byteswap()
@@ -284,7 +286,7 @@ def _lease_rows(rows: Iterable[LeaseRow]) -> Iterator[tuple[bytes, int]]:
 
 
 def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) -> StoreLimits:
-    """Verify a header; return its replicated limits. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
+    """Verify a header, and return its replicated limits. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
     numbers: dict[str, Any] = {
         name: header.get(name) for name in header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, _level_of(header))
     }
@@ -332,7 +334,7 @@ def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[KeyV
 
 
 class StateReader:
-    """Builds a state from rows. Each row is validated when it is read; the totals are validated at the end.
+    """Builds a state from rows. Each row is validated when it is read, and the totals at the end.
 
     `store` and `sessions` are the state so far. The methods raise InvalidSnapshot.
     """
@@ -344,7 +346,7 @@ class StateReader:
         self.store.revision, self.store.deletion_floor = header["revision"], header["deletion_floor"]
         self._has_history = header["feature_level"] >= HISTORY_LEVEL
         self._first_revision = header["first_revision"] if self._has_history else header["revision"] + 1
-        self._attached: dict[int, set[bytes]] = {}  # Lease → its keys, until the row of the lease is read.
+        self._attached: dict[int, set[bytes]] = {}  # Lease id → keys, until the row of the lease is read.
         self._history = HistoryReader(self.store, header) if self._has_history else None
         self._rows: Iterator[Any] = iter(())
         self._last_key = b""
@@ -367,8 +369,8 @@ class StateReader:
         self._rows = islice(rows, 1, None)
 
     def take(self, records_max: int) -> bool:
-        """Take up to `records_max` records, or half a row of events, or a quarter as many rows of another section.
-        Returns False if no row was left."""
+        """Read up to `records_max` records, or half a row of events, or a quarter of `records_max` rows of another
+        section. Returns False if no row was left."""
         if self._section == RECORDS:
             return self._take_records(islice(self._rows, records_max))
         if self._section == HISTORY:
@@ -384,7 +386,8 @@ class StateReader:
 
     @property
     def leftovers(self) -> Records:
-        """Records that this reader no longer needs after `finish`. There may be many, so free them in slices."""
+        """The records that this reader does not need after `finish`. The caller should free these records in slices,
+        because there may be many."""
         return self._history.older if self._history is not None else Records()
 
     def finish(self) -> tuple[KeyValueMap, Sessions]:
@@ -424,10 +427,10 @@ class StateReader:
         }[section]
 
     def _take_records(self, rows: Iterable[Any]) -> bool:
-        """Take many records. Records have a loop of their own, because a store may have millions of them.
+        """Read many records. Records have a separate loop, because a store may contain millions of records.
 
-        With inline validation, a record takes 1.1 µs, decoding included; with a call for each record it took 3.2 µs. If
-        the two revisions of a record are equal, they become one int object, to save memory.
+        With inline validation, a record takes 1.1 µs, including decoding. With a call for each record, it took 3.2 µs.
+        If the two revisions of a record are equal, they become one int object, to save memory.
         """
         store, last_key, size_bytes, recent = self.store, self._last_key, 0, 0
         slots, revision, has_leases = store.records.slots, store.revision, self._has_history
@@ -523,8 +526,8 @@ class StateReader:
 
 
 class HistoryReader:
-    """Builds the history of `store` from the rows of the history section. The row with the newest events comes first.
-    `store` has all its records already."""
+    """Builds the history of `store` from the rows of the history section. The first row contains the newest events.
+    `store` must contain all its records already."""
 
     def __init__(self, store: KeyValueMap, header: Mapping[str, Any]) -> None:
         self._store, self._history = store, store.history
@@ -538,12 +541,12 @@ class HistoryReader:
         self._revision = header["revision"]  # No event that is still to be read has a greater revision,
         self._oldest = max(header["first_revision"], FIRST_REVISION + 1)  # or a smaller one than this.
         self.missing = 0  # Record versions at or above `first_revision` whose events have not been read yet.
-        self.older = Records()  # By key: the record before the event that was read last, or ABSENT.
+        self.older = Records()  # By key: the record before the last event that was read, or ABSENT.
         self._decoded: tuple[EventColumns, list[int]] | None = None  # Events that were decoded, but not added yet.
 
     def take(self, rows: Iterator[Any]) -> bool:
-        """Decode the next row, or verify its events and add them to the history: a call for each, because both together
-        take up to 5 ms. Returns False if no row was left. Raises InvalidSnapshot."""
+        """Decode the next row, or verify the events of the decoded row and add them to the history. The two steps are
+        two calls, because together they take up to 5 ms. Returns False if no row was left. Raises InvalidSnapshot."""
         decoded, self._decoded = self._decoded, None
         if decoded is not None:
             self._add(*decoded)
@@ -554,7 +557,7 @@ class HistoryReader:
         return False
 
     def _add(self, events: EventColumns, sizes: list[int]) -> None:
-        """Add the next older events to the history. `sizes`: the bytes that each of them counts. Raises
+        """Add the next older events to the history. `sizes`: the counted bytes of each event. Raises
         InvalidSnapshot."""
         self._left -= len(events)
         self._bytes_left -= sum(sizes)
@@ -573,12 +576,12 @@ class HistoryReader:
         self._history.prepend(events, sizes)
 
     def _undo(self, revisions: list[int], events: EventColumns) -> list[RecordItem]:
-        """Return the records after the events; that of a deletion has the `mod_revision` 0. Raises InvalidSnapshot if
-        an event does not lead from the record before to the record after.
+        """Return the records after the events. The record after a deletion has the `mod_revision` 0. Raises
+        InvalidSnapshot if an event does not lead from the record before to the record after.
 
-        A store may have a million events. So a record before is checked by itself only if the event that made it is not
-        kept. All other records before are sound because an event takes over the create revision, adds one to the
-        version, and has a greater revision. `missing` shows at the end that their events were there.
+        A store may have a million events, so a record before is checked separately only if the event that made it is
+        not kept. All other records before are valid because their events keep the create revision, add one to the
+        version, and have a greater revision. At the end, `missing` is 0 if all these events were read.
         """
         slots, older_slots, oldest = self._store.records.slots, self.older.slots, self._oldest
         fields = events.values, events.created, events.modified, events.versions, chain(events.leases, repeat(0))
@@ -615,8 +618,8 @@ class HistoryReader:
 
 
 def _event_columns(row: object) -> tuple[EventColumns, list[int]]:
-    """Decode a block of events; the records after them are still missing. Return them and the bytes that each of them
-    counts. Raises InvalidSnapshot if the columns do not have the same length."""
+    """Decode a block of events, without the records after the events. Return the events and the counted bytes of each
+    event. Raises InvalidSnapshot if the columns do not have the same length."""
     if type(row) is not tuple or len(row) != 9 or {*map(type, row)} != {bytes}:
         raise InvalidSnapshot("a row of events is not 9 byte strings")
     key_sizes, keys, value_sizes, values, revisions, created, modified, versions, leases = row
@@ -656,7 +659,7 @@ def _require_events(condition: bool, found: str) -> None:
 
 
 def _is_result(item: object, revision: int) -> bool:
-    """True if `item` can be kept and sent as a result: `(code, revision, ...)` of atoms and tuples."""
+    """Return True if `item` can be kept and sent as a result: `(code, revision, ...)` of plain values and tuples."""
     if type(item) is not tuple or len(item) < 3 or not is_count(item[0]) or not is_count(item[1]):
         return False
     return FIRST_REVISION <= item[1] <= revision and _is_plain(item)

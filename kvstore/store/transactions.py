@@ -1,7 +1,7 @@
-"""Operations and transactions carried out on a store: in order, as one change, all or nothing.
+"""Operations and transactions on a store, which are carried out in order, as one atomic change.
 
-All bodies must be valid (`protocol/validation.py`); results are result items (`protocol/results.py`). Writes go
-straight into the store, where later operations of the same transaction see them, and an error undoes them. The
+All bodies must be valid (`protocol/validation.py`). Results are result items (`protocol/results.py`). Writes change the
+store directly, so that later operations of the same transaction read them, and an error undoes all writes. The
 remembered deletions and the revision change only at the end. No other code reads the store before the end.
 
 See docs/reference/specification.md#84-transactions.
@@ -39,7 +39,8 @@ _SET = (5, True)
 
 
 def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> ResultItem:
-    """Write one record: a faster `run` for a single put. Cost: O(1), or O(log n) for a new key."""
+    """Write one record, with the result of `run`, but faster for a single put. Cost: O(1), or O(log n) for a new
+    key."""
     revision, bytes_before = store.revision + 1, store.stored_bytes
     old = store.place(key, value, revision)
     if bytes_before < store.stored_bytes > limits.quota_bytes:
@@ -58,7 +59,8 @@ def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> Re
 
 
 def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
-    """Write the value if the key is as expected. Otherwise return its present record or deletion."""
+    """Write the value if the key has the expected state. Otherwise return the present record or the deletion of the
+    key."""
     _, key, value, expected = body
     target = Target.MOD_REVISION if type(expected) is int else Target.VALUE
     if not holds(store.records.get(key), (target, Comparison.EQUAL, key, expected)):
@@ -78,15 +80,15 @@ def txn(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultI
 
 
 class Path(NamedTuple):
-    """The path that the comparisons of a transaction have chosen. `operations`: the operations of the chosen branch,
-    with the path of each inner transaction in its place."""
+    """The path that the comparisons of a transaction have chosen. `operations`: the operations of the chosen branch, in
+    which a path replaces each inner transaction."""
 
     succeeded: bool
     operations: Sequence[Sequence[Any] | Path]
 
 
 def choose(store: KeyValueMap, body: Sequence[Any]) -> Path:
-    """Evaluate the comparisons of a transaction, and those of the inner transactions on the chosen path.
+    """Evaluate the comparisons of a transaction, and of the inner transactions on the chosen path.
 
     Raises InvalidRequest if the ranges in the comparisons have too many keys.
     """
@@ -94,7 +96,7 @@ def choose(store: KeyValueMap, body: Sequence[Any]) -> Path:
 
 
 class _Choice:
-    """Comparisons being evaluated, and how many keys their ranges have had so far."""
+    """The evaluation of comparisons, with the number of keys in their ranges so far."""
 
     def __init__(self, store: KeyValueMap) -> None:
         self._store = store
@@ -127,7 +129,8 @@ def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> R
 
 
 def holds(record: RecordItem | None, compare: Sequence[Any]) -> bool:
-    """Evaluate a comparison for one key. The numbers of an absent key are 0, and no comparison with its value holds."""
+    """Evaluate a comparison for one key. The numbers of an absent key are 0, and every comparison with its value is
+    false."""
     target, comparison, operand = compare[0], compare[1], compare[3]
     if target == Target.VALUE:
         if record is None:
@@ -150,8 +153,8 @@ _PLACES = {Target.CREATE_REVISION: 1, Target.MOD_REVISION: 2, Target.VERSION: 3,
 def run(store: KeyValueMap, operations: Sequence[Sequence[Any] | Path], limits: StoreLimits) -> tuple[ResultItem, ...]:
     """Carry out operations as one change. If this raises a KvError, the store is unchanged.
 
-    The revision rises by one if a record was written or removed. Raises QuotaExceeded if the stored bytes have grown
-    and are above the quota.
+    The revision is increased by one if a record was written or removed. Raises QuotaExceeded if the stored bytes have
+    grown and exceed the quota.
     """
     branch, bytes_before = _Branch(store, limits), store.stored_bytes
     try:
@@ -167,19 +170,19 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any] | Path], limits: 
 
 
 class _Branch:
-    """Operations being carried out: their writes so far, and how many bytes the remaining results may have."""
+    """The execution of operations: the writes so far, and the greatest number of bytes of the remaining results."""
 
     def __init__(self, store: KeyValueMap, limits: StoreLimits) -> None:
         self.store = store
-        # The revision of the writes; reads before the first write are at the old revision.
+        # The revision of the writes. Reads before the first write have the old revision.
         self.revision = store.revision + 1
         self.written: dict[bytes, RecordItem | None] = {}  # Key → its old record. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
         self._delete_keys_max = limits.delete_keys_max
-        self._range_keys = 0  # How many keys the ranges to delete have had so far.
+        self._range_keys = 0  # The number of keys in the deleted ranges so far.
 
     def carry_out_all(self, operations: Sequence[Sequence[Any] | Path]) -> tuple[ResultItem, ...]:
-        """Carry out operations and inner transactions in order; returns the bodies of their results."""
+        """Carry out operations and inner transactions in order. Returns the bodies of their results."""
         results: list[ResultItem] = []
         for each in operations:
             if isinstance(each, Path):
@@ -190,7 +193,7 @@ class _Branch:
         return tuple(results)
 
     def carry_out(self, body: Sequence[Any]) -> ResultItem:
-        """Carry out one operation; returns the body of its result."""
+        """Carry out one operation. Returns the body of its result."""
         kind = body[0]
         if kind == CommandKind.PUT:
             if len(body) > 3:
@@ -215,16 +218,16 @@ class _Branch:
         return self._add(body)
 
     def seen(self, key: bytes) -> tuple[Any, ...]:
-        """`(record,)` if the key exists, `(None, deleted_revision, exact)` if it is absent."""
+        """Return `(record,)` if the key exists, and `(None, deleted_revision, exact)` if it is absent."""
         record = self.store.records.get(key)
         if record is not None:
             return (record,)
         if key in self.written:
-            return (None, self.revision, True)  # This transaction has deleted it.
+            return (None, self.revision, True)  # This transaction has deleted the key.
         return (None, *self.store.deletion_of(key))
 
     def _write(self, key: bytes, value: bytes, lease_id: int) -> None:
-        """Write a record. A key can be written a second time only if an append makes the same key; validation has
+        """Write a record. A key can be written twice only if an append makes the same key, because validation has
         refused all other cases."""
         if key in self.written:
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
@@ -269,8 +272,8 @@ class _Branch:
         return (10, number)
 
     def _check_lease(self, lease_id: int, key: bytes) -> None:
-        """Check that `key` may be attached to the lease; a `lease_id` of 0 stands for no lease. A transaction may
-        exceed the bound, because the keys that it attaches itself are not counted here."""
+        """Check that `key` may be attached to the lease. A `lease_id` of 0 means no lease. A transaction may exceed the
+        bound, because the keys that it attaches are not counted."""
         if not lease_id:
             return
         lease = self.store.leases.by_id.get(lease_id)
@@ -307,7 +310,7 @@ class _Branch:
         return (7, len(keys), tuple(items)) if returns_old else (7, len(keys))
 
     def _seen_at(self, key: bytes, revision: int) -> tuple[Any, ...]:
-        """Read a key as of `revision`. `(None, revision, False)` if the key was absent at that older revision."""
+        """Read a key at `revision`. Returns `(None, revision, False)` if the key was absent at that older revision."""
         if not self._is_older(revision):
             return self.seen(key)
         record = self.store.record_at(key, revision, self.written)
@@ -327,7 +330,7 @@ class _Branch:
         return True
 
     def _range(self, body: Sequence[Any]) -> ResultItem:
-        """Read a page, as of the revision that it names."""
+        """Read a page at the revision in `body`."""
         select = self.store.select_at(body, self.written) if self._is_older(body[7]) else self.store.select(body)
         items, more, count = select
         self._spend(sum([ITEM_OVERHEAD_BYTES + len(item[0]) + len(item[1] or b"") for item in items]))
@@ -340,7 +343,7 @@ class _Branch:
 
 
 def _number_of(key: bytes, value: bytes) -> int:
-    """The number that `value` contains as decimal text. Raises NotANumber."""
+    """Return the number that `value` contains as decimal text. Raises NotANumber."""
     if len(value) <= NUMBER_BYTES_MAX and (value[1:] if value[:1] == b"-" else value).isdigit():
         return int(value)
     raise NotANumber(key)
