@@ -1,1 +1,1 @@
-"""The command `hwm`: one module for each group of commands, and modules that they share."""
+"""The command `hwm`: one module for each group of commands, and shared modules."""

@@ -1,8 +1,9 @@
-"""`hwm bench`: throughput and latency of this cluster, measured by this process.
+"""`hwm bench`: measures the throughput and latency of a cluster from this process.
 
 Several clients, each with several tasks, put and get until the time is over. In a closed loop, a task begins its next
 operation as soon as the last one has ended. In an open loop (`rate`), operations are due at fixed times. The latency of
-an operation counts from its due time, so it includes the time for which it waited for other operations.
+an operation is measured from its due time, so the latency includes the time for which the operation waited for other
+operations.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SECONDS_MAX = 86_400
 GROWTH = 1.01
 _STEPS = math.ceil(math.log(SECONDS_MAX / 1e-6) / math.log(GROWTH))
 BOUNDS_SECONDS = tuple(1e-6 * GROWTH**step for step in range(_STEPS + 1))
-"""Bounds of the histogram of latencies, from 1 µs to the longest run: percentiles are too high by at most 1 %."""
+"""Bounds of the histogram of latencies, from 1 µs to the longest run. Percentiles are at most 1 % too high."""
 
 REFRESH_SECONDS = 0.25
 ROWS = {
@@ -106,7 +107,7 @@ def bench(
 
 
 async def _run(spec: BenchSpec, keep: bool, as_json: bool) -> Bench:
-    """Measure, with a live display if there is a terminal. Then clean up, even after a failure."""
+    """Measure, with a live display on a terminal. Then clean up, even after a failure."""
     result = Bench(spec)
     async with trio.open_nursery() as nursery:
         if sys.stderr.isatty() and not as_json:
@@ -158,7 +159,7 @@ def _print(result: Bench) -> None:
 
 
 def _failure(result: Bench, last_error: StoreError) -> Failure:
-    """Return the Failure for a run with failed operations. Its exit code is that of the worst outcome."""
+    """Return the Failure for a run with failed operations. Its exit code is the exit code of the worst outcome."""
     failed = sum(result.errors.values())
     if "outcome_unknown" in result.errors:
         code = ExitCode.UNKNOWN
@@ -188,7 +189,7 @@ class BenchSpec:
     rate: float
 
     def key(self, number: int) -> bytes:
-        """The key with this number."""
+        """Return the key with this number."""
         return b"%b%08d" % (self.prefix, number)
 
 
@@ -229,7 +230,7 @@ class Bench:
             await self._measure(clients)
 
     def tally(self) -> dict[str, Any]:
-        """All figures, under the names of `--json`."""
+        """Return all figures, under the names of `--json`."""
         done, seconds = self.latencies.count, self.now_elapsed()
         return {
             "operations": done,
@@ -245,7 +246,7 @@ class Bench:
         }
 
     def now_elapsed(self) -> float:
-        """Seconds measured so far."""
+        """Return the seconds measured so far."""
         if self.elapsed_seconds or not self._began:
             return self.elapsed_seconds
         return time.perf_counter() - self._began
@@ -261,8 +262,8 @@ class Bench:
         self.cpu_seconds = time.process_time() - cpu
 
     async def _ask_until(self, end: float, client: Client, random: Random) -> None:
-        """Run one task of the load. When the time is over, the task waits for its open operation, so that slow
-        operations count, too."""
+        """Run one task of the load. After `end`, the task waits for its open operation, so that slow operations are
+        also measured."""
         spec = self.spec
         value = random.randbytes(spec.value_bytes)
         while (began := time.perf_counter()) < end:

@@ -1,4 +1,4 @@
-"""`hwm check`: is this data folder sound?"""
+"""`hwm check`: verifies a data folder."""
 
 from __future__ import annotations
 

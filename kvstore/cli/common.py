@@ -32,7 +32,7 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json, from
 from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
-SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # The bounds of a deadline; the upper one is a day.
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # The bounds of a deadline: 1 ms and a day.
 HAS_PRINTED = "kvstore.has_printed"  # Set in `Context.meta` once a JSON value was printed to stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -48,14 +48,14 @@ class ExitCode(enum.IntEnum):
     UNKNOWN = 4  # The command may have been carried out.
     UNAVAILABLE = 5  # Certainly not carried out, because no member could be reached or there is no majority.
     STOPPED = 6  # The server stopped itself: its disk failed, or an invariant broke.
-    REMOVED = 7  # The server was removed from its cluster, for ever: do not start it again.
+    REMOVED = 7  # The server was permanently removed from its cluster: do not start it again.
     INTERNAL = 70  # A bug of this program.
     OUTPUT = 74  # The command was carried out, but its output could not be written (`EX_IOERR`).
 
 
 class Failure(click.ClickException):
-    """An error, shown as one line, with a hint as a second line. With `--json`, it is also printed as an object, for
-    programs.
+    """An error, printed as one line, with a hint as a second line. With `--json`, the error is also printed as an
+    object, for programs.
 
     `error`: the store's error that caused the failure, if any. The object contains its name, reason and lag.
     """
@@ -68,11 +68,12 @@ class Failure(click.ClickException):
         refusal = error if isinstance(error, ChangeRefused | TransferRefused | LevelRefused) else None
         self._reason = refusal.reason if refusal else None
         self._lag = refusal.lag if isinstance(refusal, ChangeRefused) else None
-        context = click.get_current_context(silent=True)  # There is no context any more when `show` runs.
+        context = click.get_current_context(silent=True)  # When `show` runs, there is no context.
         self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - As click declares it.
-        """Print the error to stderr. With `--json`, print it to stdout, too, unless a JSON value was printed before."""
+        """Print the error to stderr. With `--json`, also print the error to stdout, unless a JSON value was printed
+        before."""
         say(f"error: {self.format_message()}")
         if self.hint:
             say(f"hint: {self.hint}")
@@ -80,7 +81,7 @@ class Failure(click.ClickException):
             print_json({"error": self.as_json()})
 
     def as_json(self) -> dict[str, object]:
-        """The error as an object for programs: `code` and `reason` are stable names."""
+        """Return the error as an object for programs, in which `code` and `reason` are stable names."""
         return {
             "code": self._word,
             "text": self.message,
@@ -92,7 +93,7 @@ class Failure(click.ClickException):
 
 
 def failure_of(error: StoreError) -> Failure:
-    """The Failure for an error of the store, with its exit code."""
+    """Return the Failure for an error of the store, with its exit code."""
     match error:
         case OutcomeUnknown() | LeaseLost():  # Writes that were made before the lease was lost have taken effect.
             code = ExitCode.UNKNOWN
@@ -116,7 +117,7 @@ else:  # Before click 8.4, `ParamType` has no type parameter.
 
 
 class Data(BytesParamType):
-    """A key or value: text, or `base64:…`; with `stdin`, `-` means the bytes of standard input."""
+    """A key or value: text, or `base64:…`. With `stdin`, `-` means the bytes of standard input."""
 
     name = "text"
 
@@ -136,7 +137,8 @@ class Data(BytesParamType):
 
 
 def read_stdin() -> bytes:
-    """All of standard input. Raises Failure if the input is too large for any request, or cannot be read."""
+    """Return all bytes of standard input. Raises Failure if the input is too large for any request, or cannot be
+    read."""
     if sys.stdin is None:
         raise Failure("standard input is closed", ExitCode.USAGE, "give the value as an argument, or a file: `< FILE`")
     try:
@@ -198,7 +200,7 @@ class MemberType(MemberParamType):
 
 
 def client_options(function: FunctionT) -> FunctionT:
-    """Add the options `--endpoints`, `--deadline` and `--json`, which every command for a cluster has."""
+    """Add the options `--endpoints`, `--deadline` and `--json`, which all commands for a cluster have."""
     options = [
         click.option(
             "--endpoints",
@@ -225,7 +227,7 @@ def client_options(function: FunctionT) -> FunctionT:
 
 
 def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-    """Run `work` with a client. An error of the store becomes a Failure: one line and an exit code."""
+    """Run `work` with a client. An error of the store is raised as a Failure, with one line and an exit code."""
 
     async def main() -> ResultT:
         addresses = [part.strip() for part in endpoints.split(",") if part.strip()]
@@ -276,7 +278,7 @@ def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
 
 
 def print_json(value: Any) -> None:
-    """Print one value as JSON, on one line; bytes become text."""
+    """Print one value as JSON, on one line, with bytes as text."""
     if (context := click.get_current_context(silent=True)) is not None:
         context.meta[HAS_PRINTED] = True
     show(escape_controls_in_json(json.dumps(value, ensure_ascii=False, default=_json_default)))
@@ -289,7 +291,7 @@ def _json_default(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows: on a terminal as a table, elsewhere as lines of tab-separated cells without titles. Control
+    """Print rows, on a terminal as a table, and elsewhere as lines of tab-separated cells without titles. Control
     characters are escaped."""
     if not sys.stdout.isatty():
         for row in rows:

@@ -1,4 +1,4 @@
-"""`hwm compact`: forget old revisions."""
+"""`hwm compact`: drops old revisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hwm consume` and `hwm group`: consume the changes under a prefix, and show the consumer groups."""
+"""`hwm consume` and `hwm group`: consumes the changes under a prefix, and shows the consumer groups."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kvstore.recipes.consumers.group_status import GroupMember, GroupStatus, Sha
 from kvstore.store.map import FIRST_REVISION
 
 COMMIT_IDLE_SECONDS = 1.0
-"""With --commit-every above 1, the printed records are committed after so long without another one."""
+"""With --commit-every above 1, the printed records are committed after this time without another record."""
 
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """At one of these signals, `hwm consume` commits the printed records, and ends."""
 
 
 class _OutputLost(Exception):
-    """Something could not be written to stdout, so it must not be committed."""
+    """A record could not be written to stdout, so the record must not be committed."""
 
 
 @click.command()
@@ -125,7 +125,7 @@ def consume(
             return f"position {consumer.position} of group {to_text(named)}"
 
     async def alone(client: Client) -> str:
-        first = max(from_revision, FIRST_REVISION + 1) if from_revision else 0  # The first change has this revision.
+        first = max(from_revision, FIRST_REVISION + 1) if from_revision else 0  # No change has a lower revision.
         async with client.watch(prefix=about.prefix, from_revision=first) as watch:
 
             async def follow() -> None:
@@ -141,19 +141,19 @@ def consume(
 
     try:
         say(run_with_client(endpoints, deadline_seconds, lambda c: alone(c) if group is None else as_member(c, group)))
-    except _OutputLost:  # The exit code says so.
+    except _OutputLost:  # The exit code reports this.
         return
 
 
 class _Printing:
-    """Prints the records of a consumer, and commits those that were written."""
+    """Prints the records of a consumer, and commits the written records."""
 
     def __init__(
         self, consumer: Consumer, print_all: Callable[[tuple[Change, ...]], None], commit_every: int, limit: int
     ) -> None:
         self._consumer, self._print_all = consumer, print_all
         self._commit_every, self._limit = commit_every, limit
-        self._printed = 0  # The position up to which everything was written.
+        self._printed = 0  # The position up to which all records were written.
         self._uncommitted = 0
 
     async def commit(self) -> None:
@@ -163,7 +163,7 @@ class _Printing:
         self._uncommitted = 0
 
     async def run(self, *, with_present: bool) -> None:
-        """Print records, without end or until the limit."""
+        """Print records until the limit, or without end if there is no limit."""
         count = 0
         while True:
             try:
@@ -188,7 +188,7 @@ class _Printing:
                 return
 
     async def _print_present(self) -> int:
-        """Print all present records, and commit them together. Returns how many there are."""
+        """Print all present records, and commit them together. Returns the number of records."""
         items: AsyncIterator[KeyRecord] = self._consumer.present()
         count = 0
         async for item in items:
@@ -215,7 +215,7 @@ async def until_signal(run: Callable[[], Any]) -> None:
             await nursery.start(cancel_at_signal, scope)
             try:
                 await run()
-            except Exception as error:  # Raised below, so that no exception group wraps it.
+            except Exception as error:  # Raised below, without an exception group.
                 failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
@@ -302,7 +302,7 @@ def _member_json(member: GroupMember) -> dict[str, Any]:
 
 
 def _checked(make: Callable[[], Any]) -> Any:
-    """The result of `make`; its ValueError is an error of usage."""
+    """Return the result of `make`. A ValueError of `make` becomes an error of usage."""
     try:
         return make()
     except ValueError as error:

@@ -172,7 +172,7 @@ def _put_at(
     """Carry out `put` at a level other than MAJORITY."""
 
     async def work(client: Client) -> PutResult | Accepted | None:
-        # The type is that of the levels with a result, because the level is known only at run time.
+        # The cast selects the levels with a result, because the level is known only at run time.
         return await client.put(key, value, lease=lease_id, acknowledge=cast("Early", level))
 
     found = run_with_client(endpoints, deadline_seconds, work)
@@ -259,9 +259,10 @@ def get(
 
 
 def _show_value(value: bytes) -> None:
-    """Print one value. Line ends and tabs are printed as they are, because stdout has nothing but this value.
+    """Print one value. Line ends and tabs are printed unchanged, because stdout contains only this value.
 
-    On a terminal, a value with other control characters is printed as `base64:…`, because a terminal would act on them.
+    On a terminal, a value with other control characters is printed as `base64:…`, because a terminal would interpret
+    them.
     """
     text = to_text(value)
     if sys.stdout.isatty() and escape_controls(text.translate(_HARMLESS)) != text.translate(_HARMLESS):

@@ -1,4 +1,4 @@
-"""`hwm lock` and `hwm elect`: run a command under a lock, and stand in an election."""
+"""`hwm lock` and `hwm elect`: runs a command under a lock, and takes part in an election."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from kvstore.protocol.text import to_shown_text, to_text
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT
 
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
-"""The exit codes of a shell for a command that cannot be run, that is not there, or that a signal has ended (128 plus
+"""The exit codes of a shell for a command that cannot be run, that does not exist, or that a signal has ended (128 plus
 the number of the signal)."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if os.name == "posix" else ())
-"""At one of these signals, `hwm lock` ends its command and gives the lock up."""
+"""At one of these signals, `hwm lock` ends its command and releases the lock."""
 
 ttl_option = click.option(
     "--ttl",
@@ -93,9 +93,10 @@ def lock(
 
 
 async def run_until_signal(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command with the standard streams of this program. Return the exit code that a shell would return.
+    """Run a command with the standard streams of this program. Return the exit code as a shell would.
 
-    If this program gets one of ENDING_SIGNALS, or the call is cancelled, the command is ended before this returns.
+    If this program gets one of ENDING_SIGNALS, or the call is cancelled, the command is ended before this function
+    returns.
     """
     received = 0
 

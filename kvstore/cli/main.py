@@ -76,18 +76,18 @@ ALIASES = {
     "fsck": "check",
     "help": "--help",
 }
-"""The names that commands have in other stores → the command of `hwm`. Such a name is refused, and the error suggests
-the command of `hwm`."""
+"""The names that commands have in other stores → the command of `hwm`. A name of another store is refused, and the
+error suggests the command of `hwm`."""
 
 
 class Commands(click.Group):
-    """Loads the module of a command only when it is used: `hwm get` does not load the server.
+    """Loads the module of a command only when the command is used. For example, `hwm get` does not load the server.
 
-    For an unknown command, the error suggests the nearest known one.
+    For an unknown command, the error suggests the most similar command.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names of the commands, in the order in which a new user needs them."""
+        """Return the names of the commands, in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -100,7 +100,7 @@ class Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Called by click. If an option comes before its command, the error states where the option belongs."""
+        """Called by click. If an option precedes its command, the error states the correct position of the option."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -1,4 +1,4 @@
-"""`hwm member`, `hwm transfer`, `hwm upgrade`: change the members, the leader, and the feature level in force."""
+"""`hwm member`, `hwm transfer`, `hwm upgrade`: changes the members, the leader, and the feature level in force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ID = click.argument("node_id", metavar="ID")
 
 
 def _waiting(function: FunctionT) -> FunctionT:
-    """Add the option `--wait`, and the options that every command for a cluster has."""
+    """Add the option `--wait`, and the options of all commands for a cluster."""
     wait = click.option(
         "--wait",
         "wait_seconds",
@@ -168,7 +168,7 @@ def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: f
 def change_members(
     work: Callable[[Client], Awaitable[Membership]], endpoints: str, deadline_seconds: float, as_json: bool
 ) -> None:
-    """Carry out `work`, and print the resulting members. Raises Failure, with a hint about what to do."""
+    """Carry out `work`, and print the resulting members. Raises Failure with a hint for the next step."""
 
     async def change(client: Client) -> Membership:
         try:
@@ -198,7 +198,7 @@ def _cells(view: MemberView) -> list[object]:
 def _as_json(now: Membership) -> dict[str, Any]:
     members = [{**asdict(each), "incarnation_id": each.incarnation_id.hex()} for each in now.members]
     fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
-    del fields["incarnation_id"]  # Always empty here: the request has no id in `about`.
+    del fields["incarnation_id"]  # Always empty, because the request has no id in `about`.
     return fields
 
 

@@ -1,7 +1,7 @@
 """The output of a command of `hwm`, and the progress of its operation.
 
-Data goes to stdout (`show`), messages to stderr (`say`). Text from a store or another member is escaped: a key with a
-line end must not look like two keys, and foreign text must not control the terminal.
+Data is written to stdout (`show`), and messages to stderr (`say`). Text from a store or another member is escaped,
+because a key with a line end must not look like two keys, and such text must not control the terminal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kvstore.protocol.text import escape_controls
 
 @dataclass(slots=True)
 class Operation:
-    """How far the operation of this process has come. `run_operation` sets it; the exit code of an error depends on
-    it."""
+    """The progress of the operation of this process. `run_operation` sets the progress, which determines the exit code
+    of an error."""
 
     has_begun: bool = False
     is_done: bool = False
 
     def forget(self) -> None:
-        """Forget the progress, because a new command begins."""
+        """Reset the progress, because a new command begins."""
         self.has_begun = self.is_done = False
 
 
@@ -31,7 +31,7 @@ OPERATION = Operation()
 
 
 def say(words: str) -> None:
-    """Print a message of one line to stderr. If this fails, the line is dropped."""
+    """Print a message of one line to stderr. If printing fails, the line is dropped."""
     with suppress(OSError):
         click.echo(escape_controls(words), err=True)
 
@@ -42,5 +42,5 @@ def show(line: object) -> None:
 
 
 def show_bytes(data: bytes) -> None:
-    """Print data unchanged to stdout, as bytes: click would remove terminal colours from a text."""
+    """Print data unchanged to stdout, as bytes, because click would remove terminal colours from a text."""
     click.echo(data, nl=False)

@@ -1,4 +1,4 @@
-"""`hwm session`: the sessions of all clients, for an operator. These commands need no session themselves."""
+"""`hwm session`: lists and closes the sessions of all clients. These commands need no session."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def close_sessions(
 
 
 async def _pages(client: Client, after_id: int) -> AsyncGenerator[SessionPage, None]:
-    """Yield the pages one by one; each is requested when it is needed. Between two pages, the leader serves other
+    """Yield the pages one by one. Each page is requested when it is needed. Between two pages, the leader serves other
     requests."""
     while True:
         page = await client.sessions(after_id=after_id, limit=PAGE_SESSIONS_MAX)
@@ -148,7 +148,7 @@ async def _pages(client: Client, after_id: int) -> AsyncGenerator[SessionPage, N
 
 
 async def _close(client: Client, session_ids: list[int], *, only_unused: bool) -> list[int]:
-    """Close sessions; return the ids of the closed sessions. If a call fails, raise the first error after all calls
+    """Close sessions, and return the ids of the closed sessions. If a call fails, raise the first error after all calls
     have ended."""
     ends = await client.close_sessions(session_ids, only_unused=only_unused)
     for end in ends:

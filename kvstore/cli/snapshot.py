@@ -1,4 +1,5 @@
-"""`hwm snapshot`: save a running cluster to a file, verify such a file, or begin a new cluster with it."""
+"""`hwm snapshot`: saves a running cluster to a file, verifies a saved file, or begins a new cluster from a saved
+file."""
 
 from __future__ import annotations
 
@@ -209,8 +210,7 @@ def _of_member(saved: SavedSnapshot) -> dict[str, object]:
 
 
 def _what_may_lack(saved: SavedSnapshot) -> list[str]:
-    """Return messages about writes that are not in the file, or may be missing. Without `--existing`, there are
-    none."""
+    """Return messages about writes that the file lacks, or may lack. Without `--existing`, there are no messages."""
     if saved.member is None:
         return []
     who, words = saved.node_id, []

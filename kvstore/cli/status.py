@@ -66,8 +66,8 @@ def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: f
 
 
 def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
-    """Return the highest feature level that every member knows, if this level is above the level in force; None
-    otherwise. If a member has not answered, return None.
+    """Return the highest feature level that every member knows, if this level is above the level in force. Otherwise,
+    or if a member has not answered, return None.
     """
     found = [each for each in members if isinstance(each, MemberStatus)]
     level = min((each.feature_level_max for each in found), default=0)
@@ -96,8 +96,8 @@ def of_its_disk(found: MemberStatus) -> list[str]:
 
 
 def of_its_peers(found: MemberStatus) -> list[str]:
-    """Return messages about the peers of a member: those under whose id two processes have connected to it, and, on the
-    leader, those that are not in sync."""
+    """Return messages about the peers of a member: ids under which two processes have connected to the member, and, on
+    the leader, the peers that are not in sync."""
     words = [
         f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
@@ -108,7 +108,7 @@ def of_its_peers(found: MemberStatus) -> list[str]:
 
 def of_its_marks(found: MemberStatus) -> list[str]:
     """Return messages about the members that keep the high-water mark or the low-water mark from rising. Only the
-    leader knows these members. There is no message about a mark that can rise."""
+    leader knows these members. For a mark that can rise, there is no message."""
     words = []
     if found.commit_held_by:
         waits = ", ".join(found.commit_held_by)
@@ -122,8 +122,8 @@ def of_its_marks(found: MemberStatus) -> list[str]:
 
 
 def _of_its_log(found: MemberStatus) -> list[str]:
-    """Return messages about the members for which the log is kept, and about members that need entries that the log no
-    longer has."""
+    """Return messages about the members for which the log is kept, and about members that need entries which the log no
+    longer contains."""
     first = found.first_index
     late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
     kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]
@@ -137,7 +137,7 @@ def _of_its_log(found: MemberStatus) -> list[str]:
 
 
 def role_and_part(found: MemberStatus) -> str:
-    """Return the member's role, and its part in the membership, unless the part is `voter` or unknown.
+    """Return the role of the member, and its part in the membership unless the part is `voter` or unknown.
 
     A learner whose role is `follower` is shown as `learner` alone.
     """

@@ -1,4 +1,4 @@
-"""`hwm watch`: the changes of keys, as they happen."""
+"""`hwm watch`: prints the changes of keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change_json(change: Change, *, with_previous: bool) -> dict[str, Any]:
 
 
 def change_line(change: Change, *, with_previous: bool) -> str:
-    """A change as one line for people."""
+    """Return a change as one human-readable line."""
     value = "" if change.record is None else f" {to_shown_text(change.record.value)}"
     before = f"  (was {to_shown_text(change.previous.value)})" if with_previous and change.previous is not None else ""
     return f"{change.revision} {change.kind} {to_shown_text(change.key)}{value}{before}"

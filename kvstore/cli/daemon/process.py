@@ -1,4 +1,4 @@
-"""Runs a member as a process (`hwm serve`): signals, the ready line, and all ways in which the process may end."""
+"""Runs a member as a process (`hwm serve`), with its signals, the ready line, and all outcomes of the process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FORGOTTEN = (
     "member replace`, and leave out --bootstrap; if no member of this cluster ever held anything, empty all of their "
     "folders and start anew"
 )
-"""The hint for a member whose folder was lost and then made again."""
+"""The hint for a member whose folder was lost and made again."""
 
 TOO_MANY_FILES = (
     "too many files are open, and nothing acknowledged is lost: raise the limit (`ulimit -n`, systemd's "
@@ -69,16 +69,16 @@ FILES_TOO_SMALL = (
     "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
     "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
 )
-"""The hint if a limit forbids a file of this size. More room on the disk would not help."""
+"""The hint if a limit forbids a file of this size. More free disk space would not help."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
     """Run a member until a signal stops it (`STOP_SIGNALS`).
 
-    Raises Failure, with its exit code, for everything that can go wrong.
+    Raises Failure, with an exit code, for every error.
 
     When clients can connect, the line `ready node=… client=… peer=… [metrics=…]` is written to stderr and to
-    `ready_file`. A regular `ready_file` gets the whole line at once (`named_files`).
+    `ready_file`. A regular `ready_file` is replaced by a file with the whole line (`named_files`).
     """
     if not __debug__:
         raise Failure(
@@ -88,7 +88,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         )
     ready_place = None if ready_file is None else _ready_place(ready_file)
     wait_for_no_reader_of_words()
-    os.environ["RUST_BACKTRACE"] = "0"  # The member itself reports a panic of `cbor2`: no backtrace.
+    os.environ["RUST_BACKTRACE"] = "0"  # The member itself reports a panic of `cbor2`.
     try:
         trio.run(_serve, config, ready_file, ready_place)
     except KeyboardInterrupt:
@@ -98,8 +98,8 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
 
 
 def _ready_place(path: Path) -> WriteTarget:
-    """Return the target of the ready line. Raises Failure, before anything is created, if the line cannot be written
-    there."""
+    """Return the target of the ready line. Raises Failure, before any file is created, if the line cannot be written to
+    the target."""
     try:
         place = find_target(path)
         is_folder_there = place.path.parent.is_dir()
@@ -142,8 +142,8 @@ async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Wri
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGXCPU", "SIGPWR") if hasattr(signal, name)
 )
-"""The signals at which the member stops in an orderly way. SIGXCPU: a limit on CPU time is reached. SIGPWR: the power
-will fail."""
+"""The signals at which the member stops in an orderly way. SIGXCPU means that a limit on CPU time is reached, SIGPWR
+that the power will fail."""
 
 IGNORED_SIGNALS = (
     *(
@@ -153,7 +153,7 @@ IGNORED_SIGNALS = (
     ),
     *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
 )
-"""Signals that a member ignores. Without a handler, each of them would end the process without a transfer of
+"""Signals that a member ignores. Without a handler, each of these signals would end the process without a transfer of
 leadership."""
 
 
@@ -162,7 +162,7 @@ def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
 
     If the process has a terminal, SIGHUP means that the terminal was closed, and the member stops. If the process has
     no terminal, SIGHUP comes from a supervisor that wants the server to read its options again, and the member ignores
-    it. If SIGHUP is ignored from the start (`nohup`), it stays ignored.
+    the signal. If SIGHUP is ignored from the start (`nohup`), SIGHUP stays ignored.
     """
     numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -181,8 +181,8 @@ def _has_terminal() -> bool:
 async def _obey(signals: AsyncIterator[int], running: list[RunningMember], everything: trio.CancelScope) -> None:
     """Stop the member at a stop signal, and log other signals once.
 
-    At the first stop signal, the member stops in an orderly way. It stops at once at a second stop signal, or if a stop
-    signal arrives before the member runs. No acknowledged write is lost.
+    At the first stop signal, the member finishes its writes and stops. The member stops at once at a second stop
+    signal, or if a stop signal arrives before the member runs. No acknowledged write is lost.
     """
     stops = {*STOP_SIGNALS, signal.SIGHUP} if _has_terminal() else {*STOP_SIGNALS}
     told: set[int] = set()
@@ -260,7 +260,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.USAGE, hint)
         case MemberRemoved():
             return Failure(str(error), ExitCode.REMOVED, error.hint)
-        case Unavailable():  # The cluster to join did not answer. A supervisor should try again.
+        case Unavailable():  # The cluster to join did not answer. A supervisor should restart the member.
             return Failure(str(error), ExitCode.UNAVAILABLE, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
@@ -285,8 +285,8 @@ def _mistake(error: BaseException, folder: Path) -> Failure:
 
 
 def _remedy_of_system(error: OSError, folder: Path) -> str:
-    """Return the hint for an error of the operating system. The cause is rarely this program, so the hint says what to
-    check."""
+    """Return the hint for an error of the operating system. The cause is rarely this program, so the hint names the
+    likely cause."""
     if is_disk_full(error):
         return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
     match error.errno:
@@ -305,9 +305,10 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
 
 
 def _keep_traceback(error: BaseException, folder: Path) -> str:
-    """Write the traceback to a file in `folder`, not to the terminal. Return the file's path for the error's hint.
+    """Write the traceback to a file in `folder`, not to the terminal. Return the path of the file for the hint of the
+    error.
 
-    If the file cannot be written, return words with which the hint asks the user for a description of the error.
+    If the file cannot be written, return the request for a description of the error, as part of the hint.
     """
     path = folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:

@@ -1,4 +1,4 @@
-"""`hwm init` and `hwm serve`: a member's folder, and its process."""
+"""`hwm init` and `hwm serve`: makes the folder of a member, and runs its process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DialType(DialParamType):
 
 
 def folder_options(function: FunctionT) -> FunctionT:
-    """Add the argument and the options that identify a member, which are the same for `init` and `serve`."""
+    """Add the argument and the options that identify a member, which `init` and `serve` have in common."""
     options = [
         click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="DIR"),
         click.option("--node-id", metavar="ID", help="This member's id: small letters, digits and dashes."),
@@ -104,7 +104,7 @@ class Endpoints(EndpointsParamType):
         if isinstance(value, tuple):
             return value
         addresses = tuple(part.strip() for part in value.split(",") if part.strip())
-        # Perhaps a shell variable is unset. If an empty value were accepted, `init` would make a new cluster.
+        # An empty value may come from an unset shell variable. If it were accepted, `init` would make a new cluster.
         if not addresses:
             self.fail(f"{value!r} names no member of a running cluster", param, ctx)
         try:
@@ -167,7 +167,7 @@ def joining_from(
     cluster_token: str,
     feature_level: int | None,
 ) -> JoinConfig | None:
-    """Convert the options about joining; None if neither `--join` nor `--cluster-id` is given. Raises
+    """Convert the options about joining. Returns None if neither `--join` nor `--cluster-id` is given. Raises
     InvalidConfiguration."""
     if not join and cluster_id is None:
         return None
