@@ -64,7 +64,7 @@ class OutcomeUnknown(StoreError):
 class Unavailable(OperationFailed):
     """No member accepted the operation before its deadline, or a read got no answer.
 
-    `remedy`: a hint that fits better than the general one; empty if there is none."""
+    `remedy`: a hint that fits better than the general hint; empty if there is none."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -599,8 +599,8 @@ class SessionExpired(KvError):
 
 
 class RequestClosed(KvError):
-    """The client has acknowledged this request number. Its result is forgotten, and a request with this number is not
-    executed."""
+    """The client has acknowledged this request number. The result of the request is dropped, and a request with this
+    number is not executed."""
 
     code = ResultCode.REQUEST_CLOSED
 

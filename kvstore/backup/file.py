@@ -70,7 +70,7 @@ class SnapshotFacts:
 
     @classmethod
     def of(cls, cluster_id: bytes, header: SnapshotHeader) -> Self:
-        """Read the facts from a header. Raises KeyError if the header is not that of a snapshot of a store."""
+        """Read the facts from a header. Raises KeyError if the header does not belong to a snapshot of a store."""
         machine = header.machine
         return cls(
             cluster_id=cluster_id,
@@ -314,6 +314,6 @@ class AtomicFile:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read, whatever the umask, because a snapshot contains every value of the
-    store."""
+    """Open a file that only its owner may read, independent of the umask, because a snapshot contains every value of
+    the store."""
     return os.open(path, flags, 0o600)

@@ -1,9 +1,9 @@
 """`hwm bench`: measures the throughput and latency of a cluster from this process.
 
-Several clients, each with several tasks, put and get until the time is over. In a closed loop, a task begins its next
-operation as soon as the last one has ended. In an open loop (`rate`), operations are due at fixed times. The latency of
-an operation is measured from its due time, so the latency includes the time for which the operation waited for other
-operations.
+Several clients, each with several tasks, put and get until the time is over. In a closed loop, a task begins an
+operation as soon as its previous operation has ended. In an open loop (`rate`), operations are due at fixed times. The
+latency of an operation is measured from its due time, so the latency includes the time for which the operation waited
+for other operations.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ build.) The new member is not a voter in that configuration, so it neither campa
 the new member has been added to the cluster, the leader sends it the rest of the log. Before that, the other members
 refuse its connections, and the new member tries again.
 
-A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
-the peers have pinned its old incarnation.
+A member that has lost its disk has lost its votes. It cannot join under its old id: the cluster knows the id, and the
+peers have pinned its old incarnation.
 
 While there is no leader, some peers may pin a new member that waits to be added. If the folder of such a member is made
 again, the member has another incarnation. The member can then still join, because the configuration contains the
@@ -105,8 +105,7 @@ def join_config_of(
 
 
 async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
-    """Open the folder of a member that has joined. If the folder contains no member, make the folder first with
-    `make_joining_folder`.
+    """Open the folder of a new member. If the folder contains no member, call `make_joining_folder` first.
 
     Raises StorageError, JoinRefused, BackupFailed, and the errors of a client.
     """

@@ -58,7 +58,7 @@ class Listeners:
 
 
 async def open_listeners(config: MemberConfig, own: Member, *, has_peers: bool) -> Listeners:
-    """Open all listeners of a member. If one cannot be opened, none stays open. Raises CannotServe,
+    """Open all listeners of a member. If a listener cannot be opened, no listener stays open. Raises CannotServe,
     ReachableByOthers."""
     listeners = Listeners()
     try:

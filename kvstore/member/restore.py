@@ -8,7 +8,7 @@ of the old cluster refuse members of the new cluster, and members that were rest
 other. A folder that was made by `hwm init` lacks the restored keys, and its member can never join the restored cluster.
 
 Sessions and their kept results are dropped, and session ids are not used again. The history is not restored. Leases are
-restored, each with the time that it had left: see docs/operations/guide.md.
+restored with their remaining times: see docs/operations/guide.md.
 """
 
 from __future__ import annotations

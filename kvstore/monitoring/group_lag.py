@@ -78,7 +78,7 @@ class GroupLag:
 
 
 class GroupLook:
-    """One look at all groups of a store. `omitted`: the store has more than GROUPS_MAX groups."""
+    """One measurement of the lag of all groups of a store. `omitted`: the store has more than GROUPS_MAX groups."""
 
     def __init__(self, machine: KvMachine, times: RevisionTimes, now_ns: int) -> None:
         self._machine, self._times, self._now_ns = machine, times, now_ns

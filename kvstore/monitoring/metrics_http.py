@@ -96,7 +96,7 @@ class Exchange:
         # h11 refuses a head above its bound. The bound is lower than `room_bytes`, so h11 also refuses an unfinished
         # head that fills the room.
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
-        self._tail = b""  # The last two received bytes: a CR LF or the end of the head may begin in them.
+        self._tail = b""  # The last two received bytes, which may begin a CR LF or the end of the head.
         self._is_head_only = False
         self.room_bytes = HEAD_BYTES_MAX  # The number of bytes that may still be fed; 0 once there is an outcome.
         self.request: tuple[str, str] | None = None  # Method and path without query, once received.
@@ -199,7 +199,7 @@ class PageServer:
                 exchange.feed(bytes(await stream.receive_some(exchange.room_bytes)))
         if exchange.request is None and not exchange.is_garbage:
             return  # The client has closed without a request, or is too slow.
-        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else a newer connection has displaced this one.
+        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else a newer connection closed it.
             self._answering[own_id] = scope
         answer = exchange.encode(await self._answer(exchange.request))
         with trio.move_on_after(ANSWER_SECONDS_MAX):

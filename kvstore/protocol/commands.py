@@ -103,7 +103,7 @@ class PutFlag(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a value. A put always counts as a change, even if the value is the same.
+    """Write a value. A put is always a change, even if the value is the same.
 
     `lease_id`: the store removes the key when this lease ends; with 0, the key has no lease. `previous`: return the old
     record. `keep_value` (with an empty `value`): keep the present value of the key. `keep_lease` (with `lease_id` 0):

@@ -194,7 +194,7 @@ def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
         return None
     key_bytes, key_at = _number_at(data, place + 1, 0x40)
     value_bytes, value_at = _number_at(data, key_at + key_bytes, 0x40)
-    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # A larger size could be too large for a `struct`.
+    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # A `struct` could not hold a larger size.
         return None
     key_head, value_head = key_at - place - 1, value_at - key_at - key_bytes
     return PutSizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)

@@ -183,8 +183,8 @@ class Consistency(enum.IntEnum):
 class Request(NamedTuple):
     """A client's request before it is sent, without request id, session id and request number.
 
-    `address`: the only member that can answer. If it is None, any member can answer if `anywhere` is true; otherwise
-    only the leader can.
+    `address`: the only member that can answer. If `address` is None, any member can answer if `anywhere` is true, and
+    otherwise only the leader.
     """
 
     kind: RequestKind

@@ -167,7 +167,7 @@ class LeaseRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LeasesRenewed:
-    """The result of a lease_renew: for each lease its time to live, or 0 if there is no such lease."""
+    """The result of a lease_renew: the time to live of each lease, or 0 if there is no such lease."""
 
     revision: int
     ttls_ns: tuple[int, ...]
@@ -175,7 +175,8 @@ class LeasesRenewed:
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """The result of a transaction. `results`: one per operation of the branch that ran, all with this `revision`."""
+    """The result of a transaction. `results`: one result per operation of the branch that ran. All of them have this
+    `revision`."""
 
     revision: int
     succeeded: bool

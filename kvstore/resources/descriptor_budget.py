@@ -108,7 +108,7 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
 def descriptors_open() -> int:
     """Return the number of open descriptors of this process; 0 if the system does not report the number."""
     try:
-        return len(list(Path("/dev/fd").iterdir())) - 1  # The listing itself opens one.
+        return len(list(Path("/dev/fd").iterdir())) - 1  # The listing itself opens a descriptor.
     except OSError:
         return 0
 

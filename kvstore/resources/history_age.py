@@ -33,8 +33,8 @@ class HistoryAge:
         self._ticket = 0  # The ticket of the last proposal.
 
     def look(self) -> bool:
-        """Record a mark if one is due. On the leader, propose a compaction if the history is too old. The host calls
-        this about every second.
+        """Record a mark if a mark is due. On the leader, propose a compaction if the history is too old. The host calls
+        this method about every second.
 
         Returns True if a command was proposed. Cost: O(MARKS_PER_AGE).
         """

@@ -8,8 +8,8 @@ a few such commands may be open at a time, so that their results cannot reach th
 because their results are small. A client that fills the memory again whenever the restriction ends locks out the other
 clients for 2 of every 12 seconds.
 
-As in `session_reaper`, the leader only refuses commands before their proposal, and proposes `close_session`. Applying a
-command follows the same rules as before.
+As in `session_reaper`, the leader only refuses commands before their proposal, and proposes `close_session`. This
+module adds no rule for applying commands.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ResultsPressure:
         self._admitted: deque[int] = deque()  # Tickets of unapplied commands that may leave a large result.
 
     def look(self) -> None:
-        """Check the kept results. The host calls this about every second.
+        """Check the kept results. The host calls this method about every second.
 
         Cost: O(sessions) if the results are close to their bound.
         """

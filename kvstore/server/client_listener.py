@@ -256,10 +256,10 @@ class ClientListener:
             self._flush()
 
     def _tick(self) -> None:
-        """Close connections that have held a reserved place for too long. Called once a second.
+        """Close connections that have kept a reserved place for too long. Called once a second.
 
         A connection with a reserved place may make only cheap requests that change nothing. If such a connection has
-        made any other request, it gets a regular place as soon as one is free.
+        made any other request, it gets a regular place as soon as a regular place is free.
         """
         places = self._places
         places.tick += 1

@@ -419,7 +419,7 @@ class Service:
 
     @property
     def open_requests(self) -> int:
-        """Requests that wait for the node, including those that wait for the high-water mark."""
+        """The number of requests that wait for the node, or for the high-water mark."""
         return len(self._open) + len(self._mark_waits)
 
     @property
@@ -729,7 +729,7 @@ class Service:
         if fate is not EntryFate.OPEN or not wait_ms:
             self._respond(connection, request_id, Code.OK, (int(fate), core.commit_index))
             return
-        # An entry of an earlier term is decided once this leader has committed an entry of its own.
+        # The fate of an entry of an earlier term is decided once this leader has committed an entry of its own term.
         decided_at = index if term == core.leading_term else min(index, core.last_index)
         self._wait_for_mark(connection, request_id, decided_at, wait_ms, self._tell_fate, index, term, 0)
 

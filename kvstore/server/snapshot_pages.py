@@ -4,9 +4,9 @@ The member keeps no state between two requests of a client: each request names t
 reads only its newest file, never a file by a name from a client. If the member has written a newer file since the first
 page, the client begins again.
 
-A page is read synchronously, as `read_log` reads entries. Reading 1 MiB takes 0.1 ms if the file is in the page cache,
-which is usual for a file that was just written. Reading from the disk takes longer. Encoding 1 MiB takes 0.6 ms. A
-snapshot is built in chunks, between other work.
+Pages are read synchronously, like the entries of `read_log`. Reading 1 MiB takes 0.1 ms if the file is in the page
+cache, which is usual for a file that was just written. Reading from the disk takes longer. Encoding 1 MiB takes 0.6 ms.
+A snapshot is built in chunks, between other work.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class StateHashes:
         answer: Callable[[WaitingRequest, MemberStatus], None],
     ) -> None:
         """`status` returns the member's status without a hash. `answer` is called for each request given to `wait`, in
-        order, unless the request was forgotten."""
+        order, unless the request was removed."""
         self._node, self._machine, self._take_status, self._answer = node, machine, status, answer
         self._hashing: StateHashing | None = None
         self._status: MemberStatus | None = None  # The status when `_hashing` began.

@@ -76,7 +76,7 @@ class WorkBudget:
 
     @property
     def next_turn_is_due(self) -> bool:
-        """True if a bound is reached that every turn renews. The bound for floods is ignored, because some turns do not
+        """True if a bound that every turn renews is reached. The bound for floods is ignored, because some turns do not
         renew it."""
         return self._few_left <= 0 or self._requests_left <= 0
 

@@ -50,7 +50,7 @@ class DeadlineHeap:
         self._entries: list[int] = []
 
     def add(self, item_id: int, deadline: int) -> None:
-        """Add the entry of an item that was added to `by_id`. Cost: O(log n)."""
+        """Add an entry for a new item of `by_id`. Cost: O(log n)."""
         heapq.heappush(self._entries, deadline << ID_BITS | item_id)
 
     def removed(self) -> None:

@@ -1,9 +1,10 @@
 """The fast path for entries with one put each. Clients with one open request at a time cause such entries.
 
 The limits on totals are checked once, for all puts together. The loop ends at the first put that needs the general
-path, because its request is repeated, is closed, or acknowledges its own number, because its session is not open or has
-reached a limit, because its key has a lease, or because a session or lease may expire at its time. `KvMachine` applies
-this put and all later puts on the general path. Tests compare the two paths.
+path. A put needs the general path in four cases. Its request is repeated, is closed, or acknowledges its own number.
+Its session is not open, or has reached a limit. Its key has a lease. A session or lease may expire at its leader time.
+`KvMachine` applies the put at which the loop ends, and all later puts, on the general path. Tests compare the two
+paths.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def apply_single_puts(
     """Carry out puts up to the first put that needs the general path. Return the leader time after the puts, and their
     results.
 
-    `expiry_due`: no session or lease expires before this leader time. Cost of a put: 0.7 µs, and 1 to 2 µs more in a
-    store that is so large that the processor waits for memory.
+    `expiry_due`: no session or lease expires before this leader time. Cost of a put: 0.7 µs, or 2 to 3 µs in a large
+    store, in which the processor waits for memory.
     """
     answers: list[ResultItem] = []
     count = len(rows)

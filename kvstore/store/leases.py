@@ -67,7 +67,7 @@ class Leases:
         return lease
 
     def renew_all(self, lease_ids: Sequence[int], leader_time: int) -> list[int]:
-        """Postpone the deadlines of leases. Returns the time to live in ns of each lease; 0 if there is no such lease.
+        """Postpone the deadlines of leases. Returns the time to live of each lease in ns; 0 if there is no such lease.
 
         Cost: 0.5 to 1 µs for each lease. This includes corrections of the deadline heap for earlier renewals, so that
         the corrections are not all due at the same time.
@@ -78,7 +78,7 @@ class Leases:
             if lease is None:
                 found.append(0)
             else:
-                lease.deadline = leader_time + lease.ttl_ns  # Leader time never decreases.
+                lease.deadline = leader_time + lease.ttl_ns  # Leader time never goes back.
                 found.append(lease.ttl_ns)
         self.deadlines.first(leader_time, len(found) // CORRECTIONS_PART)
         return found

@@ -335,7 +335,7 @@ class KvMachine:
     def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
         """Apply the commands of each batch at the leader time of the batch.
 
-        A hot loop for puts of sessions, which are most commands. The methods `enter`, `answered` and `keep` of
+        A hot loop for puts with a session, the most frequent commands. The methods `enter`, `answered` and `keep` of
         `Sessions`, and the function `put`, are inlined, which halves their time. Work that is the same for adjacent
         commands of one session is done once. All other commands are passed to `_apply_command`. That method repeats
         updates of the session that this loop has already made, which is harmless. Tests compare this loop with a
@@ -549,7 +549,7 @@ class KvMachine:
             count = self._end_lease(found)
             return (0, store.revision, (kind, count))
         assert kind == CommandKind.COMPACT, kind
-        history.settle()  # This updates `compact_revision`.
+        history.settle()  # Updates `compact_revision`.
         if body[1] > store.revision:
             return refusal_item(RevisionAhead(body[1], store.revision), store.revision)
         if body[1] <= store.compact_revision:

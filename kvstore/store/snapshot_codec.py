@@ -355,7 +355,7 @@ class StateReader:
         self._last: tuple[int, ...] = (0, 0)
 
     def feed(self, chunk: bytes) -> None:
-        """Add the next chunk, after `take` has taken all rows of the previous one."""
+        """Add the next chunk, after `take` has read all rows of the previous chunk."""
         try:
             rows = decode_stored(chunk, PAYLOAD_DEPTH_MAX)
         except ProtocolError as error:

@@ -170,7 +170,8 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any] | Path], limits: 
 
 
 class _Branch:
-    """The execution of operations: the writes so far, and the greatest number of bytes of the remaining results."""
+    """The execution of operations. Stores the writes so far, and the number of bytes that the remaining results may
+    have."""
 
     def __init__(self, store: KeyValueMap, limits: StoreLimits) -> None:
         self.store = store
@@ -324,7 +325,7 @@ class _Branch:
             raise RevisionAhead(revision, now)
         if revision in (0, now):
             return False
-        store.history.settle()  # This updates `compact_revision`.
+        store.history.settle()  # Updates `compact_revision`.
         if not store.history.is_on or revision < store.compact_revision:
             raise RevisionCompacted(revision, store.compact_revision if store.history.is_on else now)
         return True

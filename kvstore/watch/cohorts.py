@@ -53,7 +53,7 @@ class Cohort:
 
 
 class CohortQueue:
-    """All cohorts of a hub. The first cohort is the one that is furthest behind."""
+    """All cohorts of a hub. The first cohort is the cohort that is furthest behind."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Cohort]] = []
@@ -82,7 +82,7 @@ class CohortQueue:
 
     def next_number(self) -> int | None:
         """Return the lowest `number` of the other cohorts that differs from the `number` of the first cohort; None if
-        there is none. Only the two cohorts that follow the first one in the heap are compared."""
+        there is none. Only the two children of the first cohort in the heap are compared."""
         first = self._heap[0][0]
         numbers = [number for number, _, _ in self._heap[1:3] if number > first]
         return min(numbers, default=None)

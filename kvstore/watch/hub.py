@@ -577,7 +577,7 @@ class WatchHub:
             if lost:
                 self._cancel(watcher, CancelReason.COMPACTED)
         self._oldest = oldest
-        if any(cohort.number < first_number for cohort in self._cohorts):  # Their watchers need later events.
+        if any(cohort.number < first_number for cohort in self._cohorts):  # The watchers need only later events.
             places = {watcher: number for watcher, number in self._cursors() if watcher.state is WatcherState.BEHIND}
             self._cohorts.clear()
             for watcher, number in places.items():
