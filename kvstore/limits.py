@@ -152,7 +152,7 @@ class AdmissionLimits:
     value_bytes_max: int = MIB
     txn_operations_max: int = 128  # Comparisons, and operations of both branches, counted together.
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
-    lease_ttl_ns_min: int = SECOND_NS  # With less, a busy owner would often lose its lease.
+    lease_ttl_ns_min: int = SECOND_NS  # With a shorter time, a busy owner would often lose its lease.
     lease_ttl_ns_max: int = 365 * 86_400 * SECOND_NS
     lease_renewals_max: int = 1_000  # In one command: about 1 ms at apply.
     session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine would often lose its session.

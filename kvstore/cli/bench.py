@@ -202,7 +202,7 @@ class Bench:
     errors: Counter[str] = field(default_factory=Counter)  # By `StoreError.word`.
     last_error: StoreError | None = None
     elapsed_seconds: float = 0.0
-    cpu_seconds: float = 0.0  # CPU time of this process while it measured.
+    cpu_seconds: float = 0.0  # CPU time of this process during the measurement.
     phase: str = "connecting"
     has_written: bool = False
     _began: float = 0.0

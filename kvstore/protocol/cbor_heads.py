@@ -24,7 +24,7 @@ the decoded items."""
 
 
 def uint_head(number: int) -> bytes:
-    """Return the encoding of an unsigned integer below 2**64, which is only a head."""
+    """Return the encoding of an unsigned integer below 2**64. The encoding consists of a head alone."""
     if number < 256:
         return _UINT[number]
     if number < 1 << 16:

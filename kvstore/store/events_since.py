@@ -22,8 +22,8 @@ of the key."""
 class EventsSince:
     """The events above `revision`, which must be read before the store changes.
 
-    The events are the events of `blocks` from the place `start` in the first block on, and the events of `opened` from
-    the place `first` on.
+    These are the events of `blocks` (in the first block, only from the place `start` on), and the events of `opened`
+    from the place `first` on.
     """
 
     def __init__(

@@ -28,8 +28,8 @@ def apply_single_puts(
     expiry_due: int,
     rows: Sequence[SinglePut],
 ) -> tuple[int, list[ResultItem]]:
-    """Carry out puts up to the first put that needs the general path. Return the leader time after the puts, and their
-    results.
+    """Carry out the puts before the first put that needs the general path. Return the leader time after the puts, and
+    their results.
 
     `expiry_due`: no session or lease expires before this leader time. Cost of a put: 0.7 µs, or 2 to 3 µs in a large
     store, in which the processor waits for memory.
