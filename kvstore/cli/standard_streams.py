@@ -32,9 +32,9 @@ blocking, which is this number on Linux."""
 class OutputDescriptor(io.RawIOBase):
     """Writes to a descriptor, or to None if it was closed from the start. The error of a failed write is in `failure`.
 
-    With `keeps_order` nothing is written after a failed write, so that data has no hole. Without it each write is
-    tried: a log goes on when its disk has room again. If `waits` is False, bytes that the reader does not take at once
-    are dropped.
+    If `keeps_order` is True, nothing is written after a failed write, so that data has no hole. If it is False, every
+    write is tried, so that a log goes on when its disk has room again. If `waits` is False, bytes that the reader does
+    not take at once are dropped.
     """
 
     def __init__(self, descriptor: int | None, *, keeps_order: bool) -> None:
