@@ -1,4 +1,4 @@
-"""A client of a cluster: move money between accounts, safely, while other clients do the same.
+"""A client of a cluster, which moves money between accounts while other clients do the same.
 
 hwm serve data --bootstrap --listen-client 127.0.0.1:7101      (in another shell)
 python examples/transfer.py 127.0.0.1:7101
@@ -14,8 +14,7 @@ from kvstore import Client, Compare, Comparison, OutcomeUnknown, Put, Target
 
 
 async def transfer(client: Client, source: str, target: str, amount: int) -> bool:
-    """Move `amount` if `source` has that much. Both accounts change, or neither does, and no reader sees an
-    intermediate state."""
+    """Move `amount` from `source` to `target` in one transaction; return False if `source` has less than `amount`."""
     while True:
         one, two = await client.get(source), await client.get(target)
         assert one.record is not None
@@ -34,7 +33,7 @@ async def transfer(client: Client, source: str, target: str, amount: int) -> boo
             ],
         )
         if written.succeeded:
-            return True  # If not, another client has changed an account: read both again.
+            return True  # Otherwise another client has changed an account, so read both accounts again.
 
 
 async def main(endpoints: list[str]) -> None:

@@ -109,7 +109,8 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         for name in self.lazy:
-            self.get_command(ctx, name)  # Load all commands, so that a mistyped name is also compared with their names.
+            # Load every command, so that the suggestion for a mistyped name may be any command.
+            self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
 
@@ -394,7 +395,7 @@ def _end(error: Exception, exit_code: int) -> NoReturn:
 
 
 def main() -> None:
-    """The console script. It prints a HarnessError as a sentence, without a traceback."""
+    """Run the console script. A HarnessError is printed as a sentence, without a traceback."""
     end_with_true_exit_code(_run)
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 
 class HarnessError(Exception):
-    """The harness cannot go on. `str()` is a sentence for a person; the command line prints it and exits 1."""
+    """The harness cannot go on.
+
+    `str()` of the error is a sentence for a person; the command line prints this sentence and exits 1.
+    """
 
 
 class BadInput(HarnessError):
