@@ -1,10 +1,10 @@
 """The first program in a member's process: `python -m harness.cluster.child HARNESS_PID [OPTION] serve …`.
 
-It makes sure that this process ends with the harness, and then runs `hwm` in the same process. On Linux the kernel
-sends SIGKILL, even to a stopped process, when the thread that started the process ends. On other systems a thread of
-this process checks the id of its parent process, and ends this process once the parent is no longer the harness. The
-harness uses no `preexec_fn`, which is unsafe in a program with threads. The harness also starts no process between
-itself and the member, because it would then know the id of that process instead of the member's.
+The program makes sure that this process ends when the harness ends, and then runs `hwm` in this process. On Linux the
+kernel sends SIGKILL, even to a stopped process, when the thread that started the process ends. On other systems a
+thread of this process checks the id of its parent process, and ends this process once the parent is no longer the
+harness. The harness uses no `preexec_fn`, which is unsafe in a program with threads. The harness also starts no process
+between itself and the member, because the harness needs the member's own process id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_INTERVAL_SECONDS = 0.25
 
 
 def die_with(parent_pid: int) -> None:
-    """Make this process end when `parent_pid` does. If the parent has ended already, end now."""
+    """Make this process end when process `parent_pid` ends. If the parent has already ended, end now."""
     if not _kernel_watches():
         threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
     if os.getppid() != parent_pid:  # The parent ended before the watch began.

@@ -1,4 +1,4 @@
-"""A cluster of real `hwm serve` processes on loopback, for as long as an `async with` block lasts."""
+"""A cluster of real `hwm serve` processes on loopback, which runs while an `async with` block lasts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cluster:
         self.members: dict[str, MemberProcess] = {}
         self.volumes: dict[str, Volume] = {}
         self._founders = dict(addresses)
-        self._ids_given = len(addresses)  # Removed members count too, because no id is given twice.
+        self._ids_given = len(addresses)  # Includes removed members, because no id is used twice.
 
     @property
     def leader_id(self) -> str | None:
@@ -60,7 +60,10 @@ class Cluster:
         return {node_id for node_id, member in self.members.items() if member.running} - set(self.monitor.views)
 
     async def make_founders(self) -> None:
-        """Prepare a folder and a process for each founding member; `start_all` starts them. Raises VolumeFailed."""
+        """Prepare a folder and a process for each founding member; `start_all` starts the processes.
+
+        Raises VolumeFailed.
+        """
         for node_id in self._founders:
             arguments = serve_arguments(
                 node_id, await self._new_folder(node_id), self._founders, self.member_options.options
@@ -68,7 +71,7 @@ class Cluster:
             self.members[node_id] = self.member_options.process(self.folder, node_id, [*arguments, BOOTSTRAP])
 
     def forbid_bootstrap(self) -> None:
-        """Drop BOOTSTRAP from later starts: a member that loses its folder must then report the loss."""
+        """Leave BOOTSTRAP out of later starts, so that a member that loses its folder reports the loss."""
         for member in self.members.values():
             member.arguments = tuple(each for each in member.arguments if each != BOOTSTRAP)
 
@@ -165,7 +168,10 @@ class Cluster:
         raise NotReady(what, ready_seconds, self.folder)
 
     async def state_hashes(self) -> dict[str, tuple[int, str]]:
-        """Ask all members now. Returns, by node id, (last_applied, state hash in hex) of each member that answers."""
+        """Request the state hash of every member.
+
+        Returns, by node id, (last_applied, state hash in hex) of each answer.
+        """
         views = await self.monitor.look(with_hash=True)
         return {node_id: (view.last_applied, view.state_hash.hex()) for node_id, view in views.items()}
 
@@ -219,12 +225,12 @@ async def running_cluster(
                     cluster.kill_all()
                     await cluster.close_volumes()
             nursery.cancel_scope.cancel()
-        if was_up:  # If it was not, another process took a port, and the next attempt uses other ports.
+        if was_up:  # Otherwise another process took a port, and the next attempt uses other ports.
             return
 
 
 async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: bool) -> bool:
-    """Start all members and wait until they are ready. False if another process took the port of a member."""
+    """Start all members and wait until they are ready. Returns False if another process took the port of a member."""
     await trio.Path(cluster.folder).mkdir(parents=True, exist_ok=True)
     await cluster.make_founders()
     cluster.start_all()
@@ -262,7 +268,7 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 def _close(views: dict[str, MemberStatus]) -> bool:
     """True if every member has applied to within 100 entries of the highest commit index.
 
-    Under load, it hardly ever happens that all members have applied up to the same index.
+    Under load, the members' `last_applied` are hardly ever all equal at the same time.
     """
     mark = max(view.commit_index for view in views.values())
     return all(mark - view.last_applied <= 100 for view in views.values())

@@ -1,6 +1,6 @@
 """System calls of Linux that Python does not wrap: freeze or shut down a file system, and enter a namespace.
 
-The numbers come from the kernel's headers (linux/fs.h, ext4.h, sched.h). They are part of the kernel's stable
+The numbers come from the kernel's headers (linux/fs.h, ext4.h, sched.h). These numbers are part of the kernel's stable
 interface and never change.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _FREEZE, _THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
-_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0 writes cached data to the disk first; 2 (NOLOGFLUSH) drops it.
+_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0 writes cached data to the disk first; 2 (NOLOGFLUSH) drops the cached data.
 _NEW_MOUNTS, _NEW_TIME = 0x00020000, 0x00000080  # CLONE_NEWNS, CLONE_NEWTIME
 _RECURSIVELY_PRIVATE = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _OFFSETS = Path("/proc/self/timens_offsets")
@@ -37,13 +37,14 @@ def shut_down(folder: int, *, lose_unsynced: bool) -> None:
     """Detach the ext4 file system of the open `folder` from its disk: from now on every operation fails with EIO.
 
     `lose_unsynced`: unsynced data is lost, as in a power failure. Without this option, all data is written to the disk
-    first. To use the file system again, unmount it and mount it again. Raises OSError if it cannot be shut down.
+    first. To use the file system again, unmount it and mount it again. Raises OSError if the file system cannot be shut
+    down.
     """
     fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOSE_UNSYNCED if lose_unsynced else _KEEP_ALL))
 
 
 def enter_private_mounts() -> None:
-    """Give this thread, and the processes that it starts, a mount namespace of their own.
+    """Move this thread, and the processes that it starts, into a new mount namespace.
 
     New mounts in this namespace are invisible to all other processes, and end with the last process of the namespace.
     Call this function before any other thread is started. Raises OSError if this user may not make a namespace.

@@ -55,7 +55,7 @@ def serve_arguments(
     founders: Mapping[str, MemberAddress],
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Return the arguments of `hwm` for a founding member. Its first start also needs BOOTSTRAP."""
+    """Return the arguments of `hwm` for a founding member. The first start of the member also needs BOOTSTRAP."""
     members = [f"--member={name}={address.peer}/{address.client}" for name, address in founders.items()]
     return ["serve", str(data), f"--node-id={node_id}", *members, *_listening(founders[node_id]), *options]
 
@@ -84,9 +84,9 @@ class MemberOptions:
 
     `file_system`: the file system of each member's own volume; None: each member gets a plain folder. `faketime`: the
     path of libfaketime, if wall clocks are to be faked. `tampered`: faults can be injected into the log's disk and the
-    monotonic clock (`harness.cluster.os_faults`), which costs a little time. `has_metrics`: each member has a port for
-    metrics and probes. `descriptors_max`: the soft and hard limit of open files of each member; None: the limit of the
-    harness.
+    monotonic clock (`harness.cluster.os_faults`); this slows the member down a little. `has_metrics`: each member has a
+    port for metrics and probes. `descriptors_max`: the soft and hard limit of open files of each member; None: the
+    limit of the harness.
     """
 
     small_storage: bool = False

@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(slots=True)
 class ResourcePeaks:
-    """The highest values of each member over all its processes (each restart makes a new one), by node id."""
+    """By node id: the highest values that any process of the member has reached."""
 
     rss_bytes: dict[str, int] = field(default_factory=dict)
     descriptors: dict[str, int] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class ResourcePeaks:
     def _look(self, node_id: str, process: Path) -> None:
         try:
             rss_bytes = int((process / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            # Recent kernels report the number of descriptors as the size of this folder. Listing 800 descriptors
-            # instead would block the event loop, and so all clients, for 7 ms.
+            # Recent kernels report the number of descriptors as the size of this folder. To list 800 descriptors would
+            # block the event loop, and so all clients, for 7 ms.
             descriptors = os.stat(process / "fd").st_size or len(os.listdir(process / "fd"))  # noqa: PTH116, PTH208
         except OSError:
             return  # The process has just ended, or this system has no /proc.

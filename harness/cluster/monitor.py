@@ -1,4 +1,4 @@
-"""Polls the status of all members of a cluster: who leads, in which term, and the indexes of each member."""
+"""Polls the status of all members of a cluster: the leader, the term, and the indexes of each member."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Monitor:
 
     @property
     def leader_id(self) -> str | None:
-        """The member that claims to lead the highest term; None if no member has recently claimed to lead."""
+        """The member that claims to lead in the highest term; None if no member has recently claimed to lead."""
         oldest = trio.current_time() - _FRESH_SECONDS
         leading = [
             view for view in self.views.values() if view.role == "leader" and self._heard_at[view.node_id] >= oldest
@@ -51,7 +51,10 @@ class Monitor:
         return max((view.term for view in self.views.values()), default=0)
 
     async def run(self, writer: RunWriter) -> None:
-        """Poll until cancelled. Each member has a task of its own, so that a silent member delays no other."""
+        """Poll until cancelled.
+
+        A separate task polls each member, so that a silent member does not delay the polls of the others.
+        """
         async with trio.open_nursery() as nursery:
             self._begin = lambda node_id: nursery.start_soon(self._watch, node_id, writer)
             for node_id in self._node_ids:
@@ -69,7 +72,7 @@ class Monitor:
         self.views.pop(node_id, None)
 
     async def look(self, *, with_hash: bool = False) -> Mapping[str, MemberStatus]:
-        """Ask all members once, now. Returns the answers by node id; silent members are missing."""
+        """Request the status of all members once. Returns the answers by node id; silent members are missing."""
         found: dict[str, MemberStatus] = {}
         timeout_seconds = _HASH_SECONDS if with_hash else _ANSWER_SECONDS
 
@@ -99,7 +102,7 @@ class Monitor:
     def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
         """Record a new leader if its term is higher than the last leader's.
 
-        A deposed leader that still claims to lead is thus not recorded as a new leader.
+        So a deposed leader that still claims to lead is not recorded as a new leader.
         """
         if view.role != "leader" or (self._last_leader is not None and view.term <= self._last_leader[0]):
             return

@@ -3,7 +3,7 @@
 In the member's process, `tamper_with` replaces a few functions of `os` and `time` before any module of Highwatermark is
 imported. The replacements call the originals unless a fault is requested. The harness requests faults through
 `Controls`, a few numbers in a file that both processes map. This method needs no privileges and no special kernel, but
-cannot imitate what the kernel itself does after an error.
+cannot imitate the behaviour of the kernel itself after an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _LOG = "/log/"  # Part of the path of every file of the log (docs/reference/spec
 
 
 class Controls:
-    """64-bit integers that harness and member share. At any time, only one of the two may write a given integer."""
+    """64-bit integers in memory that the harness and a member share.
+
+    At any time, only one of the two may write a given integer.
+    """
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -36,7 +39,7 @@ class Controls:
 
     @classmethod
     def make(cls, path: Path) -> Controls:
-        """Make a file of controls that ask for no fault."""
+        """Make a file of controls that request no fault."""
         path.write_bytes(bytes(8 * _CELLS))
         return cls(path)
 
@@ -70,7 +73,7 @@ class Controls:
         return self._cells[_FAILS] == _CODES[operation]
 
     def has_failed(self) -> None:
-        """Note that the operation has failed, so that the next one succeeds."""
+        """Note that the operation has failed, so that later operations succeed."""
         self._cells[_FAILS] = 0
         self._cells[_FAILED] += 1
 

@@ -18,10 +18,11 @@ def free_ports(count: int) -> list[int]:
 
     These ports are below the range from which the system takes the local ports of outgoing connections. Binding to port
     0 would give a port *inside* that range, and any outgoing connection could take this port while the server is down.
-    A client that dials the server could even get this port as its own local port, and so connect to itself. Another
-    process can still take a returned port before the server binds it; the caller must then try again with other ports.
+    A client that dials the server could even get this port as the local port of its connection, and so connect to
+    itself. Another process can still take a returned port before the server binds it; the caller must then try again
+    with other ports.
     """
-    # The choice does not follow the seed of the run, because two runs at the same time must choose different ports.
+    # The choice does not depend on the seed of the run, because two runs at the same time must choose different ports.
     random = SystemRandom()
     ports: list[int] = []
     with contextlib.ExitStack() as held:

@@ -1,4 +1,4 @@
-"""One member's operating-system process: start, kill, pause, reap. Signals go to its own pid only."""
+"""One member's operating-system process: start, kill, pause, reap. Signals are sent to this process alone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from harness.cluster.os_faults import Controls
 _TAIL_BYTES = 2_000
 # Longer than the five seconds within which a member ends after SIGTERM (`kvstore.member.member.STOP_SECONDS_MAX`).
 _STOP_GRACE_SECONDS = 10.0
-_READY = b"ready node="  # `hwm serve` logs this once it serves.
+_READY = b"ready node="  # `hwm serve` logs this line once it serves.
 
 
 class MemberProcess:
-    """The `hwm` process of one member. The process should run from `start` to `kill` or `stop`; `died` reports an
-    earlier end.
+    """The `hwm` process of one member.
+
+    The process should run from `start` until `kill` or `stop`; `died` reports an earlier end.
 
     Changes of `arguments`, `clock_shift_seconds` (for the monotonic clock) and `environment` take effect at the next
     start.
@@ -37,11 +38,12 @@ class MemberProcess:
         # Environment variables of the member, in addition to those of the harness.
         self.environment: dict[str, str] = {}
         self._controls: Controls | None = None
-        self.may_end = False  # True while a fault allows the process to end by itself. `start` sets it to False.
-        # A joining process may end because no member answers it. The harness then starts it again.
+        self.may_end = False  # True while a fault allows the process to end by itself; False after `start`.
+        # True while the member joins: its process may end because no member answers, and the harness then starts it
+        # again.
         self.is_joining = False
         self._popen: subprocess.Popen[bytes] | None = None
-        # The result of `wrong_end` for an earlier process. `kill` notes it just before it kills that process.
+        # The result of `wrong_end` for an earlier process, saved just before `kill` ended that process.
         self._unseen: int | None = None
         self._log_start = 0  # The offset in the log file at which the output of the current process begins.
         self.paused = False
@@ -76,7 +78,7 @@ class MemberProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A process in a session of its own gets no Ctrl-C from the terminal. Only the harness gets it, and
+                # In a new session, the process gets no Ctrl-C from the terminal. Only the harness gets the Ctrl-C, and
                 # then ends the members.
                 start_new_session=True,
             )
@@ -92,7 +94,10 @@ class MemberProcess:
 
     @property
     def controls(self) -> Controls:
-        """The controls of the running process. `start` resets them, so that a new process begins without faults."""
+        """The controls of the running process.
+
+        `start` resets the controls, so that a new process begins without faults.
+        """
         assert self._controls is not None, f"{self.node_id} was given no controls"
         return self._controls
 
@@ -130,7 +135,7 @@ class MemberProcess:
     def wrong_end(self) -> int | None:
         """The exit code if the process has ended by itself and no fault allows that; else None.
 
-        An earlier process that wrongly ended counts too. Otherwise a fault that kills the member would hide that the
+        Also reports such an end of an earlier process. Otherwise a fault that kills the member would hide that its
         process had already ended.
         """
         if self._unseen is not None:
@@ -154,7 +159,7 @@ class MemberProcess:
             self._popen, self.paused = None, False
 
     async def stop(self) -> int:
-        """Ask the process to end (SIGTERM), and kill it if it does not end in time. Returns the exit code."""
+        """Request the end of the process (SIGTERM), and kill it if it does not end in time. Returns the exit code."""
         assert self._popen is not None, self.node_id
         self.may_end = True
         self.resume()

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a member. To imitate a partition, it drops whole frames, never a part of a frame.
+"""A TCP proxy in front of a member. To imitate a partition, the proxy drops whole frames, never a part of a frame.
 
 An incomplete frame would end the connection at once, so a run would test only the frame parser. In a real partition the
 connection stays up and is silent, and a member sees the same if whole frames are lost.
@@ -29,7 +29,7 @@ Direction = Literal["both", "in", "out", "slow"]
 class Flow:
     """What happens to frames from one member to another: they are passed on, delayed or dropped.
 
-    The nemesis decides this for all connections between the two members.
+    The settings apply to all connections between the two members.
     """
 
     def __init__(self, source: str, target: str) -> None:
@@ -54,7 +54,7 @@ class Flow:
         self._may_end = trio.Event()
 
     def let_end(self) -> None:
-        """Undo `keep_open`, and close the connections that it kept half-open."""
+        """Undo `keep_open`, and close the connections that have been kept half-open."""
         self._may_end.set()
 
     async def wait_for_end(self) -> None:
@@ -101,14 +101,14 @@ class MemberProxy:
                 pass
 
     async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
-        """Carry one connection until either end closes it; then close the other end too.
+        """Pass on the data of one connection until either end closes it; then close the other end too.
 
-        `Flow.keep_open` prevents this, as a cut cable would: the other end stays open until `Flow.let_end`.
+        After `Flow.keep_open`, the other end stays open until `Flow.let_end`, as if a cable had been cut.
         """
         try:
             listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
         except OSError:
-            return  # The member is down. The connection of the dialer is closed, and the dialer tries again.
+            return  # The member is down. The proxy closes the dialer's connection, and the dialer dials again later.
         async with listener, trio.open_nursery() as nursery:
             nursery.start_soon(_pump, dialer, listener, outward, nursery.cancel_scope, first)
             nursery.start_soon(_pump, listener, dialer, inward, nursery.cancel_scope, b"")
@@ -117,7 +117,7 @@ class MemberProxy:
 async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
     """Read until the first frame is complete. Returns (all bytes read, the node id in the frame).
 
-    The id is None if the first frame is not a hello, or if the connection ends before it.
+    The id is None if the first frame is not a hello, or if the connection ends before the first frame.
     """
     data, splitter = b"", FrameSplitter(FRAME_BYTES_MAX_PEER)
     while chunk := await dialer.receive_some(_READ_BYTES):
@@ -160,7 +160,7 @@ async def _pump(
 
 
 class _DelayLine:
-    """Sends parts of data in order, and none before it is due. The number of waiting bytes is bounded."""
+    """Sends parts of data in order, each part no earlier than its due time. The number of waiting bytes is bounded."""
 
     def __init__(self, target: trio.SocketStream) -> None:
         self._target = target
@@ -186,7 +186,7 @@ class _DelayLine:
             try:
                 await self._target.send_all(first.data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # The task that reads from this connection sees the end too, and closes both sides.
+                return  # The task that reads from this connection also notices its end, and closes both sides.
             async with self._changed:
                 self._held.popleft()
                 self.pending_bytes -= len(first.data)

@@ -14,7 +14,8 @@ SLOW_SECONDS = 0.15  # Longer than several heartbeats, but too short to cause an
 class ProxyNetwork:
     """A proxy in front of each member, and a flow for each ordered pair of members.
 
-    A member advertises the port of its proxy as its own. `connect` adds a member, and `forget` removes one.
+    Each member advertises the port of its proxy as its own peer port. `connect` adds a member, and `forget` removes
+    one.
     """
 
     def __init__(self) -> None:
@@ -58,12 +59,12 @@ class ProxyNetwork:
             scope.cancel()
 
     def keep_open(self, node_id: str) -> None:
-        """From now on, hide the end of this member's process from its peers: their connections to it stay open."""
+        """From now on, hide the end of this member's process from its peers: connections to the member stay open."""
         for flow in self.between([node_id], "both"):
             flow.keep_open()
 
     def let_end(self, node_id: str) -> None:
-        """Undo `keep_open`, and close the connections that it kept half-open."""
+        """Undo `keep_open`, and close the connections that have been kept half-open."""
         for flow in self.between([node_id], "both"):
             flow.let_end()
 
@@ -72,7 +73,7 @@ class ProxyNetwork:
         return self.flows.setdefault((source, target), Flow(source, target))
 
     def between(self, group: Iterable[str], direction: Direction) -> list[Flow]:
-        """The flows between `group` and all other members: into the group, out of it, or (also for `slow`) both."""
+        """Return the flows between `group` and all other members: into `group`, out of it, or (also for `slow`) both."""
         inside = set(group) & self._node_ids
         pairs = sorted((a, b) for a in inside for b in self._node_ids - inside)
         into = [self.flow(other, member) for member, other in pairs]

@@ -1,4 +1,4 @@
-"""Asks members for their status, as any client would."""
+"""Requests the status of members, as any client can."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvstore import Client, MemberStatus, StoreError
 
 
 class StatusProbe:
-    """Asks through one client without a session. The client keeps a connection to each member that it has asked."""
+    """Sends status requests through one client without a session. The client keeps its connection to each member."""
 
     def __init__(self, client: Client, addresses: Mapping[str, MemberAddress]) -> None:
         self._client, self._addresses = client, addresses

@@ -1,8 +1,8 @@
 """A small file system for each member's folder, so that the disk of one member can be full, fail, hang or lose power.
 
-The file system is an ext4 in a file, on a loop device. On machines that cannot mount an ext4 it is a tmpfs, whose only
-possible fault is a full disk. Every call here blocks: usually for some tens of milliseconds, but on a frozen file
-system until the thaw. So call it from a worker thread.
+The file system is an ext4 in a file, on a loop device. On a machine that cannot mount an ext4, the file system is a
+tmpfs, whose only possible fault is a full disk. Call these functions from a worker thread, because each call blocks:
+usually for some tens of milliseconds, but on a frozen file system until the thaw.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from harness.errors import VolumeFailed
 FileSystem = Literal["ext4", "tmpfs"]
 
 _MIB = 1024 * 1024
-SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # The file is sparse: only written blocks take room.
+SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # The file is sparse: only written blocks take space.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
-_THAW_GRACE_SECONDS = 5  # The watchdog waits for this much longer than `seconds_max`.
-_PIECES = (_MIB, 64 * 1024, 4096)  # `fill` takes pieces of these sizes; the last is a single block.
+_THAW_GRACE_SECONDS = 5  # The watchdog waits this much longer than `seconds_max`.
+_PIECES = (_MIB, 64 * 1024, 4096)  # `fill` allocates pieces of these sizes; the last size is a single block.
 
 
 class Volume:
-    """One file system of `size_bytes`, mounted from `open` to `close`. The member's data is in its folder `data`."""
+    """One file system of `size_bytes`, mounted from `open` to `close`.
+
+    The folder `data` in it holds the member's data.
+    """
 
     def __init__(self, folder: Path, name: str, *, file_system: FileSystem, size_bytes: int) -> None:
         self._image = folder / f"{name}.img"
@@ -56,7 +59,7 @@ class Volume:
         self._mount()
 
     def close(self) -> None:
-        """Unmount the file system, whatever its state, and remove it."""
+        """Unmount the file system, in whatever state, and remove it."""
         self.thaw()
         if self._is_mounted:
             self._unmount()
@@ -70,11 +73,11 @@ class Volume:
             shutil.copytree(self.data, target)
 
     def fill(self) -> int:
-        """Take all free space of the file system. Returns how many bytes were free."""
+        """Allocate all free space of the file system. Returns how many bytes were free."""
         taken = 0
         with self._filling.open("ab") as filling:
             for piece in _PIECES:
-                with contextlib.suppress(OSError):  # ENOSPC: no room for one more piece of this size.
+                with contextlib.suppress(OSError):  # ENOSPC: no space for one more piece of this size.
                     while True:
                         os.posix_fallocate(filling.fileno(), taken, piece)
                         taken += piece
@@ -142,8 +145,8 @@ class Volume:
 
     def _mount(self) -> None:
         if self._file_system == "ext4":
-            # With commit=300 the file system commits its journal by itself only every 300 seconds. So when the power
-            # fails, hardly any unsynced data is on the disk.
+            # With commit=300 the file system commits its journal without a sync only every 300 seconds. So hardly any
+            # unsynced data is on the disk when the power fails.
             _run("mount", "-o", "loop,nosuid,nodev,commit=300", str(self._image), str(self._mountpoint))
         else:
             _run("mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "none", str(self._mountpoint))
@@ -153,7 +156,7 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            # A process still has a file open. With --lazy, the file system is unmounted when that process ends.
+            # A process still has a file open. With --lazy, the kernel unmounts the file system when that process ends.
             _run("umount", "--lazy", str(self._mountpoint))
         self._is_mounted = False
 
