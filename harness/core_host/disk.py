@@ -1,4 +1,4 @@
-"""A log on a simulated disk: all appended entries, those that are durable, and what may remain after a crash."""
+"""A log on a simulated disk: all appended entries, the durable entries, and the entries that a crash may leave."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class Image:
     entries: tuple[Entry, ...] = ()
 
     def after(self, write: LogWrite) -> Image:
-        """Return the contents after one write. The parts of the write are carried out in the order that `LogWrite`
-        states.
+        """Return the contents after one write, whose parts are carried out in the order that `LogWrite` states.
 
         See docs/reference/specification.md#33-term-and-vote-come-first.
         """
@@ -91,7 +90,7 @@ class Disk:
         self.appended = self.appended.after(write)
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Fail, because a core never syncs its log itself. The code that drives the core calls `sync_oldest`."""
+        """Fail, because a core never syncs its log itself. The host of the core calls `sync_oldest`."""
         raise AssertionError(f"a core syncs nothing itself: {commit_hint}, {done}")
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
@@ -109,7 +108,7 @@ class Disk:
         """Do nothing, because this disk is never full."""
 
     def drop_before(self, index: int) -> None:
-        """Fail, because entries may be dropped only once a snapshot holds them, and this disk has no snapshot."""
+        """Fail, because only entries that a snapshot contains may be dropped, and this disk has no snapshot."""
         raise AssertionError(f"there is no snapshot that would cover what is before {index}")
 
     def sync_oldest(self) -> int:

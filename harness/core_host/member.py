@@ -1,4 +1,7 @@
-"""One production core with its disk and the messages that it has sent. Its clock moves only when `tick` is called."""
+"""One production core with its disk and the messages that the core has sent.
+
+The clock moves only when `tick` is called.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ from raft import Member as Voter
 
 
 class NoSpread(Random):
-    """A random source that always draws the least number.
+    """A random source that always draws the least possible number.
 
-    In the model checker a time-out is an event that may happen at any moment, so its drawn length does not matter.
+    In the model checker a time-out is an event that may happen at any moment, so the drawn length of a time-out does
+    not matter.
     """
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
@@ -41,10 +45,10 @@ class NoSpread(Random):
 
 
 class CoreHost:
-    """Carries out everything that a core requests, in the order that `Ready` states.
+    """Carries out all requests of a core, in the order that `Ready` states.
 
-    Committed entries count as applied as soon as the core hands them out. Writes become durable only by `sync` and
-    `sync_oldest`.
+    An entry counts as applied as soon as the core returns it to be applied. Only `sync` and `sync_oldest` make writes
+    durable.
     """
 
     def __init__(
@@ -80,37 +84,37 @@ class CoreHost:
         self.flush()
 
     def tick(self, now: int) -> None:
-        """Tell the core the time, in ns."""
+        """Advance the clock of the core to `now` (ns)."""
         self.now = now
         self.core.tick(now)
         self.flush()
 
     def lose_leader(self) -> None:
-        """Tell the core that its connections with the leader have ended, and advance its clock until it campaigns."""
+        """Report the end of the core's connections with the leader, and advance the clock until the core campaigns."""
         assert self.core.leader_id is not None
         self.core.leader_connection_lost(self.core.leader_id)
         self.flush()
         self.tick(self.core.next_deadline)
 
     def propose(self, word: str) -> LogPosition:
-        """Put a command of one word into the log. Raises NotLeader, Busy."""
+        """Append a command of one word to the log. Raises NotLeader, Busy."""
         payload = encode_batch(self.core.leader_time_now(), (encode_item(word),))
         position = self.core.propose(EntryKind.COMMANDS, payload)
         self.flush()
         return position
 
     def read(self, ticket: int) -> None:
-        """Ask for a linearizable read. Raises NotLeader, Busy."""
+        """Request a linearizable read. Raises NotLeader, Busy."""
         self.core.request_read(ticket)
         self.flush()
 
     def sync_oldest(self) -> None:
-        """Make the oldest unsynced write durable, and tell the core."""
+        """Make the oldest unsynced write durable, and report this to the core."""
         self.core.persisted(self.disk.sync_oldest())
         self.flush()
 
     def sync(self) -> None:
-        """Make all unsynced writes durable, including those that the core adds in response."""
+        """Make all unsynced writes durable, including the writes that the core adds in response."""
         while self.disk.unsynced:
             self.sync_oldest()
 

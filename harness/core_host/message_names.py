@@ -40,14 +40,14 @@ NAMES = (*KINDS, *SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message in flight, which is held until a step delivers or drops it."""
+    """A message in flight, which waits until a step delivers or drops it."""
 
     sender: str
     to: str
     message: Message
 
     def is_a(self, kind: str) -> bool:
-        """True if the message is of the kind that is named `kind`."""
+        """True if `kind` is a name of this message's kind."""
         if kind in SPECIAL:
             return isinstance(self.message, AppendEntries) and bool(self.message.entries) == (kind == "entries")
         return isinstance(self.message, KINDS[kind])

@@ -1,4 +1,7 @@
-"""One production node with its stores in memory. Its clock moves only by `tick`, and its disk syncs only by `sync`."""
+"""One production node with its stores in memory.
+
+Only `tick` moves the clock, and only `sync` ends syncs of the disk.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def incarnation_of(node_id: str) -> bytes:
 
 
 class NodeHost:
-    """Carries out the effects of a node as the driver does, apart from messages: `take_sent` returns those.
+    """Carries out the effects of a node as the driver does, but sends no messages: `take_sent` returns the messages.
 
     In contrast to `CoreHost`, proposals have levels and outcomes, commands are batched, and syncs are group commits.
     """
@@ -51,12 +54,12 @@ class NodeHost:
         self.machine = WordList()
         self.sent: list[tuple[str, Message]] = []
         self.events: list[TraceEvent] = []
-        self.completions: dict[int, Completion] = {}  # Of proposals, by ticket.
+        self.completions: dict[int, Completion] = {}  # The completions of proposals, by ticket.
         self.reads_ready: list[int] = []
         self.reads_failed: list[int] = []
-        self.shown: dict[int, tuple[str, ...]] = {}  # By ticket of a read: all words at the moment of its answer.
+        self.shown: dict[int, tuple[str, ...]] = {}  # By ticket of a read: the words that the read returned.
         self._tickets = count(1)
-        self._reads: dict[int, int] = {}  # The node's ticket → the caller's ticket.
+        self._reads: dict[int, int] = {}  # By the node's ticket of a read: the caller's ticket.
         configuration = Configuration.of([Voter(member_id) for member_id in member_ids])
         self.node = Node(
             identity=Identity(
@@ -75,12 +78,12 @@ class NodeHost:
 
     @property
     def core(self) -> RaftCore:
-        """The consensus core of the node, to look at."""
+        """The consensus core of the node, for inspection."""
         return self.node.core
 
     @property
     def applied(self) -> list[Entry]:
-        """The entries that the state machine was given, since the start of this node."""
+        """The entries that the state machine has applied since the start of this node."""
         return self.machine.entries
 
     @property
@@ -94,13 +97,16 @@ class NodeHost:
         self.flush()
 
     def tick(self, now: int) -> None:
-        """Tell the node the time, in ns."""
+        """Advance the clock of the node to `now` (ns)."""
         self.now = now
         self.node.tick(now)
         self.flush()
 
     def propose(self, word: str, acknowledge: Acknowledge = Acknowledge.MAJORITY) -> int:
-        """Propose a command of one word. Returns its ticket; `completions` gets its outcome. Raises NotLeader, Busy."""
+        """Propose a command of one word.
+
+        Returns the ticket under which `completions` gets the outcome. Raises NotLeader, Busy.
+        """
         ticket = next(self._tickets)
         self.node.propose(encode_item(word), ticket, acknowledge)
         self.flush()
@@ -114,13 +120,13 @@ class NodeHost:
         self.flush()
 
     def sync(self) -> None:
-        """Make all appended writes durable, including those that the node adds in response."""
+        """Make all appended writes durable, including the writes that the node adds in response."""
         while self.disk.is_syncing:
             self.disk.finish_sync()
             self.flush()
 
     def flush(self) -> None:
-        """Carry out everything that the node has to do at this moment. A sync that it begins stays under way."""
+        """Carry out all effects that the node has now. A sync that the node begins does not end here."""
         for _ in range(FLUSHES_MAX):
             effects = self.node.take_effects()
             assert effects.failure is None, effects.failure

@@ -24,11 +24,12 @@ from raft import (
 
 
 class HeldDisk(Disk):
-    """A `Disk` for a node, which syncs its log itself. A sync that the node has begun ends by `finish_sync`."""
+    """A `Disk` for a node, which syncs its log itself. `finish_sync` ends a sync that the node has begun."""
 
     def __init__(self, durable: Image) -> None:
         super().__init__(durable)
-        self._under_way: tuple[int, int, Done] | None = None  # (number of writes, commit hint, callback)
+        # The present sync: (number of writes, commit hint, callback).
+        self._under_way: tuple[int, int, Done] | None = None
 
     @property
     def is_syncing(self) -> bool:
@@ -36,14 +37,14 @@ class HeldDisk(Disk):
         return self._under_way is not None
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Begin to make everything durable that was appended so far. See raft.LogStore."""
+        """Begin to sync everything that was appended so far. See raft.LogStore."""
         assert self._under_way is None, "one sync at a time"
         self._under_way = (len(self.unsynced), min(commit_hint, len(self.durable.entries)), done)
 
     def finish_sync(self) -> None:
-        """End the sync that is under way.
+        """End the present sync.
 
-        The commit hint becomes durable with it (docs/reference/specification.md#45-hard-state).
+        The commit hint of the sync becomes durable too (docs/reference/specification.md#45-hard-state).
         """
         assert self._under_way is not None, "no sync is under way"
         count, hint, done = self._under_way
@@ -56,7 +57,10 @@ class HeldDisk(Disk):
 
 
 class FirstSnapshot:
-    """A `SnapshotStore` with the snapshot at index 0, which has the members. The logs here are too short for others."""
+    """A `SnapshotStore` with a single snapshot, which is at index 0 and contains the members.
+
+    The logs here are too short for later snapshots.
+    """
 
     def __init__(self, configuration: Configuration, machine: Mapping[str, Any]) -> None:
         header = SnapshotHeader(index=0, term=0, configuration=configuration, machine=machine)
@@ -72,7 +76,7 @@ class FirstSnapshot:
         return iter(())
 
     def create(self, header: SnapshotHeader) -> SnapshotWriter:
-        """Fail, because no log grows by `snapshot_log_bytes` here."""
+        """Fail, because no log here grows by `snapshot_log_bytes`."""
         raise AssertionError(f"a snapshot in so short a log: {header}")
 
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
@@ -103,7 +107,10 @@ class FixedPins:
 
 
 class WordList:
-    """A state machine that keeps all words that were written, in order. The result of a word is its place, from 0."""
+    """A state machine that keeps all written words in order.
+
+    The result of a command is the position of its word, from 0.
+    """
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -117,11 +124,11 @@ class WordList:
 
     @property
     def feature_level(self) -> int:
-        """Always 1, because no command raises it."""
+        """Always 1, because no command here raises the feature level."""
         return 1
 
     def apply(self, entry: Entry) -> Sequence[int]:
-        """Apply one committed entry. Return the places of its words."""
+        """Apply one committed entry. Returns the positions of its words."""
         self.entries.append(entry)
         if entry.kind is EntryKind.CONFIGURATION:
             return ()
@@ -139,7 +146,7 @@ class WordList:
         return {"leader_time": self._leader_time}
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Replace the state by that of a snapshot."""
+        """Replace the state by the state in a snapshot."""
         self._leader_time = header["leader_time"]
         self.words = [word for chunk in chunks for word in decode_item(chunk)]
         self.entries = []
