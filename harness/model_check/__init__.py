@@ -1,4 +1,4 @@
-"""Exhaustive search: the production core in a small world (few members, terms, entries, …), with every order of events.
+"""Exhaustive search: the production core in a small world (few members, terms, entries, …), with all orders of events.
 
 See docs/internals/simulation.md#exhaustive-mode.
 """

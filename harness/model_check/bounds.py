@@ -1,4 +1,4 @@
-"""The bounds of the small world, and what it leaves out."""
+"""The bounds of the small world, and the features that the small world leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEMBERS_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The most events of each kind on one path. `entries` counts commands, without the no_op of each new leader."""
+    """The most events of each kind on one path. `entries` counts commands, but not the no_op of each new leader."""
 
     members: int = 3
     terms: int = 2
@@ -23,7 +23,8 @@ class Bounds:
     depth: int | None = None  # The most events of all kinds.
     seconds: float | None = None
     states: int | None = None
-    hints: int = 0  # How often a follower gets the (true or false) hint that its leader's connections have ended.
+    # How often a follower may get the (true or false) hint that its connections with the leader have ended.
+    hints: int = 0
     # Heartbeats of leaders. After a loss, a heartbeat makes the leader send the lost entries again.
     heartbeats: int = 0
     pre_votes: bool = False  # True: pre-votes are messages. False: every pre-vote is granted at once.

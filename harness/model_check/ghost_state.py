@@ -1,9 +1,8 @@
-"""Ghost state: what the checked rules (invariants) need to know about the past of a path, besides the present state of
-the cluster.
+"""Ghost state: the facts about the past of a path that the checked rules (invariants) need.
 
-A ghost state records which members led, how they voted, what was committed, and how many more events of each bounded
-kind may happen. Ghost states are numbered, as local states and messages are. Each step from one ghost state to the next
-is computed only once.
+A ghost state records, in addition to the present state of the cluster, which members led, how they voted, which entries
+were committed, and how many more events of each bounded kind may happen. Ghost states have numbers, like local states
+and messages. Each step from one ghost state to the next is computed only once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from harness.sim.engine.errors import Violation, require
 
 @dataclass(frozen=True, slots=True)
 class GhostState:
-    """One ghost state. `leaders` and `votes` hold places of members (`symmetry`); -1: nobody."""
+    """One ghost state. `leaders` and `votes` contain places of members (`symmetry`), or -1 for no member."""
 
     crashes_left: int
     entries_left: int
@@ -30,10 +29,10 @@ class GhostState:
     votes: tuple[int, ...]  # By voter and term: the candidate that got the vote.
     # By index, from 1: (term of the entry, term in which it was committed).
     committed: tuple[tuple[int, int], ...] = ()
-    reads: tuple[tuple[int, int], ...] = ()  # Open reads: (ticket, number of entries committed when the read began).
+    reads: tuple[tuple[int, int], ...] = ()  # By open read: (ticket, number of entries committed when the read began).
 
     def renamed(self, places: tuple[int, ...]) -> GhostState:
-        """Return the same ghost state with members renamed."""
+        """Return this ghost state with members renamed."""
         terms = len(self.leaders)
         votes = list(self.votes)
         for voter, place in enumerate(places):
@@ -146,12 +145,12 @@ class GhostStates:
         return found
 
     def duplicated(self, number: int) -> int:
-        """Return the number of the ghost state that differs from this one only in allowing one duplicate fewer."""
+        """Return the number of the ghost state that allows one duplicate fewer, and is otherwise equal to this one."""
         history = self.all[number]
         return self._number_of(replace(history, duplicates_left=history.duplicates_left - 1))
 
     def image(self, number: int, renaming: int) -> int:
-        """Return the number of the same ghost state with members renamed."""
+        """Return the number of this ghost state with members renamed."""
         found = self._images.get((number, renaming))
         if found is None:
             found = self._number_of(self.all[number].renamed(self._renamings.all[renaming]))

@@ -1,9 +1,9 @@
-"""The local states of members, the messages, and the local steps. The production core computes each of them once.
+"""The local states of members, the messages, and the local steps. The production core computes each local step once.
 
 A local state is the state of one member with its disk. An event changes only one member, and a member has far fewer
-states than a cluster. So local states and messages are numbered, and the core computes one step for each (local state,
+states than a cluster. So local states and messages have numbers, and the core computes one step for each (local state,
 event). A step of the cluster is then a table look-up. If several local states differ only by a renaming of the members,
-the core computes the steps of only one of them. The steps of the others follow by renaming.
+the core computes the steps of only one of these states. Renaming gives the steps of the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
     state: int
     sent: tuple[int, ...]  # The numbers of the messages that the member has sent.
-    notes: Notes  # Facts for the ghost state: (kind of fact, number, value).
+    notes: Notes  # Facts for the ghost state, each as (kind of fact, number, value).
     violation: tuple[str, str] | None  # (rule, detail)
 
 
@@ -66,14 +66,16 @@ class LocalStates:
         self._with_pre_votes = bounds.pre_votes
         self.place: list[int] = []  # By state: the place of the member that is in this state.
         self.facts: list[Facts] = []
-        self.images: list[tuple[int, ...]] = []  # By state: its images, the states into which the renamings turn it.
-        # By state: the least number among its images. It is the same for all states that are images of each other.
+        # By state: its images, which are the states that the renamings make of it.
+        self.images: list[tuple[int, ...]] = []
+        # By state: the least number among its images. States that are images of each other have the same least number.
         self.orbit: list[int] = []
-        self.letters: list[Envelope] = []  # By number: all messages that were sent, and the images of these messages.
+        # By number: each message that was sent. `letter_images` has the images of these messages.
+        self.letters: list[Envelope] = []
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
-        # By state: the pickled member; None if it is stored for an image of the state instead.
+        # By state: the pickled member; None if a pickled member is stored for an image of the state instead.
         self._stored: list[bytes | None] = []
         # By state: (a stored state, the renaming that turns the stored state into this one).
         self._origin: list[tuple[int, int]] = []
@@ -197,7 +199,7 @@ class LocalStates:
     def _broken(self, before: Facts, after: Facts, kind: int) -> tuple[str, str] | None:
         """Check the rules about one member. Returns the broken rule as (rule, detail); None if all rules hold.
 
-        The core itself asserts further rules.
+        Assertions in the core check further rules.
         """
         crashed = kind == CRASH
         if kind == LOSE_LEADER and self._with_pre_votes and after.term != before.term:
@@ -228,7 +230,7 @@ class LocalStates:
         return number
 
     def _add(self, drawn: StateKey, member: CoreHost) -> int:
-        """Give a number to this new state and to each of its images that has none."""
+        """Give a number to this new state, and to each of its images that has no number yet."""
         place = self.renamings.node_ids.index(member.node_id)
         facts = facts_of(member)
         numbers: list[int] = []
@@ -269,7 +271,7 @@ class LocalStates:
 
 
 def _link_images(renamings: Renamings, numbers: list[int], images: list[tuple[int, ...]]) -> None:
-    """Set `images` for a state and all its images. `numbers[p]`: the image of the state under renaming p."""
+    """Set `images` for a state and all its images. `numbers[p]`: the number of the state's image under renaming p."""
     for first, number in enumerate(numbers):
         back = renamings.inverse[first]
         images[number] = tuple(numbers[renamings.after(again, first)] for again in range(len(numbers)))

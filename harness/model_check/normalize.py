@@ -1,10 +1,11 @@
-"""Resets numbers that only ever grow; otherwise a member would never be in the same state twice.
+"""Resets numbers that otherwise only grow, so that a member can be in the same state twice.
 
-Time-outs are events here, so it only matters *that* a timer fires, and not when. The clock of each member stands at 0
-between events. After a reset, no member has heard a leader so recently that it would ignore a campaign. This hides no
-behaviour: ignoring a message is the same as losing it, and the search explores losses. The sequence numbers of writes
-are counted from the last durable write. All resets are in this file, because they change private fields of the core.
-They do not change the behaviour, because the core only compares these numbers with each other.
+Time-outs are events here, so the time at which a timer fires does not matter. The clock of each member stands at 0
+between events. After a reset, no member has heard a leader so recently that it would ignore a campaign. The reset hides
+no behaviour, because an ignored message has the same effect as a lost message, and the search explores losses. The
+sequence numbers of writes are counted from the last durable write. All resets are in this file, because they change
+private fields of the core. The resets do not change the behaviour, because the core only compares these numbers with
+each other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def normalize(member: CoreHost) -> None:
         leadership._elected_at = leadership._leader_time_base = 0
         leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
         leadership.due_at = CONFIG.heartbeat_interval_ns
-        # No event of the search depends on the members in sync, which depend on time alone.
+        # Which members are in sync depends on time alone, and no event of the search depends on it.
         leadership.in_sync.begin(0, last_index=0)
         for peer in leadership.peers.values():
             peer.heard_at = 0

@@ -1,7 +1,7 @@
 """Replays a path that a search has found, and describes it line by line.
 
-The search itself renames members, numbers states and computes each local step only once. The replay uses none of this:
-it carries out the whole path on fresh production cores with fixed names, so what it prints has really happened.
+The search itself renames members, numbers states and computes each local step only once. The replay does none of this:
+it carries out the whole path on fresh production cores with fixed names, so every printed event has really happened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ messages that differ only in fields without effect are the same message.
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """One event as text: the member, the event, the messages that the member sent, and its state afterwards."""
+    """One event as text: the member, the event, the messages that the member sent, and its state after the event."""
 
     node_id: str
     event: str
@@ -67,7 +67,7 @@ class PathReplay:
         """Carry out a path from the very first start. Returns one ReplayStep per event."""
         renamings = self._atlas.renamings
         lines = []
-        places = renamings.all[0]  # At first all members are alike, so any assignment of places is right.
+        places = renamings.all[0]  # At first all members are equal, so any assignment of places is right.
         for event, renaming in path:
             lines.append(self._line(event, places))
             after = renamings.all[renaming]
@@ -75,7 +75,7 @@ class PathReplay:
         return lines
 
     def _line(self, event: ModelEvent, places: tuple[int, ...]) -> ReplayStep:
-        """Carry out one event. `places[i]`: the index in `members` of the member that has the place i in the search."""
+        """Carry out one event. `places[i]`: the index in `members` of the member with place i in the search."""
         place = places[event.place]
         node_ids = self._atlas.renamings.node_ids
         letter = self._under_way[self._key(event.argument, places)] if event.kind == DELIVER else None

@@ -1,8 +1,10 @@
-"""Breadth-first search through all states of the small world. The first path to a violation is thus a shortest one.
+"""Breadth-first search through all states of the small world.
 
-A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, and then
-one for each message in flight, in ascending order. Of the states that differ only by a renaming of the members, the
-search keeps a single row.
+So no path to a violation is shorter than the first path found.
+
+A state of the cluster is a row of numbers: first the local state of each member, then the ghost state, then the
+messages in flight in ascending order. The search keeps a single row for all states that differ only by a renaming of
+the members.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class ModelEvent(NamedTuple):
 class Found:
     """The result of a search. `path`: the events that lead to the violation, if there is one.
 
-    Each element of `path` is (event, the renaming with which the search continued after it).
+    Each element of `path` is (event, the renaming with which the search continued after the event).
     """
 
     bounds: Bounds
@@ -237,14 +239,15 @@ class Search:
     ) -> Iterator[tuple[ModelEvent, Outcome]]:
         """Yield the event with its outcome, unless it changes nothing.
 
-        If more messages would then be in flight than the bound allows, yield it once for each choice of lost messages.
+        If more messages would then be in flight than the bound allows, yield the event once for each choice of lost
+        messages.
         """
         state = row[place]
         outcome = self.states.outcome(state, kind, argument)
         if outcome.state == state and not outcome.notes and not (set(outcome.sent) - set(under_way)):
             if outcome.violation is not None:
                 yield ModelEvent(place, kind, argument, under_way), outcome
-            return  # The event changes nothing. If it is a delivery, the message might as well be lost.
+            return  # The event changes nothing. A delivery that changes nothing is the same as a loss.
         present = list(row[: self.bounds.members])
         present[place] = outcome.state
         letters = sorted({*under_way, *outcome.sent})
@@ -277,10 +280,10 @@ class Search:
         return tuple(options)
 
     def _is_dead(self, letter: int, state: int) -> bool:
-        """Return True if this message can no longer have an effect: it is an answer for which nobody waits any more.
+        """Return True if this message is an answer that no member needs any more, so that it can have no effect.
 
-        The receiver's *durable* term decides whether the receiver may still wait for it, because a crash can undo a
-        term that is not yet synced. In addition, the core must ignore the message if it arrives now.
+        The receiver's *durable* term decides whether the receiver may still wait for the answer, because a crash can
+        undo a term that is not yet synced. In addition, the core must ignore the message if it arrives now.
         """
         known = self._dead.get((letter, state))
         if known is None:
@@ -310,7 +313,7 @@ class Search:
             self._checked.add(key_of_all)
 
     def _least(self, members: Sequence[int], history: int, letters: Sequence[int]) -> tuple[Row, int]:
-        """Return (the row that stands for all renamings of a state, the renaming that leads to this row)."""
+        """Return (the row that represents all renamings of a state, the renaming that leads to this row)."""
         orbits = [self.states.orbit[member] for member in members]
         images = [(self._renamed(members, history, letters, p), p) for p in self.states.renamings.sorting(orbits)]
         best, renaming = min(images) if len(images) > 1 else images[0]
@@ -331,15 +334,16 @@ class Search:
         return [self.states.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
 
     def images_of(self, number: int) -> int:
-        """Return how many states this one stands for: itself, and the different states into which renamings turn it."""
+        """Return how many different states the renamings make of state `number`, including the state itself."""
         members_count = self.bounds.members
         row = array("I", self._rows[number])
         members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]
         return len({self._renamed(members, history, letters, p) for p in range(len(self.states.renamings.all))})
 
     def path_to(self, number: int) -> list[tuple[ModelEvent, int]]:
-        """Return the events from the very first start to this state. Each has the renaming with which the search
-        continued.
+        """Return the events from the very first start to this state.
+
+        Each event has the renaming with which the search continued.
         """
         numbers = [number]
         while self._parents[numbers[-1]] >= 0:
@@ -359,8 +363,8 @@ class Search:
 def _may_wait_for(message: Message, facts: Facts) -> bool:
     """Return True if the member may still wait for this answer in the term of the answer.
 
-    Within one term, a member that has stopped being a candidate never becomes a candidate again. The same holds for a
-    leader.
+    Within one term, a member that has stopped being a candidate never becomes a candidate again. Similarly, a member
+    that has stopped leading never leads again in that term.
     """
     if isinstance(message, VoteResponse):
         return facts.role is Role.CANDIDATE

@@ -1,6 +1,6 @@
-"""The key of a member's state: all that its future behaviour depends on, as plain tuples.
+"""The key of a member's state, as plain tuples: everything on which the future behaviour of the member depends.
 
-Members with equal keys behave equally from then on. By default a key holds *all* fields of an object and of the objects
+Members with equal keys behave equally. By default a key holds *all* fields of an object and of the objects
 in them, so it includes any field that is added to the core later. LEFT_OUT names the fields that a key omits, with the
 reasons why the behaviour does not depend on them.
 """
@@ -18,7 +18,8 @@ from raft import Entry
 StateKey = Hashable
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Reset by each event.
+    # Each event resets these fields.
+    "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),
     "CoreState": frozenset(
         {
             "config", "random",  # These fields, and those in the next line, never change and are equal on all members.
@@ -26,8 +27,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             # Time stands still, nothing is compacted, and open proposals affect only the outcomes for clients.
             "now", "compacted_leader_time", "open_proposals",
             "low_watermark",  # The mark only limits compaction, and nothing is compacted.
-            "leader_match_index",  # The index only serves to refuse messages that no honest peer sends.
-            "staleness", "yielded_count", "yielded_at",  # No bounded reads, and no member is preferred as leader.
+            "leader_match_index",  # The index is only used to refuse messages that no honest peer sends.
+            # The search has no bounded reads, and prefers no member as leader.
+            "staleness", "yielded_count", "yielded_at",
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
@@ -40,10 +42,10 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "_last_append", "_last_append_bytes",
         }
     ),
-    # `last_applied` only serves the low-water mark, and `heard_at` never changes, because time stands still.
+    # `last_applied` is only used for the low-water mark, and `heard_at` never changes, because time stands still.
     # `is_idle` and `may_send` follow from the other fields.
     "Progress": frozenset({"last_applied", "heard_at", "_config", "is_idle", "may_send"}),
-    "Outbox": frozenset({"_writes"}),  # The state has the same object in a field of its own.
+    "Outbox": frozenset({"_writes"}),  # A field of the state holds the same object.
     "Disk": frozenset({"appended"}),  # `appended` follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
     "AppendAccepted": frozenset({"last_applied"}),
@@ -63,7 +65,7 @@ def state_key(thing: object) -> StateKey:
 
 
 def rename(drawn: StateKey, names: Mapping[str, str]) -> StateKey:
-    """Return the same key with members renamed."""
+    """Return this key with members renamed."""
     if isinstance(drawn, tuple):
         return tuple([rename(part, names) for part in drawn])
     if isinstance(drawn, frozenset):
@@ -77,7 +79,7 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if isinstance(thing, Enum):
         return thing.name
     if isinstance(thing, Entry):
-        # A rule checks that one (index, term) stands for one entry, so the payload is left out.
+        # A rule checks that no two entries have the same (index, term), so the key leaves out the payload.
         return thing.index, thing.term, int(thing.kind)
     if isinstance(thing, tuple | list | deque):
         return tuple([_draw(part, seen) for part in thing])

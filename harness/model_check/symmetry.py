@@ -13,7 +13,7 @@ Renaming = tuple[int, ...]
 
 
 class Renamings:
-    """All renamings of `members` members or, without `symmetry`, only the one that changes nothing."""
+    """All renamings of `members` members or, without `symmetry`, only the renaming that changes nothing."""
 
     def __init__(self, members: int, *, symmetry: bool) -> None:
         self.all: list[Renaming] = list(permutations(range(members))) if symmetry else [tuple(range(members))]
@@ -28,7 +28,7 @@ class Renamings:
         return self._number[tuple(self.all[second][place] for place in self.all[first])]
 
     def sorting(self, keys: Sequence[int]) -> list[int]:
-        """Return the renamings that sort the members by `keys`. There are several if keys are equal."""
+        """Return the renamings that sort the members by `keys`: several renamings if some keys are equal."""
         if len(self.all) == 1:
             return [0]
         ranks = sorted(keys)
