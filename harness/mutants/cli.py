@@ -1,7 +1,7 @@
 """`hwm-harness mutants`: shows for each mutant of the catalogue which seed and which rule of the simulator catch it.
 
-Exit codes: 0: all mutants were caught; 3: some survived; 1: a mutant does not apply or does not run, or the code
-without a mutant breaks a rule.
+Exit codes: 0: all mutants were caught; 3: some mutants survived; 1: a mutant does not apply or does not run, or the
+code without a mutant breaks a rule.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ def search(chosen: Sequence[Mutant], *, seeds_max: int, first_seed: int, jobs: i
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Let SIGTERM end the search as Ctrl-C does: all processes and copies are removed. Call it from the main thread."""
+    """Let SIGTERM end the search as Ctrl-C does, with all processes ended and all copies removed.
+
+    Call this function from the main thread.
+    """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield

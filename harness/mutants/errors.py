@@ -19,7 +19,7 @@ class BadCatalogue(HarnessError):
 
 
 class DoesNotApply(HarnessError):
-    """The text that a mutant replaces does not occur in the production code as often as the mutant states."""
+    """The text that a mutant replaces is missing, or does not occur as many times as the mutant states."""
 
     def __init__(self, name: str, file: str, found: int, expected: int) -> None:
         self.name, self.file, self.found, self.expected = name, file, found, expected
@@ -33,7 +33,7 @@ class DoesNotApply(HarnessError):
 
 
 class CleanCodeFails(HarnessError):
-    """A seed breaks a rule even on the code without a mutant, so it proves nothing about a mutant."""
+    """A seed breaks a rule even on the code without a mutant, so the seed proves nothing about a mutant."""
 
     def __init__(self, seed: int, rule: str, detail: str) -> None:
         self.seed, self.rule, self.detail = seed, rule, detail

@@ -1,4 +1,4 @@
-"""The search: runs seed after seed on the copy of each mutant, until a rule catches the mutant or no seeds are left.
+"""The search for mutants: runs seed after seed on the copy of each mutant, until a rule is broken or no seeds are left.
 
 All searches advance together: the next chunk of seeds always goes to a mutant on which few seeds have run so far.
 """
@@ -49,16 +49,19 @@ class _Search:
     seconds: float = 0.0
     caught: SeedOutcome | None = None
     error: str | None = None
-    outcomes: list[SeedOutcome] = field(default_factory=list)  # The outcomes of the first look.
+    outcomes: list[SeedOutcome] = field(default_factory=list)  # The outcomes of the first chunk.
 
     @property
     def wants_more(self) -> bool:
-        """True if another chunk may start. No chunk starts during the first look, which is enough for most mutants."""
+        """True if another chunk may start.
+
+        While the first chunk runs, which is enough for most mutants, no other chunk starts.
+        """
         is_first_look = self.chunk == FIRST_LOOK_SEEDS and self.under_way
         return self.seeds_left > 0 and not self.caught and not self.error and not is_first_look
 
     def take_chunk(self) -> tuple[int, int, bool]:
-        """Take the next chunk. Returns its first seed, how many seeds it has, and whether it is the first look."""
+        """Take the next chunk. Returns (its first seed, the number of its seeds, whether this is the first look)."""
         first, count = self.next_seed, min(self.chunk, self.seeds_left)
         is_first_look = self.seeds_run == 0 and self.under_way == 0
         self.next_seed += count
@@ -83,7 +86,7 @@ class Hunt:
 
     @property
     def under_way(self) -> dict[str, int]:
-        """The mutants whose search goes on, each with the number of seeds that have run on it so far."""
+        """The mutants whose search has not ended, each with the number of seeds that have run on it so far."""
         return {search.mutant.name: search.seeds_run for search in self._searches}
 
     def run(self) -> Iterator[HuntResult | None]:
@@ -138,8 +141,9 @@ class Hunt:
         return outcomes
 
     def _confirm(self, seed: int) -> None:
-        """Check that this seed breaks no rule without the mutant; otherwise the seed proves nothing. Raises
-        CleanCodeFails.
+        """Check that this seed breaks no rule without the mutant.
+
+        Raises CleanCodeFails, because such a seed proves nothing.
         """
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
@@ -148,9 +152,9 @@ class Hunt:
             _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:
-        """Return the search that gets the next chunk; None if no search wants one.
+        """Return the search that gets the next chunk; None if no search wants a chunk.
 
-        Searches without a running chunk come first, and among these the one with the fewest seeds so far.
+        Searches without a running chunk come first. Among equals, the search with the fewest seeds so far comes first.
         """
         waiting = [search for search in self._searches if search.wants_more]
         return min(waiting, key=lambda search: (search.under_way > 0, search.next_seed), default=None)

@@ -1,14 +1,14 @@
-"""What a mutant is, and the catalogue of all mutants (`catalogue/*.toml`). One entry of the catalogue:
+"""The data of a mutant, and the catalogue of all mutants (`catalogue/*.toml`). Example of an entry in the catalogue:
 
 [[mutant]]
 name = "a vote is not persisted"          # unique
-why = "…"                                 # what goes wrong because of it
+why = "…"                                 # the effect of the defect
 property = "one vote per term …"          # what no longer holds
 file = "raft/core/write_stream.py"                   # in one of the packages raft, storage, kvstore
 replaces = '''…'''                        # exact text, which occurs `count` times (1)
 by = '''…'''
 also = [{ file = "…", replaces = "…", by = "…" }]   # optional: further changes of the same defect
-named = true                              # optional: a classic mistake, which any implementation is measured by
+named = true                              # optional: a classic mistake, against which any implementation is measured
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One defect. `property_lost`: what no longer holds. `is_named`: one of the classic mistakes."""
+    """One defect. `property_lost`: the property that no longer holds. `is_named`: one of the classic mistakes."""
 
     name: str
     why: str
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def load_catalogue(folder: Path = CATALOGUE) -> list[Mutant]:
-    """Return all mutants, sorted by the name of their file, and within a file in the order of the file. Raises
+    """Return all mutants, sorted by the name of their catalogue file, and then by their position in this file. Raises
     BadCatalogue.
     """
     mutants: list[Mutant] = []

@@ -28,10 +28,11 @@ class SeedOutcome:
 
     @property
     def is_stillborn(self) -> bool:
-        """True if the run crashed before anything was committed. Such a run catches nothing, because the code does not
-        even run.
+        """True if the run raised an exception before anything was committed.
 
-        A failed assertion of the production code is a catch, however early it fails.
+        Such code does not work at all, so the run catches nothing.
+
+        A failed assertion of the production code is always a catch, even at the beginning.
         """
         crashed = self.rule == ESCAPED and not self.detail.startswith("AssertionError")
         return crashed and self.commits == 0
@@ -43,7 +44,7 @@ class SeedOutcome:
 
     @property
     def caught_by(self) -> str:
-        """The broken rule; for an exception, its type and the place where it was raised."""
+        """The broken rule; for an exception, its type and the line that raised it."""
         if self.rule != ESCAPED:
             return self.rule or ""
         kind = self.detail.partition(":")[0]

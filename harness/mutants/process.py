@@ -29,7 +29,7 @@ class Workers:
         self._is_stopped = False
 
     def run_seeds(self, root: Path, first_seed: int, count: int, *, hash_seed: int) -> list[SeedOutcome]:
-        """Run `count` seeds on the copy at `root`, but none after a seed that breaks a rule.
+        """Run up to `count` seeds on the copy at `root`, and stop after a seed that breaks a rule.
 
         A seed that exceeds the time limit breaks the rule HANGS. `hash_seed` is the PYTHONHASHSEED of the process.
         Raises WorkerFailed.
@@ -55,7 +55,7 @@ class Workers:
         return outcomes
 
     def stop(self) -> None:
-        """End all running processes, and start no others."""
+        """End all running processes, and start no further processes."""
         with self._lock:
             self._is_stopped = True
             for process in self._running:
@@ -74,7 +74,7 @@ class Workers:
         assert process.stderr is not None
         stderr = process.stderr
         listener = threading.Thread(target=lambda: errors.append(stderr.read()))
-        listener.start()  # If nobody read standard error, a full pipe would block the worker.
+        listener.start()  # A thread reads standard error, because a full pipe would block the worker.
         timer = _timer(self._seed_seconds_max, give_up)
         try:
             for line in process.stdout:

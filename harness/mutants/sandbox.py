@@ -1,4 +1,4 @@
-"""Copies of the packages, in a folder of their own: one copy without a defect, and one copy for each mutant."""
+"""Copies of the packages in a separate folder: one copy without a defect, and one copy for each mutant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Copies:
         self._made = 0
 
     def with_mutant(self, mutant: Mutant) -> Path:
-        """Make a copy with the defect; packages that it does not change are symbolic links. Raises DoesNotApply."""
+        """Make a copy with the defect, in which unchanged packages are symbolic links. Raises DoesNotApply."""
         texts = mutant.mutated(self.clean)
         self._made += 1
         root = self._folder / f"mutant-{self._made}"

@@ -1,7 +1,7 @@
 """Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT FIRST_SEED COUNT`.
 
-The program writes one line of JSON per seed, and stops after COUNT seeds or after a seed that breaks a rule. First it
-checks that it runs the code of the copy.
+The program writes one line of JSON per seed, and stops after COUNT seeds or after a seed that breaks a rule. At its
+start the program checks that it runs the code of the copy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_one(seed: int) -> SeedOutcome:
 
 
 def main() -> None:
-    """Run the seeds that the command line names."""
+    """Run the seeds that the arguments specify."""
     root, first_seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     check_origin(root)
     for seed in range(first_seed, first_seed + count):
