@@ -1,1 +1,1 @@
-"""The faults of a recorded run: which ones this machine can make, when they happen, and how each is carried out."""
+"""The faults of a recorded run: the faults that this machine can make, their schedule, and their execution."""

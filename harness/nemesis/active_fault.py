@@ -40,7 +40,7 @@ class Victims(Protocol):
 class FaultRecord:
     """One fault as it was carried out.
 
-    `stopped_ns`: the time of its end; None until then. A kill ends when the member is started again.
+    `stopped_ns`: the end of the fault; None before the end. A kill ends when the member is started again.
     """
 
     number: int
@@ -48,7 +48,7 @@ class FaultRecord:
     target: str
     direction: Direction | None
     victims: list[str]
-    leader_id: str | None  # The leader when the fault began, as far as the monitor knew.
+    leader_id: str | None  # The leader at the start of the fault, as the monitor knew it.
     started_ns: int
     stopped_ns: int | None = None
     outcome: dict[str, object] = field(default_factory=dict)  # Facts that are known only at the end of the fault.
@@ -56,7 +56,7 @@ class FaultRecord:
     def to_json(self) -> dict[str, object]:
         """Return the fields of the event `fault_started`.
 
-        The kind of the fault is in the field `fault`, because every event uses the field `kind` for its own kind.
+        The field `fault` has the kind of the fault, because every event has its own kind in the field `kind`.
         """
         fields = asdict(self)
         del fields["outcome"]
@@ -69,7 +69,10 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class ActiveFault:
-    """A fault under way. `seconds`: its planned duration. `random`: draws its details, from a planned seed."""
+    """A fault under way.
+
+    `seconds`: the planned duration. `random`: a random source for details, with a planned seed.
+    """
 
     cluster: Victims
     record: FaultRecord

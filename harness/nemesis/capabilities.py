@@ -1,4 +1,4 @@
-"""Finds out which faults this user can make on this machine: tries them, and states the reason if one is impossible."""
+"""Tries which faults this user can make on this machine, and states the reason for each fault that is impossible."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this machine offers for making faults. `unavailable`: each kind that cannot be made, with the reason."""
+    """The means of this machine to make faults. `unavailable`: each kind that cannot be made, with the reason."""
 
     file_system: FileSystem | None = None  # The file system of each member's volume; None: no volume can be made.
-    faketime: Path | None = None  # The library that gives a process a wall clock of its own.
+    faketime: Path | None = None  # The library that can change the wall clock of a single process.
     unavailable: dict[Kind, str] = field(default_factory=dict)
 
     def usable(self, kinds: Iterable[Kind], *, each_was_named: bool) -> tuple[Kind, ...]:
-        """Return those of `kinds` that this machine can make.
+        """Return the kinds among `kinds` that this machine can make.
 
         `each_was_named`: the user named each kind instead of writing `all`. A named kind that cannot be made raises
         BadInput.
@@ -65,8 +65,8 @@ ANY_MACHINE = Capabilities()
 def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
     """Try whether this user can make faults of these kinds on this machine, and return the result.
 
-    The trial of disk faults moves this process into a mount namespace of its own. So call this function before any
-    other thread is started.
+    Call this function before any other thread is started, because the trial of disk faults moves this process into a
+    new mount namespace.
     """
     kinds = tuple(kinds)
     unavailable: dict[Kind, str] = {}
@@ -148,7 +148,7 @@ def _try(kinds: tuple[Kind, ...], found: dict[Kind, str], *acts: Callable[[], ob
 
 
 def _trouble_with_time_namespaces() -> str:
-    """Return why a process cannot get a monotonic clock of its own; an empty string if it can."""
+    """Return the reason why this user cannot change a process's monotonic clock; an empty string if that is possible."""
     command = [sys.executable, "-P", "-c", _SHIFTED]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)

@@ -1,4 +1,7 @@
-"""Faults of the victims' disks: full, failing, hanging, slow, or without power. Each member has its own file system."""
+"""Faults of the victims' disks, which are full, failing, hanging, slow or without power.
+
+Each member has its own file system.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from kvstore import Client, StoreError
 
 _STUTTER_SECONDS = (0.03, 0.2)  # The shortest and the longest freeze, both shorter than an election time-out.
 _BREATH_SECONDS = 0.03
-_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member with a disk error sends its last messages to its peers, then ends.
+# A member with a disk error sends its last messages to its peers, and then ends.
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 _ASK_SECONDS = 0.5
 _NOBODYS_KEY = "nothing is ever written here"
 _ONCE: tuple[Operation, ...] = ("write", "sync")
@@ -35,8 +39,7 @@ async def full(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing(active: ActiveFault) -> AsyncIterator[None]:
-    """Every operation on the disk fails (EIO), and a victim must then end by itself. Data that was written before is
-    kept.
+    """Every operation on the disk fails (EIO), and the victim must end by itself. Data that was written before is kept.
 
     At the end the disk works again, and the victim is started again. The outcome `exit_codes` has the exit code of each
     victim, or None if it did not end by itself and was killed.
@@ -66,11 +69,11 @@ async def failing(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
-    """One write to the log, or one sync of it, fails (EIO); all others succeed.
+    """One write or one sync of the log fails (EIO); all other operations succeed.
 
-    A victim that has met the error must end by itself, because it cannot know which part of the log is on its disk. At
-    the end each victim is started again. The outcome `exit_codes` has the exit codes of the victims that have met the
-    error.
+    A victim whose operation has failed must end by itself, because it cannot know which part of the log is on its disk.
+    At the end each victim is started again. The outcome `exit_codes` has the exit codes of the victims whose operation
+    has failed.
     """
     members, operation = active.members, active.random.choice(_ONCE)
     exit_codes: dict[str, int | None] = {}
@@ -90,7 +93,7 @@ async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
         blame(active, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            member.kill()  # A victim still runs if it has written nothing and so has not met the error.
+            member.kill()  # A victim that has written nothing still runs, because no operation has failed.
             member.start()
 
 
@@ -103,7 +106,7 @@ async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
 
 
 async def _have_all_write(endpoints: Sequence[str]) -> None:
-    """Make every member write to its log, even if the run has no load, by deletions of a key that does not exist."""
+    """Make every member write to its log, even without load, by repeated deletions of a key that does not exist."""
     while True:
         await trio.sleep(_ASK_SECONDS)
         with suppress(StoreError):
@@ -113,7 +116,7 @@ async def _have_all_write(endpoints: Sequence[str]) -> None:
 
 @asynccontextmanager
 async def hanging(active: ActiveFault) -> AsyncIterator[None]:
-    """Every write and sync waits until the end of the fault. The process itself goes on."""
+    """Every write and sync waits until the end of the fault. The process is not stopped."""
     volumes = active.volumes
     try:
         await _each(volumes, lambda volume: volume.freeze(active.seconds))
@@ -146,10 +149,14 @@ async def slow(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def without_power(active: ActiveFault) -> AsyncIterator[None]:
-    """The process and its disk stop together, and unsynced data is lost. At the end the process is started again."""
+    """The process and its disk stop at the same time, and unsynced data is lost.
+
+    At the end the process is started again.
+    """
     members, volumes = active.members, active.volumes
     for member in members:
-        # From now on the member must send nothing, and close no file: closing a file could write data to the disk.
+        # From now on the member must send nothing and close no file, because closing a file could write data to the
+        # disk.
         member.pause()
     await _each(volumes, Volume.cut_power)
     for member in members:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from harness.nemesis.active_fault import ActiveFault
 
 STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 7
-# The exit code if a SIGTERM arrives while Python is still loading: the system's default action ends the process.
+# The exit code after a SIGTERM while Python still loads, when the system's default action ends the process.
 _BEFORE_IT_LISTENS = -15
 
 Codes = frozenset[int | None]
@@ -22,8 +22,8 @@ of another fault.
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
     """Return the exit codes with which each victim may end once its disk fails.
 
-    Call this function before the fault, because the result depends on whether a victim already serves or is still
-    joining.
+    Call this function before the fault, because a victim that still joins may end with other exit codes than one that
+    serves.
     """
     return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 

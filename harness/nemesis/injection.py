@@ -16,7 +16,8 @@ from harness.nemesis.active_fault import ActiveFault, FaultRecord, Victims
 from harness.nemesis.schedule import MEMBER_KINDS, Kind, PlannedFault
 from harness.recording.history import RunWriter
 
-_LEADER_WAIT_SECONDS = 3.0  # If there is no leader for this long, a fault against the leader hits a random member.
+# If there is no leader for this long, a fault that should hit the leader hits a random member.
+_LEADER_WAIT_SECONDS = 3.0
 _SETTLED_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.02
 
@@ -44,10 +45,10 @@ _CARRIED_OUT: dict[Kind, Callable[[ActiveFault], AbstractAsyncContextManager[Non
 
 @dataclass(slots=True)
 class Nemesis:
-    """Carries out a plan. However `run` ends, all faults are undone.
+    """Carries out a plan. At the end of `run`, even after an error, all faults are undone.
 
     Faults run in two parallel lanes, each with one fault at a time: one for membership changes, one for all other
-    faults. No member is the victim of two faults at once.
+    faults. No two faults have the same victim at the same time.
     """
 
     cluster: Victims
@@ -67,7 +68,7 @@ class Nemesis:
 
     @property
     def current(self) -> FaultRecord | None:
-        """Of the faults under way, the one that began last; None if no fault is under way."""
+        """The newest fault under way; None if no fault is under way."""
         return self.under_way[-1] if self.under_way else None
 
     @property
@@ -85,7 +86,8 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        # Check before the fault: later, a member that had already ended by itself could be taken for a victim.
+        # This check comes before the fault. After it, a member that had already ended by itself could look like a
+        # victim.
         self.cluster.check_alive()
         record = FaultRecord(
             number=planned.number,
@@ -110,11 +112,12 @@ class Nemesis:
             self.writer.event("fault_stopped", **fields)
 
     def _choose(self, planned: PlannedFault, leader_id: str | None) -> list[str]:
-        """Choose the victims of a fault. No member that another fault currently hits is chosen."""
+        """Choose the victims of a fault, none of which is currently a victim of another fault."""
         if planned.kind == "add":
             return []
         hit = self._hit()
-        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In the order in which they joined.
+        # In the order in which the members joined.
+        free = [node_id for node_id in self.cluster.members if node_id not in hit]
         if planned.target == "all":
             return sorted(free)
         if planned.target == "leader" and leader_id in free:
@@ -127,7 +130,7 @@ class Nemesis:
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:
-        """Wait, for a few seconds at most, until every member that no fault hits answers again.
+        """Wait, for a few seconds at most, until every member that is no victim of a present fault answers.
 
         Because of this wait, the effects of two faults seldom overlap.
         """

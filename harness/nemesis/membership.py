@@ -15,15 +15,15 @@ from harness.nemesis.expected_exits import WAS_REMOVED, WHILE_JOINING, blame
 from kvstore import Client, StoreError
 from raft import MEMBERS_MAX, Member
 
-MEMBERS_MIN = 3  # A smaller cluster could not afford to lose a member.
+MEMBERS_MIN = 3  # A smaller cluster could not lose a member and keep a majority.
 ADDED_TO_MAX = MEMBERS_MAX - 2
 """The fault `add` is skipped if the cluster has this size or more. The last two places are for members that replace
 others: such a member joins before the old one leaves.
 """
-_CHANGE_SECONDS_MAX = 90.0  # Much longer than any other fault, which ends within a few seconds.
+_CHANGE_SECONDS_MAX = 90.0  # Much longer than any other fault lasts, because other faults end within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
-_END_SECONDS = 15.0  # A removed member ends once it learns of its removal; other faults may delay that.
+_END_SECONDS = 15.0  # A removed member ends once it learns of its removal, and other faults may delay this.
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def removed(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def replaced(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is killed and never started again, as if its disk were lost; a new member takes its place."""
+    """A member is killed and never started again, as if its disk were lost; a new member replaces it."""
     if not active.record.victims:
         active.record.outcome["skipped"] = "every member is hit by something else"
         yield
@@ -83,11 +83,11 @@ async def replaced(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
-    """A member's disk confirms syncs that it did not do; then the power fails, and a new member takes its place.
+    """A member's disk falsely confirms syncs; then its power fails, and a new member replaces the member.
 
-    The old member is never started again, because it cannot know what it has forgotten. The outcome `check` is what
-    `hwm check` reports of the old data folder. This report is not judged, because `hwm check` cannot see that a log
-    ends too early.
+    The old member is never started again, because it cannot know what it has forgotten. The outcome `check` is the
+    report of `hwm check` about the old data folder. The run does not judge this report, because `hwm check` cannot
+    notice that a log ends too early.
     """
     cluster = active.cluster
     if len(cluster.members) < MEMBERS_MIN or not active.record.victims:
@@ -115,7 +115,7 @@ async def _check(folder: Path) -> object:
 
 
 async def _replace(active: ActiveFault, old_id: str) -> None:
-    """Let a new member take the place of a member that is never started again."""
+    """Replace a member that is never started again by a new member."""
     cluster = active.cluster
     new = await cluster.start_new_member()
     active.record.outcome.update(removed=old_id, added=new.node_id)
@@ -126,7 +126,7 @@ async def _replace(active: ActiveFault, old_id: str) -> None:
 
 @asynccontextmanager
 async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
-    """Start a joining member again whenever it ends by itself: during other faults, it may find no member that answers.
+    """Restart a joining member each time it ends by itself, because during other faults no member may answer it.
 
     The outcome `exit_codes` has the exit codes of all processes of this member that ended before it had joined.
     """
@@ -153,7 +153,7 @@ async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]
 
 
 async def _insist(active: ActiveFault, change: Callable[[Client], Awaitable[object]]) -> None:
-    """Ask for a membership change again and again until it is made, because other faults may delay it.
+    """Request a membership change repeatedly until it is made, because other faults may delay the change.
 
     After _CHANGE_SECONDS_MAX, record the change as failed.
     """

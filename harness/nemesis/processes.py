@@ -1,4 +1,4 @@
-"""Faults of processes: a kill, a pause, an orderly restart, a changed clock, and a transfer of the leadership."""
+"""Faults of processes: a kill, a pause, an orderly restart, a changed clock, and a leadership transfer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
 _WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
-# Longer than all time-outs, but only half as long as the time to live of a session.
+# Longer than all time-outs, but only half of a session's time to live.
 _JUMP_NS_MAX = 30_000_000_000
 _TRANSFER_SECONDS = 5.0
 
@@ -97,10 +97,10 @@ async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def jumped_ahead(active: ActiveFault) -> AsyncIterator[None]:
-    """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
+    """The monotonic clock of a running process jumps ahead by up to half a minute, and is not set back.
 
-    Lease reads are unsafe under this fault, because each member measures by its own clock how long its promise to vote
-    for nobody else lasts.
+    Lease reads are unsafe under this fault, because each member uses its own clock to measure how long it must vote for
+    no other member.
     """
     jumps = {member.node_id: active.random.randrange(_JUMP_NS_MAX) for member in active.members}
     active.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}
@@ -116,7 +116,7 @@ async def handed_over(active: ActiveFault) -> AsyncIterator[None]:
         async with Client(active.cluster.endpoints, session=False) as client:
             new = await client.transfer_leadership(deadline_seconds=_TRANSFER_SECONDS)
         active.record.outcome["new_leader_id"] = new
-    # A leader may decline, for example during a membership change. It then goes on leading.
+    # A leader may decline, for example during a membership change, and continue to lead.
     except StoreError as error:
         active.record.outcome["declined"] = str(error)
     await trio.lowlevel.checkpoint()

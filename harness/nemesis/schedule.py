@@ -1,7 +1,7 @@
 """Draws the fault plan of a run from its seed, so that two runs with the same seed and settings have the same plan.
 
-The plan does not name the victims: "the leader" is the member that leads when the fault begins. `pick` seeds the
-random choice of victims at that time, and the events of the run record who they were.
+The plan does not name the victims: "the leader" is the member that leads when the fault begins. `pick` seeds the random
+choice of victims at the start of the fault, and the events of the run record the victims.
 """
 
 from __future__ import annotations
@@ -57,16 +57,18 @@ VICTIMLESS_KINDS: tuple[Kind, ...] = ("transfer", "add")
 """The kinds that need no victim: they only ask the cluster for something."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
-FIRST_FAULT_SECONDS = 1.5  # The load has then filled the store a little; a fault on an empty store tests little.
-# The least pause after a fault. A killed process needs about this long to recover, so the effects seldom overlap.
+# By this time the load has filled the store a little; a fault on an empty store would test little.
+FIRST_FAULT_SECONDS = 1.5
+# The least pause after a fault. A killed process needs about this long to recover, so the effects of two faults seldom
+# overlap.
 _CALM_SECONDS = 1.0
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "kill": (0.2, 1.5),  # Sometimes shorter and sometimes longer than an election.
-    "pause": (0.6, 2.5),  # Longer than an election time-out: when a paused leader resumes, it has a successor.
+    "pause": (0.6, 2.5),  # Longer than an election time-out, so that a paused leader has a successor when it resumes.
     "partition": (0.8, 3.0),
     "restart": (0.1, 0.8),
     "transfer": (0.1, 0.4),
-    "disk-full": (1.0, 4.0),  # A member with a full disk looks for room every two seconds.
+    "disk-full": (1.0, 4.0),  # A member with a full disk looks for free space every two seconds.
     "disk-error": (0.5, 2.0),
     "disk-hang": (0.4, 2.5),
     "disk-slow": (1.5, 4.0),
@@ -105,7 +107,7 @@ _CHOICES: dict[Kind, tuple[_Choice, ...]] = {
     "boot-clock": _LEADER_FIRST,
     "wall-clock": (*_LEADER_FIRST, ("all", None)),
     "clock-jump": (*_LEADER_FIRST, ("all", None)),
-    "add": (("random", None),),  # No member is hit.
+    "add": (("random", None),),  # There is no victim.
     "remove": (("leader", None), ("random", None)),
     "replace": (("eldest", None),),
     "disk-lies": (("random", None), ("leader", None)),
@@ -124,7 +126,7 @@ class PlannedFault:
     duration_seconds: float
     kind: Kind
     target: Target
-    direction: Direction | None  # Of a partition; None for all other kinds.
+    direction: Direction | None  # The direction of a partition; None for all other kinds.
     pick: int
 
     def to_json(self) -> dict[str, object]:
@@ -158,8 +160,8 @@ def plan_faults(
     In each lane, a fault begins about `interval_seconds` after the start of the previous fault (twice as long for
     membership changes), and never before the end of the previous fault. Every kind is used once before any kind is used
     again. In the same way, every target and direction of a kind is used once before any is used again. Membership
-    changes come in a fixed order: a remove follows each add, so that the number of members returns to its first value.
-    All faults are planned to end within the run, but membership changes may take longer.
+    changes have a fixed order: a remove follows each add, so that the cluster gets its original size again. All faults
+    are planned to end within the run, but membership changes may take longer.
     """
     assert interval_seconds > 0
     lanes = (
