@@ -1,1 +1,1 @@
-"""Writes, reads, checks and falsifies the histories of runs: what each client requested and was answered."""
+"""Writes, reads, checks and falsifies the histories of runs: the requests and the answers of all clients."""

@@ -11,7 +11,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunClock:
-    """The clock of all operations and events of a run. All times come from this one clock, so its error bound is 0.
+    """The clock of all operations and events of a run. Because all times come from this clock, the error bound is 0.
 
     `clock_id` names the boot of the machine, because all processes of one boot share CLOCK_MONOTONIC. On a system
     without a boot id, `clock_id` is random, because times from different processes are then not comparable.

@@ -1,9 +1,9 @@
-"""Falsifies a copy of a run: a checker that has never reported a violation proves nothing.
+"""Falsifies a copy of a run, because a checker that has never reported a violation proves nothing.
 
-One linearizable read is rewritten so that it shows an older value. This value must *certainly* be stale, or a correct
-audit would find an order of operations that explains it. So two writes of the key are needed. `first` wrote the older
-value, and was acknowledged before `second` was called. `second` was acknowledged before the read was called. All
-written values are unique.
+One linearizable read is rewritten so that it shows an older value. This value must *certainly* be stale, because
+otherwise a correct audit could find an order of operations that explains the value. So the read needs two writes of its
+key. `first` wrote the older value, and was acknowledged before `second` was called. `second` was acknowledged before
+the read was called. All written values are unique.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ def make_stale(source: Path, target: Path) -> StaleAnswer:
 
 
 def find_stale(rows: list[Row]) -> StaleAnswer | None:
-    """Choose a read for which the two writes exist, as near to the middle of the run as possible. None if there is no
-    such read.
+    """Choose a read with two such writes, as close to the middle of the run as possible; None if there is no such read.
     """
     writes: dict[str, list[Row]] = {}
     for row in rows:
@@ -80,14 +79,14 @@ def _is_plain_read(row: Row) -> bool:
 
 
 def _last_before(writes: list[Row], moment_ns: int) -> Row | None:
-    """The latest write that had returned before `moment_ns`."""
+    """Return the latest write that had returned before `moment_ns`."""
     return next((write for write in reversed(writes) if write["return_ns"] < moment_ns), None)
 
 
 def _lie(read: Row, spoiled: StaleAnswer) -> Row:
     """Return the read with the value and the `mod_revision` that `first` wrote.
 
-    The field `revision` of the row stays as it was, so an audit must find the violation from the rest of the answer.
+    The field `revision` of the row does not change, so an audit must find the violation from the rest of the answer.
     """
     output = {"found": True, "value": spoiled.shows, "mod_revision": spoiled.first["revision"]}
     return {**read, "output": output}

@@ -28,10 +28,10 @@ Row = dict[str, object]
 # constant.
 RUN_FORMAT = 1
 WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock"})
-# A killed harness loses at most this many rows of JSON lines. If a recorded read shows the value of a write among them,
-# calls.jsonl has the call of this write.
+# A killed harness loses at most this many rows of JSON lines. If a recorded read shows the value of a write whose row
+# is lost, calls.jsonl has the call of this write.
 UNFLUSHED_ROWS_MAX = 500
-PARQUET_ROWS_MAX = 20_000  # Rows per file. This bounds the rows in memory, which a killed harness loses.
+PARQUET_ROWS_MAX = 20_000  # Rows per file. A killed harness loses the rows in memory, at most this many.
 
 
 def to_text(data: bytes) -> str:
@@ -51,7 +51,7 @@ def canonical_json(value: object) -> str:
 
 
 class RowSink(Protocol):
-    """A destination of rows. `flush` hands all complete rows to the operating system."""
+    """A destination of rows. `flush` writes all complete rows to files of the operating system."""
 
     def add(self, row: Row) -> None: ...
     def flush(self) -> None: ...
@@ -90,7 +90,7 @@ class RunWriter:
     def __init__(
         self, folder: Path, *, run_id: str, clock: RunClock, ops_format: str, about: dict[str, object]
     ) -> None:
-        open_sink = _sink_of(ops_format)  # Called before a folder is made, so that a missing extra leaves none.
+        open_sink = _sink_of(ops_format)  # Called first, so that no folder is made if an extra is missing.
         prepare_folder(folder)
         self.folder, self.run_id, self.clock = folder, run_id, clock
         kind = {"format": RUN_FORMAT, "run_id": run_id}
@@ -117,7 +117,7 @@ class RunWriter:
         """Record how operation `op_id` ended. Every status except `unknown` needs a `return_ns`."""
         row = self._open.pop(op_id)
         row.update((name, value) for name, value in outcome.items() if value is not None)
-        row.setdefault("return_ns", None)  # Null means that the operation stays open for ever.
+        row.setdefault("return_ns", None)  # Null means that the operation never ended.
         assert (row["status"] == "unknown") == (row["return_ns"] is None), row
         assert (row["status"] == "ok") == ("output" in row), row
         self._rows.add(row)
@@ -131,7 +131,7 @@ class RunWriter:
         self._events.add({"at_ns": self.clock.now_ns(), "kind": kind, **fields})
 
     def flush(self) -> None:
-        self._calls.flush()  # Calls are flushed before rows; the module's docstring explains why.
+        self._calls.flush()  # Calls are flushed before rows; the docstring of the module gives the reason.
         self._rows.flush()
         self._events.flush()
         self._unflushed = 0
@@ -177,7 +177,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_about(folder: Path) -> dict[str, object]:
-    """Return the content of run.json. Raises BadInput if `folder` holds no run, or a run in a newer format."""
+    """Return the content of run.json. Raises BadInput if `folder` contains no run, or a run in a newer format."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -191,7 +191,7 @@ def read_about(folder: Path) -> dict[str, object]:
 
 
 def read_rows(folder: Path) -> Iterator[Row]:
-    """Yield all rows of a run, file by file."""
+    """Yield all rows of a run, one file after the other."""
     for path in sorted((folder / "ops").glob("*.jsonl")):
         yield from _read_lines(path)
     for path in sorted((folder / "ops").glob("*.parquet")):
@@ -209,8 +209,8 @@ def read_events(folder: Path) -> list[Row]:
 def close_unfinished_run(folder: Path) -> int:
     """Make the run of a killed harness auditable: add an `unknown` row for each call without a row.
 
-    Returns the number of added rows. Each gets a `client` name of its own, because an unknown operation stays open for
-    ever, and only one operation may be open under a name.
+    Returns the number of added rows. Each added row gets a different `client` name, because an unknown operation stays
+    open for ever, and only one operation may be open under a name.
     """
     about, calls_path = read_about(folder), folder / "calls.jsonl"
     if about.get("finished") or not calls_path.exists():
@@ -229,7 +229,7 @@ def close_unfinished_run(folder: Path) -> int:
 
 
 def copy_run(source: Path, target: Path) -> None:
-    """Copy a run into a new folder: only the files that the audit reads, without the members' data."""
+    """Copy a run into a new folder, but only the files that the audit reads, without the members' data."""
     prepare_folder(target)
     for path in sorted((source / "ops").iterdir()):
         shutil.copyfile(path, target / "ops" / path.name)

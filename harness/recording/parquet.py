@@ -60,7 +60,8 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("age_ms", pa.int64()),
 ]
 SCHEMA = pa.schema(_ROW)
-# A file has these columns only if some row in it has one of these fields, so other files stay as they were.
+# A file has these columns only if one of its rows has one of these fields. So the schema of all other files has not
+# changed.
 _LEVEL_COLUMNS: list[tuple[str, pa.DataType]] = [
     ("acknowledge", pa.string()),
     ("acknowledged_by", pa.list_(pa.string())),
@@ -75,8 +76,8 @@ _SLICE_ROWS = 100  # Encoding this many rows takes a few milliseconds.
 class ParquetFiles:
     """Writes rows to FOLDER/rows-00000.parquet, -00001 …; each file is renamed into place when it is complete.
 
-    Once `rows_max` rows wait, `flush` starts a new file with them. A thread encodes the file while further rows arrive.
-    If `rows_max` further rows have arrived before the thread is done, `flush` waits for the thread.
+    Once `rows_max` rows wait, `flush` starts a new file with these rows. A thread encodes the file while further rows
+    arrive. If `rows_max` further rows have arrived before the thread is done, `flush` waits for the thread.
     """
 
     def __init__(self, folder: Path, *, rows_max: int) -> None:
@@ -91,9 +92,9 @@ class ParquetFiles:
         self._pending.append(row)
 
     def flush(self) -> None:
-        """Start a new file if enough rows wait. If encoding the previous file failed, raise its error.
+        """Start a new file if enough rows wait. Raises the error of the previous file if its encoding failed.
 
-        If the harness is killed, the rows that still wait are lost, but `calls.jsonl` has the calls of their writes.
+        A killed harness loses the rows that still wait, but `calls.jsonl` has the calls of the writes among them.
         """
         if len(self._pending) >= self._rows_max:
             self._write()

@@ -1,4 +1,4 @@
-"""Checks that `bounded` reads were no older than the age that they stated. The audit does not read these ages.
+"""Checks that no `bounded` read was older than its stated age. The audit does not read these ages.
 
 A `bounded` answer shows every write that was acknowledged by a certain time: the time of the call minus the stated age.
 So the revision of the answer is not below the revision of any operation that had returned by that time.

@@ -1,1 +1,1 @@
-"""The report of a run: its numbers and its tables, and the writing of pages."""
+"""The report of a run, with its numbers and tables, and the functions that write pages."""

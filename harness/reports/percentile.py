@@ -1,7 +1,7 @@
 """The exact percentile of a list, for all reports and benchmarks.
 
-`raft.runtime.Histogram` estimates the same rank from counts, without keeping all durations. This file imports nothing
-of the project: in the comparison of systems (`benchmarks`), the members of PySyncObj import it as well.
+`raft.runtime.Histogram` estimates the same rank from counts, without keeping all durations. This module imports nothing
+of the project, because the PySyncObj members in the comparison of systems (`benchmarks`) import it as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     """
     assert ordered, "no values have no percentile"
     assert 0 < share <= 1, share
-    # The rank is rounded up. This is done in integers, because 0.99 is not exact in binary.
+    # The rank is rounded up with integers, because 0.99 is not exact in binary.
     rank = -(-len(ordered) * round(share * 1000) // 1000)
     return ordered[max(0, rank - 1)]

@@ -21,7 +21,7 @@ from harness.reports.percentile import percentile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailability:
-    """For the faults of one kind, the distribution of `FaultEffect.longest_silence_seconds`, in ms.
+    """The distribution of `FaultEffect.longest_silence_seconds` over the faults of one kind, in ms.
 
     Percentiles are nearest ranks. `hit`: `leader` if the leader was among the victims, else `others`.
     """
@@ -37,7 +37,7 @@ class Unavailability:
 def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> int:
     """Return the longest time without an acknowledgement in the window from `since` to `until`.
 
-    `acknowledged`: the times of acknowledgements, ascending. The start and the end of the window count like
+    `acknowledged`: the times of acknowledgements, ascending. The start and the end of the window count as
     acknowledgements.
     """
     assert since <= until, (since, until)
@@ -47,9 +47,11 @@ def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> i
 
 
 def distributions(silences: Iterable[tuple[str, bool, float]]) -> tuple[Unavailability, ...]:
-    """Group silences by kind of fault and by whether it hit the leader, and return the distribution of each group.
+    """Group silences by the kind of the fault and by whether the fault hit the leader.
 
-    `silences`: (kind of fault, whether it hit the leader, seconds).
+    Returns the distribution of each group.
+
+    `silences`: (kind of the fault, whether the fault hit the leader, seconds).
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for kind, hit_leader, seconds in silences:
@@ -86,11 +88,11 @@ class FaultEffect:
     """One fault, and for how long no write succeeded after it.
 
     `unavailable_seconds`: the time from the start of the fault to the first acknowledgement of a write that was
-    *called* after this start; None without such a write. (Other writes do not count, because the last message of a dead
-    leader may acknowledge a write that was already in flight.) `longest_silence_seconds`: the longest time without an
-    acknowledged write between this fault and the next one; for a membership change, between it and the next membership
-    change. `outcome`: facts that were known only at the end of the fault. `skipped`: why the fault was not carried out;
-    None if it was. A skipped fault has None for both times.
+    *called* after this start; None without such a write. Writes in flight at the start do not count, because the last
+    message of a killed leader may acknowledge one of them. `longest_silence_seconds`: the longest time without an
+    acknowledged write between this fault and the next fault; for a membership change, until the next membership change.
+    `outcome`: facts that were known only at the end of the fault. `skipped`: the reason why the fault was not carried
+    out; None if the fault was carried out. A skipped fault has None for both times.
     """
 
     number: int
@@ -127,7 +129,7 @@ class Report:
     # `reads` has the linearizable reads, and `reads_by_way` all other reads, by the consistency of their answers.
     reads: Latency | None
     reads_by_way: dict[str, Latency]
-    # The op_ids of bounded reads that were older than their stated age; a sound run has none.
+    # The op_ids of bounded reads that were older than their stated age; a sound run has no such reads.
     older_than_they_say: tuple[int, ...]
     writes: Latency | None
     longest_write_gap_seconds: float | None
@@ -135,7 +137,7 @@ class Report:
     kills: int
     faults_planned: int
     faults_carried_out: int
-    faults_skipped: int  # Does not count planned faults that had not begun by the end of the load.
+    faults_skipped: int  # Without the planned faults that had not begun by the end of the load.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -145,13 +147,14 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    # By node id: the exit codes of the members, which are asked to stop at the end of the run. None: not recorded.
+    # By node id: the exit code after the request to stop at the end of the run. None: not recorded.
     exit_codes: dict[str, int] | None
     finished: bool
     # By acknowledgement level: the writes of the load by status. Empty if the run had no levels.
     writes_by_level: dict[str, dict[str, int]] = field(default_factory=dict)
-    accepted: int = 0  # The writes that the leader alone had when they were answered.
-    outcomes: dict[str, int] = field(default_factory=dict)  # What became of them: the answers, by outcome.
+    accepted: int = 0  # The number of writes that were answered when only the leader had them.
+    # The outcomes of the accepted writes, as later answers reported them.
+    outcomes: dict[str, int] = field(default_factory=dict)
     under_replicated: int = 0
 
     @property
@@ -178,8 +181,7 @@ class Report:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Exit codes that are not allowed. Members ended with them under a fault, or when they were asked to stop at
-        the end of the run.
+        """The exit codes that are not allowed, of members that ended under a fault or at the end of the run.
         """
         found = (fault for fault in self.faults if "finding" in fault.outcome)
         words = [f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found]
@@ -237,7 +239,7 @@ def summarize(
         older_than_they_say=older_than_they_say(rows),
         writes=_latency(row for row in loaded if row["op"] in WRITES),
         longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
-        # The first of these events is the election of the first leader, which does not count as a change.
+        # The first of these events is the first election, which does not count as a change.
         leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),
         kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
         faults_planned=len(about.get("schedule") or faults),
@@ -272,7 +274,7 @@ def _by_level(loaded: Iterable[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _outcomes(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Return how many entries had each outcome when it was asked last, by outcome."""
+    """Return, by outcome, how many entries had this outcome in the last answer about them."""
     last: dict[str, str] = {}
     for row in rows:
         if row["op"] == "outcome" and row["status"] == "ok":
@@ -283,7 +285,7 @@ def _outcomes(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
 def _effects(
     by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, over: int
 ) -> tuple[FaultEffect, ...]:
-    """Compute the effect of each fault. `over`: the end of the load; no silence after it is counted."""
+    """Compute the effect of each fault. `over`: the end of the load, up to which silences are measured."""
     started = by_kind.get("fault_started", [])
     stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
     why_skipped = [_why_skipped(event, stops.get(event["number"], {})) for event in started]
@@ -298,7 +300,7 @@ def _effects(
 
 
 def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
-    """Return why a fault was skipped; None if it was carried out."""
+    """Return the reason why a fault was skipped; None if the fault was carried out."""
     if "skipped" in stop:
         return str(stop["skipped"])
     if event["victims"] or event["fault"] in VICTIMLESS_KINDS:
@@ -307,7 +309,7 @@ def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
 
 
 def _changes(event: dict[str, Any]) -> bool:
-    """True if the fault is a membership change. These faults have a lane of their own."""
+    """True if the fault is a membership change. Membership changes have a separate lane."""
     return event["fault"] in MEMBER_KINDS
 
 
@@ -346,7 +348,7 @@ def _members_left(by_kind: dict[str, list[dict[str, Any]]], faults: Iterable[Fau
 
 
 def _by_way(loaded: Iterable[dict[str, Any]]) -> dict[str, Latency]:
-    """Return the latencies of reads, grouped by the consistency with which they were answered."""
+    """Return the latencies of reads, grouped by the consistency of the answer."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in loaded:
         if row["op"] not in WRITES:

@@ -1,4 +1,4 @@
-"""Shows reports as tables."""
+"""Prints reports as tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show_report(report: Report, console: Console) -> None:
 
 
 def verdict_words(report: Report) -> str:
-    """Return in words that the run is sound, or why it is not."""
+    """Return in words that the run is sound, or the reason why the run is not sound."""
     if report.sound:
         return "healed; every key read; all members hold the same state"
     problems = []
