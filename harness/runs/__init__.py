@@ -1,1 +1,1 @@
-"""Runs with real processes: settings, one recorded run, and larger programs (soak, demo, failover, strangers)."""
+"""Runs with real processes: the settings, one recorded run, and larger programs (soak, demo, failover, strangers)."""

@@ -1,4 +1,4 @@
-"""Runs `hwm-audit check` on recorded runs, as a person would. The audit shares no code with the harness."""
+"""Runs `hwm-audit check` on recorded runs, in a separate process. The audit shares no code with the harness."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from harness.errors import ExtraMissing
 
 GREEN, RED = 0, 3
-AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not block the harness for ever.
+AUDIT_SECONDS_MAX = 1_800.0  # An audit that hangs must not block the harness for ever.
 
-# Does the same as the command `hwm-audit`, but runs in this Python environment even if PATH names another one.
+# The same as the command `hwm-audit`, but in the Python environment of this process, whatever PATH contains.
 _START = "from spark_audit.cli import main; main()"
 _WORDS = {
     GREEN: "linearizable",
@@ -40,7 +40,10 @@ class AuditResult:
         return _WORDS.get(self.exit_code, f"exit code {self.exit_code}")
 
     def to_json(self) -> dict[str, object]:
-        """The result for JSON. `output` is the audit's own JSON data if the audit printed JSON, and else its text."""
+        """The result for JSON.
+
+        `output` is the JSON data that the audit printed, or the printed text if it is not JSON.
+        """
         try:
             said = json.loads(self.output)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Clients that write throughout a measurement. They show for how long no write succeeds, and how many writes fail."""
+"""Clients that write throughout a measurement, to show for how long no write succeeds and how many writes fail."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class BackgroundWriters:
 
     def __init__(self) -> None:
         self.acknowledged = 0
-        self.failed = 0  # Writes that, even after the client's own retries, were refused or had an unknown outcome.
-        # The longest time between two consecutive acknowledgements since this field was last set to 0.
+        self.failed = 0  # Writes that were refused, or had an unknown outcome, even after the retries of the client.
+        # The longest time between two consecutive acknowledgements since the last reset of this field to 0.
         self.longest_pause_seconds = 0.0
         self._changed = trio.Condition()
         self._last_called = -1.0
@@ -54,7 +54,9 @@ class BackgroundWriters:
             self._changed.notify_all()
 
     async def first_after(self, moment: float) -> float:
-        """Wait until a write that was called after `moment` is acknowledged. Returns the time of the acknowledgement.
+        """Wait for the acknowledgement of a write that was called after `moment`.
+
+        Returns the time of the acknowledgement.
 
         `moment` and the result are times of trio's clock.
         """

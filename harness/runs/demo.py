@@ -1,8 +1,8 @@
 """The demonstration: a run in which the leader is killed twice, an audit of its history, and an audit of a falsified
 copy.
 
-The demonstration succeeds only if the first audit finds no violation *and* the second finds one: a checker that has
-never reported a violation proves nothing.
+The demonstration succeeds only if the first audit finds no violation *and* the second audit finds a violation, because
+a checker that has never reported a violation proves nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COUNTEREXAMPLE_LINES_MAX = 24
 
 
 class DemoFailed(HarnessError):
-    """The demonstration failed: the run was not sound, the kills missed a leader, or an audit was wrong."""
+    """The demonstration failed: the run was not sound, a kill did not hit the leader, or a verdict was wrong."""
 
     def __init__(self, what: str, folder: Path) -> None:
         self.what, self.folder = what, folder
@@ -54,7 +54,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
         plan=_two_dead_leaders(seconds),
         clients=CLIENTS,
         operations_per_second=OPERATIONS_PER_SECOND,
-        hasty_share=0.0,  # No client gives up early, so that clients notice the kills only as a pause.
+        hasty_share=0.0,  # Clients wait long enough that each kill is only a pause for them.
         small_storage=False,
     )
     _headline(
@@ -87,7 +87,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
 
 
 def check_deaths(report: Report, home: Path) -> None:
-    """Raise DemoFailed unless there were two kills and at least two leader changes: each kill must hit the leader."""
+    """Raise DemoFailed unless there were two kills and at least two leader changes: each kill must hit a leader."""
     if report.kills != DEATHS or report.leader_changes < DEATHS:
         came = f"{report.kills} processes were killed, and the leader changed {report.leader_changes} times"
         raise DemoFailed(f"the leader was to die twice; {came}", home)

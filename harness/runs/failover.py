@@ -1,7 +1,7 @@
 """Measures for how long no write succeeds after the leader is killed, with and without the leader-loss hint.
 
 With this hint, a follower campaigns soon after its connections with the leader have ended. The kills alternate between
-a cluster with the hint and one without it, so that a busy moment of the machine affects both.
+a cluster with the hint and a cluster without the hint, so that a slow phase of the machine affects both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.runs.background_writers import BackgroundWriters, scratch_folder, w
 from raft import RaftConfig
 
 _MILLISECOND_NS = 1_000_000
-_DEFAULTS = RaftConfig()  # The members have these time-outs, because the harness does not change them.
+_DEFAULTS = RaftConfig()  # The members use these time-outs, because the harness does not change the defaults.
 _NO_WRITE_SECONDS = 30.0
 # The bounds of the random pause before a kill, so that kills happen at any phase of heartbeats and time-outs.
 _CALM_SECONDS = (0.3, 0.8)
@@ -72,11 +72,11 @@ class FailoverResult:
 
     @property
     def ratio_of_medians(self) -> float:
-        """The median with the hint divided by the median without it."""
+        """The median with the hint, divided by the median without the hint."""
         return self.with_hint.median_ms / self.without_hint.median_ms
 
     def to_json(self) -> dict[str, object]:
-        """The result for JSON. It includes the members' time-outs, because without a hint they dominate the result."""
+        """The result for JSON, with the members' time-outs, which dominate the result without a hint."""
         return {
             "nodes": self.nodes,
             "kills": len(self.with_hint.unavailable_ms),
@@ -144,7 +144,7 @@ def _series(unavailable_ms: Sequence[float]) -> Series:
 
 
 async def _one_kill(cluster: Cluster, random: Random) -> float:
-    """Kill the leader, and return for how many ms no write succeeded. Afterwards, restart the member.
+    """Kill the leader, and restart it afterwards. Returns for how many ms no write succeeded.
 
     Clients write only during the measurement.
     """

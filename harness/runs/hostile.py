@@ -1,12 +1,12 @@
-"""A run with strangers for a part of the time, and a comparison of the latencies with and without strangers.
+"""A run with strangers during a part of the time, and a comparison of the latencies with and without strangers.
 
 Strangers are processes that send nonsense (`harness.strangers`). Windows with strangers alternate with quiet windows.
 Members, clients, rate and kills are the same throughout, so that gradual changes (the size of the log, the pace of the
 machine) affect both kinds of windows.
 
-The run passes if it is sound and its history is linearizable. Members must also answer their operators, let no second
-process into a data folder, and keep their resident memory within RSS_BYTES_MAX. The honest clients' 99th percentile of
-latency with strangers may be at most P99_RATIO_MAX times the percentile without strangers.
+The run passes if it is sound and its history is linearizable. Members must also answer their operators, prevent a
+second process from opening a data folder, and keep their resident memory within RSS_BYTES_MAX. With strangers, the 99th
+percentile of the honest clients' latencies may be at most P99_RATIO_MAX times as high as without strangers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _KILL_EVERY_SECONDS = 30.0
 _DOWN_SECONDS = (0.2, 1.5)
 _VISIT_SECONDS_MAX = 600.0
 _QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 75.0
-_SETTLING_SECONDS = 3.0  # No window counts the operations that are called within this time after its start.
+# A window does not count the operations that are called within this time after the window's start.
+_SETTLING_SECONDS = 3.0
 _VIOLATION = 3
 
 KIND_NAMES = tuple(kind.name for kind in KINDS)
@@ -77,7 +78,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostileWindow:
-    """A part of the run with or without strangers. Its times are times of the history's clock."""
+    """A part of the run with or without strangers. The times are times of the history's clock."""
 
     strangers: bool
     from_ns: int
@@ -117,8 +118,7 @@ class HostileResult:
 
     @property
     def p99_ratio(self) -> float:
-        """The 99th percentile with strangers, divided by the one without strangers. Infinite if either has no
-        operations.
+        """The 99th percentile with strangers divided by the percentile without; infinite if either has no operations.
         """
         if not self.quiet.operations or not self.hostile.operations:
             return math.inf
@@ -204,9 +204,9 @@ def _with(strangers: bool) -> str:
 def visits(stranger_seconds: float) -> tuple[tuple[float, float], ...]:
     """Plan the visits of strangers: (when they come, when they leave), in seconds since the start of the load.
 
-    The visits last `stranger_seconds` in all. Each is equally long, at most _VISIT_SECONDS_MAX. There is a quiet window
-    before the first visit, between visits, and after the last visit. It is a quarter as long as a visit, but at most
-    _QUIET_SECONDS_MAX.
+    The visits last `stranger_seconds` in all. All visits are equally long, at most _VISIT_SECONDS_MAX. There is a quiet
+    window before the first visit, between visits, and after the last visit. A quiet window is a quarter as long as a
+    visit, but at most _QUIET_SECONDS_MAX.
     """
     count = math.ceil(stranger_seconds / _VISIT_SECONDS_MAX)
     visit_seconds = stranger_seconds / count
@@ -222,12 +222,12 @@ def _quiet_seconds(visit_seconds: float) -> float:
 def windows_of(
     events: Iterable[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
 ) -> tuple[tuple[HostileWindow, ...], Latencies, Latencies]:
-    """Return (all windows of a recorded run, latencies over its quiet windows, latencies over those with strangers).
+    """Return (all windows of a recorded run, latencies in its quiet windows, latencies in its windows with strangers).
 
-    An operation belongs to the window in which it was called, unless it was called within _SETTLING_SECONDS of the
-    window's start: then it belongs to no window.
+    An operation belongs to the window in which it was called. An operation that was called within _SETTLING_SECONDS
+    after the window's start belongs to no window.
     """
-    borders: list[tuple[int, bool]] = []  # (time in ns, whether strangers are present from then on)
+    borders: list[tuple[int, bool]] = []  # The changes: (time in ns, whether strangers are present from then on).
     end_ns = 0
     for event in events:
         match event["kind"]:
@@ -286,8 +286,8 @@ def _settings(
 def _kills(seconds: float, seed: int) -> tuple[PlannedFault, ...]:
     """Plan kills: every third kill hits a random member, and all others hit the leader.
 
-    No kill hits all members at once. In such an outage, so many operations would be slow that they alone would decide
-    the 99th percentile.
+    No kill hits all members at once. Such an outage would slow down so many operations that these operations alone
+    would determine the 99th percentile.
     """
     random = Random(f"kills {seed}")
     return tuple(

@@ -1,4 +1,4 @@
-"""Shows a run while it lasts: a terminal gets a table that is redrawn in place; other outputs get a line every 2 s."""
+"""Shows the progress of a run: as a table that is redrawn on a terminal, or as a line every 2 s on other outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUS_STYLE = {"ok": "green", "fail": "yellow", "unknown": "magenta"}
 
 
 class _Rate:
-    """Measures the operations per second over about the last second."""
+    """Measures the operations per second during about the last second."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, int]] = []
@@ -98,7 +98,7 @@ def _line(progress: Progress, rate: _Rate) -> str:
 
 
 async def run_shown(settings: RunSettings, console: Console) -> Report:
-    """Record a run, and show it on `console` while it lasts. Raises the errors of `record_run`."""
+    """Record a run, and show its progress on `console`. Raises the errors of `record_run`."""
     progress = Progress(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show_live, progress, console)

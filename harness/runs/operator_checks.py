@@ -13,13 +13,13 @@ from kvstore import Client, StoreError
 
 _PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS_MAX = 5.0
-_SETTLED_SECONDS = 3.0  # A member that was started a moment ago may not listen yet.
+_SETTLED_SECONDS = 3.0  # A member that was started less than this time ago may not listen yet.
 _PROBE = b"GET /livez HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(slots=True)
 class OperatorChecks:
-    """Counts the checks `status` and `livez` of members that no fault hits, as `ok` or `failed`.
+    """Counts the checks `status` and `livez` of members without a present fault, as `ok` or `failed`.
 
     `failures`: descriptions of the first 20 failures. `worst_ms`: the longest time of a `status` check.
     """
@@ -27,7 +27,7 @@ class OperatorChecks:
     counts: Counter[str] = field(default_factory=Counter)
     worst_ms: float = 0.0
     failures: list[str] = field(default_factory=list)
-    # By process id: the trio time at which the process was first seen running.
+    # By process id: the trio time of the first check that found the process running.
     _running_since: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, cluster: Cluster, writer: RunWriter) -> None:
@@ -70,7 +70,7 @@ class OperatorChecks:
 
 
 async def _status_answers(address: str) -> str:
-    """Ask for the status with a new client. Returns the reason if that fails, else an empty string."""
+    """Request the status with a new client. Returns the reason of a failure, or an empty string."""
     try:
         async with Client([address], session=False) as client:
             await client.status(address, deadline_seconds=_ANSWER_SECONDS_MAX)
@@ -80,7 +80,7 @@ async def _status_answers(address: str) -> str:
 
 
 async def _is_alive(port: int) -> str:
-    """Call the liveness probe. Returns the reason if that fails, else an empty string."""
+    """Request the liveness probe. Returns the reason of a failure, or an empty string."""
     answer = b""
     try:
         with trio.fail_after(_ANSWER_SECONDS_MAX):

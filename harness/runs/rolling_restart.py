@@ -1,4 +1,4 @@
-"""Measures a rolling restart: while clients write, one member after the other is stopped and started again."""
+"""Measures a rolling restart, in which one member after the other is stopped and started again while clients write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Restart:
     """The restart of one member.
 
     `stop_ms`: the time from the request to stop to the end of the process. `longest_pause_ms`: the longest time between
-    two consecutive acknowledgements of writes. It is measured from the request to stop until the cluster is ready again
-    and has acknowledged one more write.
+    two consecutive acknowledgements of writes. This measurement lasts from the request to stop until the cluster is
+    ready again and has acknowledged one more write.
     """
 
     node_id: str
@@ -59,7 +59,8 @@ async def measure_rolling(*, rounds: int, nodes: int, out: Path | None, console:
             for _ in range(rounds):
                 left = set(cluster.members)
                 while left:
-                    # Look again for each restart: on a busy machine, the leader may have changed.
+                    # Look up the leader again before each restart, because on a busy machine the leader may have
+                    # changed.
                     leader_id = await _leader_id(cluster)
                     node_id = min(left - {leader_id}, default=leader_id)
                     restarts.append(await _one_restart(cluster, writers, node_id))

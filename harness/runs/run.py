@@ -1,5 +1,6 @@
-"""One run: a cluster under load and faults. At the end, the cluster recovers without faults, all keys are read, and the
-states of all members are compared.
+"""One run of a cluster under load and faults.
+
+After the faults, the cluster recovers, all keys are read, and the states of all members are compared.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from kvstore import Client
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-# The time between two flushes. A killed harness loses the rows since the last flush. The journal of calls
-# (`calls.jsonl`) still has some of these operations.
+# The time between two flushes. A killed harness loses the rows since the last flush. The file `calls.jsonl` still has
+# the calls of the writes among them that a recorded read may show.
 _FLUSH_SECONDS = 0.2
 _WATCH_SECONDS = 0.1
-_HASH_SECONDS = 15.0  # The time in which all members must report their state hashes at the same index.
+_HASH_SECONDS = 15.0  # The time within which all members must report their state hashes at the same index.
 
 
 @dataclass(slots=True)
 class Progress:
-    """The parts of a run, for a display to read. A part is None until it exists."""
+    """The parts of a run, for a display. Each part is None until it exists."""
 
     settings: RunSettings
     phase: Phase = "starting"
@@ -50,11 +51,11 @@ class Progress:
 
 
 async def record_run(progress: Progress) -> Report:
-    """Carry out a run with `progress.settings`, record it in `settings.out`, and return the report of it.
+    """Carry out a run with `progress.settings`, record it in `settings.out`, and return its report.
 
-    If the cluster does not recover after the faults, the report is returned too, but is not sound. Raises BadInput,
-    NotReady (the cluster never became ready) or NodeDied (a member ended by itself). What was recorded before the error
-    stays readable.
+    If the cluster does not recover after the faults, the report is still returned, but is not sound. Raises BadInput,
+    NotReady (the cluster never became ready) or NodeDied (a member ended by itself). After an error, the recording up
+    to the error is readable.
     """
     settings = progress.settings
     run_id = f"run-{settings.seed}-{uuid4().hex[:12]}"
@@ -157,9 +158,11 @@ async def _let_strangers_in(settings: RunSettings, cluster: Cluster, writer: Run
 
 
 async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:
-    """Start or resume all members and wait until the cluster is ready. Records whether it becomes ready in time.
+    """Start or resume all members and wait until the cluster is ready.
 
-    Returns False if it does not.
+    Records whether the cluster becomes ready in time.
+
+    Returns False if the cluster does not become ready in time.
     """
     cluster.start_all()
     try:

@@ -20,7 +20,7 @@ from harness.workload.workers import HASTY_SHARE
 from raft import MEMBERS_MAX
 
 SECONDS_MAX = 24 * 3600.0
-CLIENTS_MAX = 500  # All clients run in this one process.
+CLIENTS_MAX = 500  # All clients run in the process of the harness.
 # The most requests that one client has in flight (`kvstore.ClientLimits.in_flight_max`).
 IN_FLIGHT_MAX = 1_024
 FORMATS = ("jsonl", "parquet")
@@ -47,10 +47,10 @@ class RunSettings:
     levels: LevelShares = NO_LEVELS  # The acknowledgement levels of the writes.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
-    machine: Capabilities = ANY_MACHINE  # What this machine offers for the faults of the plan.
+    machine: Capabilities = ANY_MACHINE  # The means of this machine to make the faults of the plan.
     # The kinds of strangers (`harness.strangers.crowd.KINDS`) that attack the members during `stranger_windows`.
     strangers: tuple[str, ...] = ()
-    # When strangers are present: (from, until) in seconds since the start of the load.
+    # The times with strangers: (from, until) in seconds since the start of the load.
     stranger_windows: tuple[tuple[float, float], ...] = ()
     is_inspected: bool = False  # Measure the resources of members, and check that members answer their operators.
     descriptors_max: int | None = None  # The limit of open files of each member; None: the limit of the harness.
@@ -91,19 +91,23 @@ class RunSettings:
 
     @property
     def proxied(self) -> bool:
-        """True if the connections between members go through proxies. Only a plan with partitions has proxies, because
-        they cost time.
+        """True if the connections between members go through proxies.
+
+        Only a plan with partitions has proxies, because proxies cost time.
         """
         return any(fault.kind == "partition" for fault in self.plan)
 
     @property
     def lease_reads(self) -> bool:
-        """True if leaders may answer reads by lease. They may do so only if clients request lease reads."""
+        """True if leaders may answer reads by lease, which requires that clients request lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property
     def member_options(self) -> MemberOptions:
-        """The options of the members. Volumes and faked clocks cost time, so only a plan that needs them gets them."""
+        """The options of the members.
+
+        Only a plan that needs volumes or faked clocks gets them, because they cost time.
+        """
         kinds = {fault.kind for fault in self.plan}
         return MemberOptions(
             small_storage=self.small_storage,
@@ -117,7 +121,7 @@ class RunSettings:
 
     @property
     def min_in_sync(self) -> int | None:
-        """The replicated limit `min_in_sync` that the run sets before its load; None: the limit stays as it is."""
+        """The replicated limit `min_in_sync` that the run sets before its load; None: the run does not set it."""
         return min_in_sync_of(self.nodes) if self.levels.in_sync else None
 
     def about(self) -> dict[str, object]:
@@ -151,6 +155,6 @@ class RunSettings:
 
     def _about_levels(self) -> dict[str, object]:
         if not self.levels:
-            return {}  # The run.json of a run without levels is the same as before there were levels.
+            return {}  # Without levels, run.json has no field for levels, like the files of earlier versions.
         about: dict[str, object] = {"levels": str(self.levels)}
         return about if self.min_in_sync is None else {**about, "min_in_sync": self.min_in_sync}

@@ -27,8 +27,8 @@ class Interrupted(HarnessError):
 def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
     """Run an async job from the main thread. Raises Interrupted after SIGINT or SIGTERM, once the job has cleaned up.
 
-    If the job raises an exception group with a HarnessError in it, at any depth, only the HarnessError is raised, so
-    that the command line can print its message.
+    If the job raises an exception group that contains a HarnessError, at any depth, only this HarnessError is raised,
+    so that the command line can print its message.
     """
     try:
         return trio.run(_run, job)
@@ -40,7 +40,7 @@ def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
 
 
 def first_harness_error(error: BaseException) -> HarnessError | None:
-    """Return `error`, or the first HarnessError in it if it is a group; None if there is no HarnessError."""
+    """Return `error`, or the first HarnessError in `error` if it is a group; None if there is no HarnessError."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for inner in error.exceptions if (found := first_harness_error(inner)) is not None), None)
     return error if isinstance(error, HarnessError) else None
