@@ -148,7 +148,7 @@ def _try(kinds: tuple[Kind, ...], found: dict[Kind, str], *acts: Callable[[], ob
 
 
 def _trouble_with_time_namespaces() -> str:
-    """Return the reason why this user cannot change a process's monotonic clock; an empty string if that is possible."""
+    """Return why this user cannot change the monotonic clock of a process; an empty string if the user can."""
     command = [sys.executable, "-P", "-c", _SHIFTED]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)
