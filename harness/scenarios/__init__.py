@@ -1,4 +1,4 @@
-"""Scenarios: text files that name single steps of the protocol, which the production core carries out.
+"""Scenarios: text files with single steps of the protocol, which the production core carries out.
 
 docs/internals/testing.md describes the language of these files.
 """

@@ -19,7 +19,7 @@ ANSWERS = {
 
 
 def answer(word: str, stage: ClusterStage) -> str:
-    """Return the present answer to the write of `word`, as in `ANSWERS`."""
+    """Return the present answer to the write of `word`, in the words of `ANSWERS`."""
     written = stage.writes[word]
     if not written.ticket:
         return "refused"

@@ -1,7 +1,6 @@
-"""The stage of a scenario: members, their disks, and a wire that holds every message until a step moves it.
+"""The simulated cluster of a scenario: members, disks, and a wire on which every message waits until a step moves it.
 
-Only steps of the scenario move the clocks and messages, and nothing is random. So the same file always gives the same
-play.
+Only steps of the scenario move the clocks and messages, and nothing is random. So two runs of the same file are equal.
 """
 
 from __future__ import annotations
@@ -41,19 +40,22 @@ current term from a refusal.
 
 
 class Spread(Random):
-    """A random source that gives each member a fixed election time-out: the first member has the shortest."""
+    """A random source that gives each member a fixed election time-out. The first member has the shortest time-out."""
 
     def __init__(self, share: float) -> None:
         super().__init__(0)
         self._share = share
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """Return the number at a fixed share of the range, which is different for each member."""
+        """Return the number at a fixed fraction of the range. Each member has a different fraction."""
         return start if stop is None else start + int((stop - start) * self._share) // step * step
 
 
 class StagedMember(Protocol):
-    """What the stage needs of a member: either a lone core (`CoreHost`) or a whole node (`NodeHost`)."""
+    """The methods of a member that the stage uses.
+
+    `CoreHost` (only a core) and `NodeHost` (a whole node) have these methods.
+    """
 
     node_id: str
     now: int  # Monotonic ns.
@@ -94,9 +96,9 @@ class StagedMember(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StagedWrite:
-    """A write that a client has sent to a member. `ticket`: 0 if the member refused it before it was proposed."""
+    """A write that a client has sent to a member. `ticket`: 0 if the member refused the write before a proposal."""
 
-    host: NodeHost  # The life of the member that took it.
+    host: NodeHost  # The node to which the client sent the write.
     ticket: int
     level: Acknowledge
 
@@ -107,18 +109,18 @@ class ClusterStage:
 
     ids: tuple[str, ...]
     config: RaftConfig
-    has_nodes: bool = False  # True: the members are whole nodes. False: they are cores.
-    level: Acknowledge = Acknowledge.MAJORITY  # The level of writes that name none.
-    min_in_sync: int = 1  # The verb `minimum`.
+    has_nodes: bool = False  # True: the members are whole nodes. False: the members are cores.
+    level: Acknowledge = Acknowledge.MAJORITY  # The acknowledgement level of writes without a level.
+    min_in_sync: int = 1  # Set by the verb `minimum`.
     members: dict[str, StagedMember] = field(default_factory=dict)
     wire: list[HeldMessage] = field(default_factory=list)  # Oldest first.
-    # By name: the messages that the verb `keep` has taken off the wire.
+    # By name: each message that the verb `keep` has removed from the wire.
     kept: dict[str, HeldMessage] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)  # The members whose disks sync only in the step `sync`.
     cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose every message: (sender, receiver).
-    # By name of the read: (member, its life, ticket).
+    # By name of the read: (member, number of the member's start, ticket).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
     writes: dict[str, StagedWrite] = field(default_factory=dict)  # By word.
@@ -158,7 +160,7 @@ class ClusterStage:
         self.collect()
 
     def settle(self, wanted: Iterable[str] = ()) -> None:
-        """Sync the disks, except slow ones, and deliver messages until none is left that can be delivered.
+        """Sync the disks, except slow disks, and deliver messages until no message can be delivered.
 
         `wanted`: the only kinds of messages to deliver; empty: all kinds.
         """
@@ -183,7 +185,7 @@ class ClusterStage:
     def pass_time(self, duration_ns: int, *, moving: bool) -> None:
         """Advance the clocks of all members that are neither down nor paused. Timers fire when they are due.
 
-        `moving`: also sync the disks and deliver all messages each time that a timer may have fired.
+        `moving`: also sync the disks and deliver all messages each time a timer may have fired.
         """
         left = duration_ns
         while left > 0:
@@ -202,9 +204,9 @@ class ClusterStage:
         self.collect()
 
     def campaign(self, node_id: str) -> None:
-        """Let an election time-out pass without a leader, and let `node_id` campaign first.
+        """Let an election time-out pass without messages from a leader, and let `node_id` campaign first.
 
-        Only pre-votes, votes and the requests for them are delivered. The member may lose the election.
+        Only pre-votes, votes, and the requests for pre-votes and votes are delivered. The member may lose the election.
         """
         for _ in range(CAMPAIGNS_MAX):
             for other_id in self.acting():
@@ -219,7 +221,7 @@ class ClusterStage:
     def _lose_sight_of_a_leader(self, member: StagedMember) -> None:
         """Advance the member's clock by the shortest election time-out, but stop before its own timer fires.
 
-        After this time, the member no longer refuses its vote because it has heard a leader.
+        After this time, the member no longer refuses votes for the reason that it hears a leader.
         """
         now = member.now + self.config.election_timeout_min_ns
         if member.core.role is not Role.LEADER:
@@ -230,7 +232,7 @@ class ClusterStage:
     # Members
 
     def crash(self, node_id: str) -> None:
-        """End a member. Its unsynced writes and the messages that it has sent, if still on the wire, are lost."""
+        """End a member. Its unsynced writes, and its messages that are still on the wire, are lost."""
         self.down.add(node_id)
         self.paused.discard(node_id)
         self.wire = [letter for letter in self.wire if letter.sender != node_id]
@@ -243,14 +245,17 @@ class ClusterStage:
         self.collect()
 
     def leader(self) -> str | None:
-        """Return the member that leads the highest term, among those that are not down; None if none leads."""
+        """Return the running member that leads in the highest term; None if no running member leads."""
         leading = [self.members[node_id] for node_id in self.ids if node_id not in self.down]
         leading = [member for member in leading if member.core.role is Role.LEADER]
         return max(leading, key=lambda member: member.core.term).node_id if leading else None
 
 
 def image(terms: Sequence[int], hard_term: int, voted_for: str | None) -> Image:
-    """Return the contents of a disk with one entry for each of `terms`. Entry 3 of term 2 is the command `e3t2`."""
+    """Return the contents of a disk with one entry for each of `terms`.
+
+    For example, entry 3 of term 2 is the command `e3t2`.
+    """
     entries = tuple(
         Entry(index, term, EntryKind.COMMANDS, encode_batch(0, (encode_item(f"e{index}t{term}"),)))
         for index, term in enumerate(terms, start=1)

@@ -15,7 +15,7 @@ class BadScenario(BadInput):
 
 
 class Mismatch(HarnessError):
-    """An expectation does not hold. `text`: what was expected of which member, without the value."""
+    """An expectation does not hold. `text`: the expectation and its members, without the value."""
 
     def __init__(self, path: str, line: int, text: str, expected: str, actual: str) -> None:
         self.path, self.line, self.text, self.expected, self.actual = path, line, text, expected, actual
@@ -31,7 +31,7 @@ class Mismatch(HarnessError):
 
 
 class Broken(HarnessError):
-    """A step made the production code raise, which is a defect of the code and not of the scenario file."""
+    """A step made the production code raise an exception. The defect is in the code, not in the scenario file."""
 
     def __init__(self, path: str, line: int, text: str, problem: str) -> None:
         self.path, self.line, self.text, self.problem = path, line, text, problem

@@ -1,4 +1,4 @@
-"""The expectations of a scenario: `expect WHAT MEMBER… = VALUE` expects the same value of every named member."""
+"""The expectations of a scenario: `expect WHAT MEMBER… = VALUE` expects the same value for every named member."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ OTHERS = {
 
 
 def expect(step: Step, stage: ClusterStage) -> None:
-    """Check one expectation. Raises Mismatch if it does not hold, and BadScenario if the line has an error."""
+    """Check one expectation.
+
+    Raises Mismatch if the expectation does not hold, and BadScenario if the line has an error.
+    """
     if "=" not in step.words:
         raise step.wrong(f"`{step.text}` says no value", "write `expect WHAT MEMBER… = VALUE`")
     at = step.words.index("=")

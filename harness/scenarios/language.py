@@ -6,11 +6,12 @@
     deliver s1>s2 append
     expect log s2 = 1 1
 
-A scenario can be played several times. `levels majority leader` in front of the first step plays it at each of these
-levels of acknowledgement, and a step that begins with `at leader:` is carried out at this level only. `ending TITLE`
-begins the first of several endings: each ending is played after the steps before the first of them.
+A scenario can be played several times. After a line `levels majority leader` before the first step, the scenario is
+played at each of these acknowledgement levels. A step that begins with `at leader:` is carried out only at this level.
+`ending TITLE` begins an ending. For each ending, the steps before the first ending are played, and then the steps of
+this ending.
 
-The module `verbs` has the verbs, and the module `expectations` has the expectations.
+The modules `verbs` and `expectations` define the verbs and the expectations.
 """
 
 from __future__ import annotations
@@ -42,20 +43,23 @@ class Step:
     text: str
     verb: str
     words: tuple[str, ...]
-    levels: tuple[str, ...] = ()  # The only levels at which the step is carried out. Empty: all levels.
+    levels: tuple[str, ...] = ()  # The acknowledgement levels at which the step is carried out. Empty: all levels.
 
     def wrong(self, problem: str, hint: str) -> BadScenario:
         """Return an error that names this line."""
         return BadScenario(self.path, self.line, problem, hint)
 
     def word(self, place: int, what: str) -> str:
-        """Return the word at `place` after the verb (0: the first). If it is missing, raise BadScenario with `what`."""
+        """Return the word at `place` after the verb (0: the first).
+
+        If this word is missing, raise BadScenario with `what`.
+        """
         if place >= len(self.words):
             raise self.wrong(f"`{self.text}` lacks {what}", f"write it behind `{self.verb}`")
         return self.words[place]
 
     def number(self, word: str) -> int:
-        """Return the word as a whole number, at least 0. Raises BadScenario if it is no such number."""
+        """Return the word as a whole number, at least 0. Raises BadScenario if the word is no such number."""
         if not word.isdecimal():
             raise self.wrong(f"`{word}` is no number", "write a whole number")
         return int(word)
@@ -67,7 +71,7 @@ class Step:
             raise self.wrong(f"`{self.text}` has too many words: {extra}", f"`{self.verb}` takes no more than {count}")
 
     def one_of(self, word: str, known: Iterable[str], what: str) -> str:
-        """Return the word if it is known, and else raise BadScenario with the nearest known word."""
+        """Return the word if it is known; otherwise raise BadScenario with the nearest known word."""
         names = list(known)
         if word in names:
             return word
@@ -76,7 +80,7 @@ class Step:
         raise self.wrong(f"`{word}` is no {what}", hint)
 
     def member(self, word: str, stage: ClusterStage) -> str:
-        """Return the word if it names a member, and else raise BadScenario."""
+        """Return the word if it names a member; otherwise raise BadScenario."""
         return self.one_of(word, stage.ids, "member")
 
     def members(self, words: Iterable[str], stage: ClusterStage) -> list[str]:
@@ -89,7 +93,7 @@ class Step:
         return [self.member(word, stage) for word in listed]
 
     def letters(self, words: tuple[str, ...], stage: ClusterStage) -> Callable[[HeldMessage], bool]:
-        """Return a function that tells whether a message matches the words.
+        """Return a function that returns True if a message matches the words.
 
         The first word is a link (`s1>s2`, `*>s2` or `s1>*`). The second word, if there is one, is a kind of message.
         Raises BadScenario for any other words.
@@ -117,11 +121,11 @@ class Scenario:
     path: str
     title: str
     steps: tuple[Step, ...]
-    levels: tuple[str, ...] = ()  # The levels at which it is played. Empty: it has no levels.
-    about: tuple[str, ...] = ()  # The further lines of its first comment.
+    levels: tuple[str, ...] = ()  # The levels at which the scenario is played; empty if it has no levels.
+    about: tuple[str, ...] = ()  # The first comment without its first line.
 
     def runs(self) -> list[Run]:
-        """Return each way in which the scenario is played: at each level, with each ending. Raises BadScenario."""
+        """Return the runs of the scenario: one for each level and each ending. Raises BadScenario."""
         starts = [place for place, step in enumerate(self.steps) if step.verb == "ending"]
         if len(starts) > ENDINGS_MAX:
             raise self.steps[starts[ENDINGS_MAX]].wrong(f"there are more than {ENDINGS_MAX} endings", "write two files")
@@ -148,22 +152,22 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One way to play a scenario."""
+    """A scenario at one level, with one ending."""
 
     level: str  # Empty if the scenario has no levels.
     ending: str  # The title of the ending. Empty if the scenario has one ending only.
     steps: tuple[Step, ...]
-    common: int  # How many of the first steps belong to every ending. 0 if there is one ending only.
+    common: int  # The number of steps before the endings; 0 if the scenario has one ending only.
     is_first: bool  # True for the first run at its level.
 
     @property
     def words(self) -> str:
-        """The level and the ending for people. Empty if there are none."""
+        """The level and the ending as text, without those that the scenario does not have."""
         return ", ".join([*([f"level {self.level}"] if self.level else []), *([self.ending] if self.ending else [])])
 
 
 def parse(name: str, path: str, text: str) -> Scenario:
-    """Read a scenario. Raises BadScenario if it has no step, or names levels wrongly."""
+    """Read a scenario. Raises BadScenario if the scenario has no step, or if its levels are not valid."""
     steps, comments, begun = [], list[str](), False
     for number, raw in enumerate(text.splitlines(), start=1):
         content, sharp, comment = raw.partition("#")

@@ -1,4 +1,4 @@
-"""Plays scenarios: the named ones in this package, and any others from files."""
+"""Plays scenarios: the named scenarios in this package, and scenarios from other files."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def make_stage(
     steps: tuple[Step, ...], level: Acknowledge = Acknowledge.MAJORITY
 ) -> tuple[ClusterStage, tuple[Step, ...]]:
     """Read the first line, `cluster`, and the lines `log`, `term` and `vote`, which describe the disks at the start.
-    `level`: the level of all writes that name none.
+    `level`: the level of writes without a level.
 
     Returns (the stage with all members started, the remaining steps). Raises BadScenario.
     """
@@ -84,7 +84,7 @@ def _living(step: Step, word: str, stage: ClusterStage) -> str:
 
 
 def timeout(step: Step, stage: ClusterStage) -> None:
-    """timeout MEMBER: the member's next timer fires now: its election time-out, or a leader's heartbeat."""
+    """timeout MEMBER: the member's next timer fires now (its election time-out, or a leader's heartbeat)."""
     step.no_more_than(1)
     stage.time_out(_living(step, step.word(0, "a member"), stage))
 
@@ -108,7 +108,7 @@ def elect(step: Step, stage: ClusterStage) -> None:
 
 
 def settle(step: Step, stage: ClusterStage) -> None:
-    """settle: disks sync, except slow ones, and messages are delivered until none is left."""
+    """settle: disks sync, except slow disks, and messages are delivered until no message is left."""
     step.no_more_than(0)
     stage.settle()
 
@@ -129,7 +129,7 @@ def wait(step: Step, stage: ClusterStage) -> None:
 
 
 def run(step: Step, stage: ClusterStage) -> None:
-    """run MS: time passes and timers fire; disks sync, except slow ones, and messages are delivered at once."""
+    """run MS: time passes and timers fire; disks sync, except slow disks, and messages are delivered at once."""
     stage.settle()
     stage.pass_time(_duration(step), moving=True)
 
@@ -143,7 +143,7 @@ def _duration(step: Step) -> int:
 
 
 def sync(step: Step, stage: ClusterStage) -> None:
-    """sync MEMBER…: all writes of the member become durable, and its core is told."""
+    """sync MEMBER…: all writes of the member become durable, and its core is informed."""
     for member in step.members(step.words, stage):
         stage.members[_living(step, member, stage)].sync()
     stage.collect()
@@ -194,7 +194,7 @@ def keep(step: Step, stage: ClusterStage) -> None:
 
 
 def again(step: Step, stage: ClusterStage) -> None:
-    """again NAME: the message that was kept as NAME arrives; it stays kept."""
+    """again NAME: a copy of the message that was kept as NAME arrives."""
     step.no_more_than(1)
     letter = stage.kept[step.one_of(step.word(0, "the name of a kept message"), stage.kept, "kept message")]
     _living(step, letter.to, stage)
@@ -220,7 +220,7 @@ def heal(step: Step, stage: ClusterStage) -> None:
 
 
 def crash(step: Step, stage: ClusterStage) -> None:
-    """crash MEMBER…: the member ends; its unsynced writes, and the messages on the wire that it has sent, are lost."""
+    """crash MEMBER…: the member ends; its unsynced writes, and its messages on the wire, are lost."""
     for member in step.members(step.words, stage):
         if member in stage.down:
             raise step.wrong(f"{member} is down already", f"`restart {member}` first")
@@ -249,7 +249,7 @@ def resume(step: Step, stage: ClusterStage) -> None:
 
 
 def propose(step: Step, stage: ClusterStage) -> None:
-    """propose MEMBER WORD…: the leader takes one command per WORD, each as an entry; nothing is delivered."""
+    """propose MEMBER WORD…: the leader appends one entry per WORD, each with one command; nothing is delivered."""
     member = _living(step, step.word(0, "a member"), stage)
     step.word(1, "a command")
     for word in step.words[1:]:
@@ -261,7 +261,7 @@ def propose(step: Step, stage: ClusterStage) -> None:
 
 
 def write(step: Step, stage: ClusterStage) -> None:
-    """write MEMBER WORD… [as LEVEL]: clients send one write per WORD; the leader takes each, and syncs unless slow."""
+    """write MEMBER WORD… [as LEVEL]: clients send one write per WORD; the leader takes it, and syncs unless slow."""
     member = _living(step, step.word(0, "a member"), stage)
     words, level = step.words[1:], stage.level
     if "as" in words:
@@ -295,13 +295,13 @@ def minimum(step: Step, stage: ClusterStage) -> None:
 
 
 def show(step: Step, stage: ClusterStage) -> None:
-    """show SENTENCE: a picture of all members is drawn under this sentence, if the play is watched."""
+    """show SENTENCE: a picture of all members is drawn under this sentence, if the run is drawn."""
     step.word(0, "a sentence")
     stage.collect()
 
 
 def read(step: Step, stage: ClusterStage) -> None:
-    """read MEMBER NAME: the leader is asked for a linearizable read; `expect read NAME` tells its state."""
+    """read MEMBER NAME: the leader gets a request for a linearizable read; `expect read NAME` expects its state."""
     step.no_more_than(2)
     member, name = _living(step, step.word(0, "a member"), stage), step.word(1, "a name for the read")
     if name in stage.reads:

@@ -1,1 +1,1 @@
-"""The accounts of the high-water mark: plays that can be watched, picture by picture, on the terminal or on a page."""
+"""The accounts of the high-water mark: scenarios that are drawn, picture by picture, on the terminal or on a page."""

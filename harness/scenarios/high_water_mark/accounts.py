@@ -1,4 +1,4 @@
-"""Plays the accounts, and gathers their pictures."""
+"""Plays the accounts, and collects their pictures."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Part:
     ending: str  # Empty if the account has one ending only.
     beginning: tuple[LogPicture, ...]
     pictures: tuple[LogPicture, ...]
-    expectations: int  # How many held.
-    problem: str | None  # The reason why the account did not end as told.
+    expectations: int  # The number of expectations that held.
+    problem: str | None  # The reason why the account did not end as expected; None if it did.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Account:
 
     @property
     def held(self) -> bool:
-        """True if the account ended as told at every level."""
+        """True if the account ended as expected at every level."""
         return all(part.problem is None for part in self.parts)
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels at which it was played, the most telling one first."""
+        """The levels at which the account was played, in the order of the file."""
         return tuple(dict.fromkeys(part.level for part in self.parts))
 
     def at(self, level: str) -> Iterator[Part]:
@@ -59,7 +59,10 @@ class Account:
 
 
 def load_accounts(names: Sequence[str]) -> list[Scenario]:
-    """Return the accounts with these names; `all` stands for all of them. Raises BadInput, BadScenario."""
+    """Return the accounts with these names, or every account if one of the names is `all`.
+
+    Raises BadInput, BadScenario.
+    """
     found = []
     for name in NAMES if ALL in names else dict.fromkeys(names):
         if name not in NAMES:

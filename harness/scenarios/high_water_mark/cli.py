@@ -89,7 +89,10 @@ def _show(accounts: list[Account], level: str | None, *, quiet: bool) -> None:
 
 
 def account_lines(account: Account, level: str | None, width: int | None) -> list[Text]:
-    """Return the pictures of an account with their sentences. `width`: of the terminal, in columns; None: no limit."""
+    """Return the pictures of an account with their sentences.
+
+    `width`: the width of the terminal in columns; None: no limit.
+    """
     shown = account.levels if level == ALL else [each for each in account.levels if level in (None, each)][:1]
     about = wrap(account.about, min(width or _TEXT_WIDTH, _TEXT_WIDTH))
     lines = [Text(account.title, "bold"), *map(Text, about), Text()]

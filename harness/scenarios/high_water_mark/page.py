@@ -1,4 +1,4 @@
-"""Draws accounts as one page of HTML. The page loads nothing, and shows every picture without scripts, too."""
+"""Draws accounts as one page of HTML. The page loads no other files, and shows every picture even without scripts."""
 
 from __future__ import annotations
 

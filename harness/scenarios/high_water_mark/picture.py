@@ -30,34 +30,38 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One member. `mark` and `sees` are None while it is down; `in_sync` is None while no leader knows it."""
+    """One member. `mark` and `sees` are None while the member is down; `in_sync` is None while no leader knows it."""
 
     node_id: str
-    state: str  # Its role, `down` or `paused`.
+    state: str  # The role of the member, or `down` or `paused`.
     term: int
     cells: tuple[Cell, ...]
     durable_index: int
     mark: int | None
     in_sync: bool | None
-    sees: tuple[str, ...] | None  # The commands that a client can read there.
+    sees: tuple[str, ...] | None  # The commands that a client can read at the member.
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The two marks by the view of one leader, as inclusive indexes."""
+    """The marks of Raft and of Kafka as one leader knows them, as inclusive indexes."""
 
     leader_id: str
-    ours: int  # The majority's median.
-    kafka: int | None  # The minimum over the members in sync. None while the leader does not know all their logs.
+    ours: int  # The median over the majority.
+    kafka: int | None  # The minimum over the members in sync; None while the leader does not know all their logs.
     in_sync_ids: tuple[str, ...]
-    unconfirmed_ids: tuple[str, ...]  # Those in sync that have confirmed nothing to this leader yet.
-    # The minimum, if fewer voters are in sync. Since Kafka 4.0 its mark then stands still. None if there are enough.
+    unconfirmed_ids: tuple[str, ...]  # The members in sync that have not yet confirmed anything to this leader.
+    # The limit `min_in_sync` if fewer voters are in sync, else None. Below the limit, the mark of Kafka 4.0 and later
+    # does not rise.
     wanted_in_sync: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LogPicture:
-    """The stage at one moment. `answers`: (answer, words of the writes that have it), in the order of the writes."""
+    """The cluster at one moment.
+
+    `answers`: (answer, words of the writes with this answer), in the order of the writes.
+    """
 
     sentence: str
     rows: tuple[Row, ...]
@@ -66,7 +70,7 @@ class LogPicture:
 
     @property
     def last_index(self) -> int:
-        """The end of the longest log."""
+        """The last index of the longest log."""
         return max((len(row.cells) for row in self.rows), default=0)
 
 
@@ -96,7 +100,7 @@ def _row(node_id: str, stage: ClusterStage, marks: Marks | None) -> Row:
     is_down = node_id in stage.down
     on_disk = member.disk.durable.entries
     entries = on_disk if is_down else member.disk.appended.entries
-    # Entries that were cut or replaced in memory, but not on disk yet, are not counted as durable.
+    # An entry that is cut or replaced in memory, but not yet on disk, does not count as durable.
     durable = sum(1 for old, new in zip(on_disk, entries, strict=False) if old == new)
     return Row(
         node_id=node_id,
@@ -111,7 +115,7 @@ def _row(node_id: str, stage: ClusterStage, marks: Marks | None) -> Row:
 
 
 def _seen(stage: ClusterStage, node_id: str) -> tuple[str, ...]:
-    """The commands that a read at this member shows, which are those that its state machine was given."""
+    """Return the commands that a read at this member shows: the commands that its state machine has applied."""
     member = stage.members[node_id]
     if isinstance(member, NodeHost):
         return tuple(member.machine.words)
@@ -132,7 +136,7 @@ def leads(row: Row) -> bool:
 
 
 def ranges(words: Sequence[str]) -> str:
-    """Return the words in one line, with letters in a row as a range.
+    """Return the words in one line, and consecutive letters as a range.
 
     >>> ranges(["A", "B", "C", "E", "F", "late"])
     'A-C, E, F, late'

@@ -1,4 +1,4 @@
-"""Draws a picture as lines of text. Colours only repeat what the characters say."""
+"""Draws a picture as lines of text. Colours only repeat information that the characters show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _GAP = "  "
 
 
 def draw(picture: LogPicture, width: int | None = None) -> list[Text]:
-    """Return the lines of a picture. If they are wider than `width` columns, the facts follow below the logs."""
+    """Return the lines of a picture.
+
+    If the lines would be wider than `width` columns, the facts are drawn below the logs.
+    """
     cell = max([len(f"{each.term}{each.words}") for row in picture.rows for each in row.cells] + [2]) + 1
     names = max(len(row.node_id) for row in picture.rows)
     states = max(len(row.state) for row in picture.rows)
@@ -67,7 +70,7 @@ def _border_style(index: int, row: Row) -> str:
 
 
 def _facts(picture: LogPicture) -> list[Text]:
-    """Return the heads of the columns, and then one line per member."""
+    """Return a line with the column headings, and then one line per member."""
     table = [FACTS, *[_fact(row) for row in picture.rows]]
     widths = [max(len(line[place]) for line in table) for place in range(len(FACTS))]
     lines = []
