@@ -1,8 +1,8 @@
-"""Compares what owners of leases and locks may believe with the times at which leases really end.
+"""Compares the times until which owners of leases and locks may rely on them with the real ends of the leases.
 
-The replay determines when a lease ends. The owner measures the time to live by its own clock, from the time at which it
-*sent* the last renewal that was answered, and allows for the drift of two clocks. The times are compared only if all
-clocks keep to their bound on drift.
+The replay determines the end of each lease. The owner measures the time to live by its own clock, from the time at
+which it *sent* the last answered renewal, and allows for the drift of two clocks. The times are compared only if the
+drift of all clocks is within its bound.
 
 See docs/concepts/leases.md#what-a-lease-promises and docs/concepts/locks.md#what-a-lock-promises.
 """
@@ -33,7 +33,7 @@ LEASE_DIGITS = 16
 
 @dataclass(slots=True)
 class Term:
-    """What the owner of a lease believes. Times are in ns of the owner's clock, which `now` shows."""
+    """A lease as its owner knows it. Times are in ns of the owner's clock, which `now` reads."""
 
     lease_id: int
     ttl_ns: int
@@ -42,17 +42,16 @@ class Term:
 
     @property
     def is_believed(self) -> bool:
-        """True while the owner may believe that the lease lives."""
+        """True while the owner may believe that the lease has not ended."""
         return self.now() < self.expires_at
 
     def renewed(self, sent_at: int) -> None:
-        """Note that the renewal that was sent at `sent_at` has been answered."""
+        """Note the answer to the renewal that was sent at `sent_at`."""
         self.expires_at = max(self.expires_at, safe_end(sent_at, self.ttl_ns))
 
 
 def safe_end(sent_at: int, ttl_ns: int) -> int:
-    """The time until which a lease certainly lives if it was granted or renewed by a request that was sent at
-    `sent_at`.
+    """Return the time up to which a lease certainly exists after a grant or a renewal that was requested at `sent_at`.
     """
     return sent_at + int(ttl_ns * (1 - DRIFT_SHARE_MAX))
 
@@ -68,7 +67,7 @@ class Holding:
 
 
 class LeaseChecker:
-    """Follows the leases and locks of a run. `trusts_clocks`: True if all clocks keep to their bound on drift.
+    """Checks the leases and locks of a run. `trusts_clocks`: True if the drift of all clocks is within its bound.
 
     `cover` is called with coverage points. `replay` reports the ends of leases to `ended`.
     """
@@ -80,8 +79,8 @@ class LeaseChecker:
         self._ended: dict[int, EndedLease] = {}
         self._holdings: dict[bytes, list[Holding]] = {}
         self._owned: dict[bytes, int] = {}  # By lock name: the fence of the first owner.
-        self._fences: dict[bytes, int] = {}  # By lock name: the greatest fence that was ever first in the line.
-        self._followed = 0  # The lines are checked up to this revision.
+        self._fences: dict[bytes, int] = {}  # By lock name: the greatest fence that has been first in the line.
+        self._followed = 0  # The revision up to which the lines are checked.
 
     # Leases.
 
@@ -91,7 +90,7 @@ class LeaseChecker:
         self._check_belief(term)
 
     def ended(self, lease: EndedLease) -> None:
-        """Check the end of a lease, when the first member applies it."""
+        """Check the end of a lease when the first member applies this end."""
         self._ended[lease.lease_id] = lease
         self._cover("a lease expired" if lease.is_expired else "a lease was revoked")
         term = self._terms.get(lease.lease_id)
@@ -99,8 +98,7 @@ class LeaseChecker:
             self._check_belief(term)
 
     def _check_belief(self, term: Term) -> None:
-        """If all clocks keep to their bound, check that the owner of an expired lease no longer believes that it is
-        alive.
+        """Check that the owner of an expired lease no longer relies on it, unless a clock drifts more than its bound.
         """
         lease = self._ended.get(term.lease_id)
         if lease is None or not lease.is_expired or not self._trusts_clocks:
@@ -127,8 +125,10 @@ class LeaseChecker:
             self._cover("a renewal came after the end of its lease")
 
     def read(self, revision: int, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Check the records that were read at a revision: none may belong to a lease that had ended by then. `keys`:
-        (key, lease id) of each record."""
+        """Check that no record that was read at a revision belongs to a lease that had ended by this revision.
+
+        `keys`: (key, lease id) of each record.
+        """
         for key, lease_id in keys:
             end = self._ended.get(lease_id)
             if end is not None and end.revision <= revision:
@@ -137,7 +137,7 @@ class LeaseChecker:
     # Locks.
 
     def obtained(self, holding: Holding, revision: int) -> None:
-        """Check that a program is really the first in the line, as an answer at `revision` has told it."""
+        """Check that a program is the first in the line, as an answer at `revision` has stated."""
         line = self.line_at(holding.name, revision)
         first = min(line, key=lambda row: row[1][1], default=None)
         require(
@@ -159,13 +159,13 @@ class LeaseChecker:
         self._holdings[holding.name].remove(holding)
 
     def line_at(self, name: bytes, revision: int) -> list[tuple[bytes, Any]]:
-        """The keys of the contenders for a name, with their records, as of a revision."""
+        """Return the keys of the contenders for a name, with their records, at a revision."""
         start, size = name + b"/", len(name) + 1 + LEASE_DIGITS
         rows = self.replay.state_at(start, name + b"0", revision)
         return [(key, record) for key, record in rows if len(key) == size]
 
     def follow(self, names: Sequence[bytes]) -> None:
-        """Check the lines of these names up to the newest revision: the first fence in a line must never fall."""
+        """Check, up to the newest revision, that the first fence in the line of each of these names never falls."""
         for revision in range(self._followed + 1, self.replay.revision + 1):
             for name in names:
                 if any(event.key.startswith(name + b"/") for event in self.replay.events(revision)):
@@ -176,8 +176,10 @@ class LeaseChecker:
         self._followed = self.replay.revision
 
     def guarded(self, holding: Holding, revision: int, *, succeeded: bool) -> None:
-        """Check the answer to a guarded write. If the contender's key was still there at the revision of the answer,
-        the write must have been carried out. Otherwise it must have been refused.
+        """Check the answer to a guarded write.
+
+        The write must have been carried out if the contender's key existed at the revision of the answer, and otherwise
+        refused.
         """
         record = self.replay.record_at(holding.key, revision)
         owns = record is not None and record[1] == holding.fence

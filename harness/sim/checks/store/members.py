@@ -1,4 +1,4 @@
-"""Compares the store of each member with the replay: history, reads at old revisions, leases and records."""
+"""Compares the history, reads at old revisions, leases and records of each member with the replay."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ READ_SHARE = 0.2
 
 
 class _Seen:
-    """How far one member has been compared with the replay. `history`: the object whose events below `number` were
-    compared.
+    """The progress of the comparison of one member. `history`: the object whose events below `number` were compared.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class _Seen:
 
 
 class StoreChecker:
-    """Compares the members with `replay` when something was applied. `cover` is called with coverage points."""
+    """Compares each member with `replay` after it has applied entries. `cover` is called with coverage points."""
 
     def __init__(self, replay: StoreReplay, random: Random, cover: Callable[[str], None]) -> None:
         self._replay, self._random, self._cover = replay, random, cover
@@ -54,7 +53,7 @@ class StoreChecker:
             self._read_old(member.node_id, machine)
 
     def _compare_history(self, node_id: str, machine: KvMachine, seen: _Seen) -> None:
-        """Compare the new events of a member: each revision must have exactly its events, once and in order."""
+        """Compare the new events of a member: each revision must have exactly the events of the replay, in order."""
         history, replay = machine.history, self._replay
         if seen.history is not history:
             seen.history, seen.number = history, history.first_number
@@ -79,7 +78,7 @@ class StoreChecker:
         require(expected == machine.revision + 1, HISTORY_IS_REPLAY, f"{node_id} ends at {expected - 1}")
 
     def _compare_state(self, node_id: str, machine: KvMachine) -> None:
-        """Compare the whole state of a member that has applied as much as the replay."""
+        """Compare the whole state of a member that has applied the same entries as the replay."""
         replay, history, leases = self._replay, machine.history, machine.leases
         told = machine.revision, history.is_on, machine.compact_revision, history.first_revision, leases.hold_until
         wanted = (
@@ -103,7 +102,7 @@ class StoreChecker:
                 broken(IS_REPLAY, words)
 
     def _read_old(self, node_id: str, machine: KvMachine) -> None:
-        """Read a key and a range at some revision. The revision may be one that is compacted or not yet reached."""
+        """Read a key and a range at a random revision, which may be compacted or not yet reached."""
         random, replay = self._random, self._replay
         if not replay.known_keys():
             return

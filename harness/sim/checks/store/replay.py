@@ -1,9 +1,9 @@
-"""A second, slow implementation of the store: it carries out the log again, and keeps every state that it has passed.
+"""A second, slow implementation of the store, which carries out the log again and keeps every state.
 
-The replay shares no code with the store. It sees each entry once, when the first member applies it, with the results
-that this member gave. A command whose result is a refusal must have changed nothing; if the refusal names a limit on
-keys, the command must exceed this limit. The result of any other command must be the one that the replay computes. So a
-wrong result is found even if all members agree on it.
+The replay shares no code with the store. Each entry is replayed once, when the first member applies the entry, with the
+results of this member. A refused command must have changed nothing, and a command that was refused because of a limit
+on keys must exceed this limit. The result of any other command must equal the result of the replay. So a wrong result
+is found even if all members give this result.
 
 See docs/reference/specification.md#8-store.
 """
@@ -40,8 +40,7 @@ MaybeRecord = Record | None
 
 
 class Event(NamedTuple):
-    """One change of one key. `before` and `after`: the record before and after the change, or None if the key was
-    absent.
+    """A change of one key. `before` and `after`: the record before and after the change, or None if the key was absent.
     """
 
     key: bytes
@@ -73,7 +72,7 @@ def in_range(key: bytes, start: bytes, end: bytes | None) -> bool:
 
 
 class StoreReplay:
-    """The state after the newest entry that any member has applied, and all earlier states.
+    """The state after the newest entry that any member has applied, with all earlier states.
 
     `lease_ended` is called for each lease that ends.
     """
@@ -87,15 +86,16 @@ class StoreReplay:
         self.records: dict[bytes, Record] = {}
         self.leases: dict[int, ReplayedLease] = {}
         self.hold_until = 0
-        self.is_kept = False  # True while a history is kept.
+        self.is_kept = False  # True while the store keeps a history.
         self._compact_revision = FIRST_REVISION
-        self.first_revision = FIRST_REVISION + 1  # Every event from this revision on is kept.
+        self.first_revision = FIRST_REVISION + 1  # The store keeps every event from this revision on.
         self.limits = dict.fromkeys(StoreLimits.names(), 0) | StoreLimits().to_map()
         self._next_lease_id = 1
-        self._events: dict[int, tuple[Event, ...]] = {}  # By revision: all events, even if the store has dropped them.
+        # By revision: all events, even those that the store has dropped.
+        self._events: dict[int, tuple[Event, ...]] = {}
         self._versions: dict[bytes, tuple[list[int], list[MaybeRecord]]] = {}  # By key: (revisions, records).
         self._kept_bytes = self._kept_events = 0
-        self._done: set[tuple[int, int]] = set()  # (session, request number) of commands that were carried out.
+        self._done: set[tuple[int, int]] = set()  # The commands that were carried out: (session, request number).
 
     # -- the states
 
@@ -105,32 +105,32 @@ class StoreReplay:
         return self._compact_revision if self.is_kept else self.revision
 
     def events(self, revision: int) -> tuple[Event, ...]:
-        """The events of a revision, in order; empty if no change has made this revision."""
+        """Return the events of a revision, in order; empty if no change has made this revision."""
         return self._events.get(revision, ())
 
     def events_in(
         self, start: bytes, end: bytes | None, first_revision: int, last_revision: int
     ) -> Iterator[tuple[int, Event]]:
-        """The events of a range of keys in a range of revisions, in order, each with its revision."""
+        """Yield (revision, event) for the events of a range of keys in a range of revisions, in order."""
         for revision in range(first_revision, last_revision + 1):
             for event in self._events.get(revision, ()):
                 if in_range(event.key, start, end):
                     yield revision, event
 
     def record_at(self, key: bytes, revision: int) -> MaybeRecord:
-        """The record of a key as it was at a revision."""
+        """Return the record of a key at a revision."""
         revisions, records = self._versions.get(key, ([], []))
         place = bisect_right(revisions, revision)
         return records[place - 1] if place else None
 
     def state_at(self, start: bytes, end: bytes | None, revision: int) -> list[tuple[bytes, Record]]:
-        """The records of a range of keys as they were at a revision, in byte order."""
+        """Return the records of a range of keys at a revision, in byte order of the keys."""
         keys = sorted(key for key in self._versions if in_range(key, start, end))
         found = ((key, self.record_at(key, revision)) for key in keys)
         return [(key, record) for key, record in found if record is not None]
 
     def known_keys(self) -> list[bytes]:
-        """Every key that was ever written."""
+        """Return every key that was ever written."""
         return list(self._versions)
 
     # -- the log
@@ -145,7 +145,7 @@ class StoreReplay:
         self._bound_history()
 
     def applied(self, index: int, leader_time: int, commands: Sequence[Any], results: Sequence[Any]) -> None:
-        """Carry out the commands of an entry, and compare the results with those that a member gave."""
+        """Carry out the commands of an entry, and compare the results with the results of a member."""
         self.index = index
         self._pass_time(leader_time)
         for command, result in zip(commands, results, strict=True):
@@ -168,8 +168,10 @@ class StoreReplay:
         return False
 
     def _check_excess(self, body: Sequence[Any], result: Sequence[Any]) -> None:
-        """Check a refusal because of the limit on keys. It names the number of keys and the limit. If the command is a
-        transaction, the number itself is not checked.
+        """Check a refusal because of the limit on keys.
+
+        The refusal contains the number of keys and the limit. If the command is a transaction, the number is not
+        checked.
         """
         reason, *bound = result[2:]
         if reason not in (Reason.TOO_MANY_KEYS, Reason.LEASE_IS_FULL):
@@ -271,7 +273,10 @@ class StoreReplay:
     # -- changes
 
     def _seal(self, written: dict[bytes, MaybeRecord]) -> None:
-        """Complete a change. `written`: each changed key with its old record; `self.records` has the new records."""
+        """Complete a change.
+
+        `written`: each changed key with its old record. `self.records` already has the new records.
+        """
         if not written:
             return
         self.revision += 1
@@ -305,7 +310,7 @@ class StoreReplay:
         self._compact_revision, self.first_revision = self.revision, self.revision + 1
 
     def _bound_history(self) -> None:
-        """Drop the oldest revisions while more is kept than the bounds allow. The newest revision is always kept."""
+        """Drop the oldest revisions while the history exceeds its bounds. The newest revision is always kept."""
         if not self.is_kept:
             return
         bytes_max, events_max = self.limits["history_bytes_max"], self.limits["history_events_max"]
@@ -332,7 +337,7 @@ def _plain(item: Any) -> Any:
 
 
 class _Change:
-    """One command that is being carried out. `written`: each key that it has changed so far, with the old record."""
+    """A command during its execution. `written`: each key that the command has changed so far, with the old record."""
 
     def __init__(self, replay: StoreReplay) -> None:
         self._replay, self._records = replay, replay.records
@@ -341,7 +346,7 @@ class _Change:
         self.written: dict[bytes, MaybeRecord] = {}
 
     def carry_out(self, body: Sequence[Any], told: Sequence[Any]) -> list[Any]:
-        """Carry out an operation, and return the body of its result. `told`: the body that the member gave."""
+        """Carry out an operation, and return the body of its result. `told`: the body of the member's result."""
         match body[0]:
             case CommandKind.PUT:
                 return self._put(body)
@@ -377,7 +382,7 @@ class _Change:
         self._records[key] = (value, created, self._revision, version, lease_id)
 
     def _check_limit(self, count: int) -> None:
-        """Check a number of keys that a command deletes, or that a lease has, against the limit in force."""
+        """Check that a number of keys (deleted by a command, or attached to a lease) is within the limit in force."""
         limit, index = self._replay.limits["delete_keys_max"], self._replay.index
         require(count <= limit, KEYS_ARE_BOUNDED, f"{count} at {index}, where {limit} are allowed")
 
@@ -452,7 +457,7 @@ class _Change:
     # Reads.
 
     def _at(self, revision: int) -> int:
-        """The older revision that a read names, or 0 if the read wants the state with the writes so far."""
+        """Return the older revision that a read names, or 0 if the read needs the state with the writes so far."""
         replay = self._replay
         now = self._revision if self.written else replay.revision
         if revision in (0, now):
@@ -465,8 +470,9 @@ class _Change:
         return revision
 
     def _seen(self, key: bytes, revision: int, told: Sequence[Any]) -> list[Any]:
-        """The record of a key, or what a result holds for an absent key. The replay does not check when an absent key
-        was deleted, and takes this part from `told`.
+        """Return the record of a key, or the part of a result that describes an absent key.
+
+        The replay does not check the revision of the deletion of an absent key, and copies it from `told`.
         """
         at = self._at(revision)
         record = self._replay.record_at(key, at) if at else self._records.get(key)
@@ -487,7 +493,10 @@ class _Change:
 def page(
     rows: Sequence[tuple[bytes, Record]], limit: int, *, reverse: bool, keys_only: bool, count_only: bool
 ) -> list[Any]:
-    """The page of a range, as [items, more, count]. The pages of simulated runs are smaller than any bound in bytes."""
+    """Return the page of a range, as [items, more, count].
+
+    The pages of simulated runs are smaller than any bound in bytes.
+    """
     if count_only:
         return [[], False, len(rows)]
     ordered = list(reversed(rows)) if reverse else list(rows)

@@ -1,6 +1,7 @@
-"""Checks that a watch shows the history of its keys: every change from its first revision on, in order, each once.
+"""Checks that a watch delivers every change of its keys from its first revision on, in order and once.
 
-The messages of each watch are compared with the replay. A watch may begin at any member, and may go on at any other.
+The messages of each watch are compared with the replay. A watch may begin at any member, and may continue at any other
+member.
 
 See docs/concepts/watches.md#what-a-watch-promises and docs/reference/specification.md#messages-of-a-watch.
 """
@@ -40,7 +41,9 @@ class Flag(IntFlag):
 
 @dataclass(slots=True)
 class FollowedWatch:
-    """One watch, over all members that have served it. `next_revision`: the first revision not yet received in whole.
+    """One watch, over all members that have served it.
+
+    `next_revision`: the first revision that is not yet completely received.
 
     If the watch is to begin with the next change, `next_revision` is 0 until a member has accepted the watch.
     """
@@ -51,11 +54,11 @@ class FollowedWatch:
     flags: Flag
     next_revision: int
     window_bytes: int = 0  # While this is above 0, the member may begin to send another revision.
-    # The events received of a revision whose end has not arrived.
+    # The received events of a revision that is not yet complete.
     part: list[tuple[int, Any]] = field(default_factory=list)
 
     def wants(self, event: Event) -> bool:
-        """True if the event is in the range of the watch, and no filter leaves it out."""
+        """True if the event is in the range of the watch and passes its filters."""
         is_out = Flag.NO_DELETIONS if event.after is None else Flag.NO_PUTS
         return in_range(event.key, self.start, self.end) and not self.flags & is_out
 
@@ -67,7 +70,7 @@ class WatchChecker:
         self._replay, self._cover = replay, cover
 
     def created(self, watch: FollowedWatch, present: int, next_revision: int) -> None:
-        """Check the answer to a request for a watch. `present`: the revision of the member that answers."""
+        """Check the answer to a request for a watch. `present`: the newest revision of the member that answers."""
         self._check_committed(watch, present)
         wanted = watch.next_revision or present + 1
         require(next_revision == wanted, BEGINS_RIGHT, f"{watch} was to begin at {wanted}, and at {next_revision}")
@@ -109,7 +112,7 @@ class WatchChecker:
             broken(IS_HISTORY, f"{watch} received {received} up to {revision}, the replay has {wanted}")
 
     def progress(self, watch: FollowedWatch, revision: int) -> None:
-        """Check a message of progress: the watch has received every event that it wants up to this revision."""
+        """Check a message of progress: the watch must have received every event of its filter up to this revision."""
         self._check_committed(watch, revision)
         require(not watch.part, PROGRESS_IS_TRUE, f"{watch} was told {revision} within a revision")
         require(revision + 1 >= watch.next_revision, PROGRESS_IS_TRUE, f"{watch} was told {revision}")
@@ -135,12 +138,12 @@ class WatchChecker:
         )
 
     def moved(self, watch: FollowedWatch, window_bytes: int) -> None:
-        """Note that the watch goes on over another connection, from the first revision not yet received in whole."""
+        """Note that the watch continues over another connection, from the first incompletely received revision."""
         watch.part.clear()
         watch.window_bytes = window_bytes
 
     def listed(self, watch: FollowedWatch, revision: int, items: Sequence[Any]) -> None:
-        """Check the listing with which a watch begins: all records of its range, as of one revision."""
+        """Check the listing at the beginning of a watch, which contains all records of its range at one revision."""
         self._check_committed(watch, revision)
         rows = [[key, *record] for key, record in self._replay.state_at(watch.start, watch.end, revision)]
         if _plain(items) != rows:
@@ -153,13 +156,13 @@ class WatchChecker:
 
 
 def _revision_of(item: Sequence[Any]) -> int:
-    """The revision of an event on the wire."""
+    """Return the revision of an event on the wire."""
     what = item[1]
     return int(what if isinstance(what, int) else what[2])
 
 
 def _item(watch: FollowedWatch, revision: int, event: Event) -> list[Any]:
-    """The event in its form on the wire."""
+    """Return the event in its form on the wire."""
     what = revision if event.after is None else list(event.after)
     if not watch.flags & Flag.PREVIOUS:
         return [event.key, what]
