@@ -1,7 +1,7 @@
 """The rules for the cluster as a whole (Raft Figure 3), and the facts that these rules must remember.
 
-Every check is incremental. Log matching needs no hash chain. Assume that each (index, term) ever written stands for
-exactly one (previous term, kind, payload). Then, by induction, two logs that share an (index, term) are equal up to
+Every check is incremental. Log matching needs no hash chain. If all entries ever written with the same (index, term)
+have the same (previous term, kind, payload), then, by induction, two logs that share an (index, term) are equal up to
 that index.
 """
 
@@ -21,8 +21,9 @@ class SafetyChecker:
     def __init__(self, founding: Configuration | None = None) -> None:
         self.members = ConfigurationHistory(founding or Configuration.of([Member("s1")]), self.is_committed)
         self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # By (index, term).
-        self._leaders: dict[int, tuple[str, int]] = {}  # By term: (node, life) of the leader.
-        self._votes: dict[tuple[str, int], str] = {}  # By (voter, term): the candidate.
+        # By term: the leader and the life (process number) in which it led.
+        self._leaders: dict[int, tuple[str, int]] = {}
+        self._votes: dict[tuple[str, int], str] = {}  # By (voter, term): the candidate that got the vote.
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".
         self._committed_in: list[int] = [0]  # By index: the term of the leader that committed the entry.
         self._leader_time = 0  # The leader_time of the newest committed batch.
@@ -43,7 +44,7 @@ class SafetyChecker:
         return index < len(self._committed) and self._committed[index] == term
 
     def wrote(self, node_id: str, entry: Entry, term_before: int) -> None:
-        """Check log matching (Raft §5.3): one (index, term) stands for one entry with one predecessor."""
+        """Check log matching (Raft §5.3): entries with equal (index, term) are equal and have equal predecessors."""
         key = (entry.index, entry.term)
         value = (term_before, int(entry.kind), entry.payload)
         known = self._written.setdefault(key, value)
@@ -63,7 +64,7 @@ class SafetyChecker:
         return known[2] if known is not None else b""
 
     def leads(self, node_id: str, life: int, term: int) -> bool:
-        """Check election safety (Raft §5.2): a term has at most one leader, and only one life of this leader leads.
+        """Check election safety (Raft §5.2): a term has at most one leader, which leads the term in only one process.
 
         Returns True if the leader is new.
         """
@@ -76,12 +77,12 @@ class SafetyChecker:
         return False
 
     def leader_of(self, term: int) -> str | None:
-        """The leader of this term, if it had one."""
+        """The leader of this term; None if the term had no leader."""
         known = self._leaders.get(term)
         return known[0] if known is not None else None
 
     def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> list[str]:
-        """Return those of `voters` that have voted for `candidate` in this term.
+        """Return the members of `voters` that have voted for `candidate` in this term.
 
         The candidate always counts, because its vote for itself may never have been sent.
         """
@@ -90,7 +91,7 @@ class SafetyChecker:
     def voted(self, voter: str, term: int, candidate: str) -> None:
         """Check that a voter gives one vote per term, across crashes (Raft §5.2).
 
-        Votes are seen in the grants and the vote requests that leave a node.
+        The checker learns of votes from the grants and vote requests that a node sends.
         """
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, "one vote per term", f"{voter} voted for {known} and {candidate} in term {term}")

@@ -77,11 +77,11 @@ class CommitmentChecker:
                 self._recover_aside(holder, index, term)
 
     def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:
-        """Return the machines that hold the entry durably, and check that they are enough.
+        """Return the machines that hold the entry durably, and check that they form a majority.
 
         The holders must form majorities of the newest configuration in the committer's log. If the entry itself is a
-        configuration, they must form majorities of that configuration. So once the committer's log has the
-        configuration that ends a joint configuration, new entries need a majority of that configuration alone.
+        configuration, the holders must form majorities of this configuration. So after the configuration that ends a
+        joint configuration, new entries need only a majority of the new voters.
         """
         history, log = self._world.safety.members, committer.logs.memory
         configuration = history.in_force(log, index if history.is_written(index, term) else None)
@@ -95,7 +95,7 @@ class CommitmentChecker:
         return holders
 
     def _check_later_leader(self, member: MachineView, leader_term: int, index: int, term: int) -> None:
-        """Check leader completeness at the commit: if `member` leads a later term, it must already have the entry."""
+        """Check leader completeness at the commit: if `member` leads a later term, it already has the entry."""
         node = member.node
         if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
             return
@@ -108,7 +108,7 @@ class CommitmentChecker:
         )
 
     def _recover_aside(self, member: MachineView, index: int, term: int) -> None:
-        """Recover what is durable *now* on a member's disk, and check that the committed entry is in it."""
+        """Recover the data that is durable *now* on a member's disk, and check that it includes the committed entry."""
         opened = recover_aside(self._world, member)
         require(isinstance(opened, OpenedStorage), "durable entries can be recovered", member.node_id, repr(opened))
         assert isinstance(opened, OpenedStorage)

@@ -1,4 +1,4 @@
-"""The run, as its checks use it. `CheckedWorld` extends `World`, which is the run as its machines use it."""
+"""The interface of a run for its checks. `CheckedWorld` extends `World`, which is the interface for machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raft import Entry
 
 
 class CheckedWorld(World, Protocol):
-    """A run, as its checks use it. `safety`: the rules for the cluster as a whole."""
+    """The interface of a run for its checks. `safety`: the rules for the cluster as a whole."""
 
     safety: SafetyChecker
 
@@ -19,4 +19,4 @@ class CheckedWorld(World, Protocol):
         """Note that a machine has applied an entry. `is_first`: True if no machine had applied the entry before."""
 
     def living(self) -> list[MachineView]:
-        """Return the machines that must make progress: the members that are neither lost nor chosen to stay dead."""
+        """Return the machines that must make progress: the members that are neither lost nor selected to stay dead."""

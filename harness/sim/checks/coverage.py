@@ -1,7 +1,7 @@
 """The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit, because an untested rule proves nothing.
 
-Most coverage points are names of trace events or of faults, or are reported by the simulated world. `CoverageTracker`
-recognises the points for which the name of one trace event is not enough.
+Most coverage points are names of trace events or of faults, or are reported by other parts of the simulator.
+`CoverageTracker` recognises the points that depend on more than the name of one trace event.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ WANTED: dict[str, int] = {
 
 
 def never(covered: Counter[str]) -> list[str]:
-    """The wanted coverage points that were never hit."""
+    """Return the wanted coverage points that were never hit."""
     return sorted(point for point in WANTED if not covered[point])
 
 
@@ -180,7 +180,7 @@ def is_too_rare(point: str, hits: int, seeds: int) -> bool:
 
 
 class CoverageTracker:
-    """Looks at each event of a run and covers the points that the event hits. It never fails a run."""
+    """Covers the points that each event of a run hits. The tracker never fails a run."""
 
     def __init__(self, world: CheckedWorld) -> None:
         self._world = world
@@ -188,11 +188,11 @@ class CoverageTracker:
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # By member: snapshot transfers since its last install.
-        # Leaders that have begun a read round since they last answered reads.
+        # The members that have begun a read round, as leaders, since they last answered reads.
         self._reading: set[str] = set()
 
     def look(self, member: MachineView, node: Node, message: object, effects: Effects) -> None:
-        """Look at one event on one member, before the disk carries out the operations that the event requests."""
+        """Inspect one event on one member, before the disk carries out the operations that the event requests."""
         if isinstance(message, InstallSnapshot):
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
         names = [event.name for event in effects.events]
@@ -248,10 +248,10 @@ class CoverageTracker:
             self._world.cover(SPLIT)
 
     def _is_on_a_majority(self, index: int, term: int) -> bool:
-        """True if the entry that is being cut is durable on a majority (Raft §5.4.2, figure 8).
+        """True if an entry that is being cut is durable on a majority (Raft §5.4.2, figure 8).
 
-        Another rule checks that no committed entry is cut, so this entry is uncommitted. A copy of an uncommitted entry
-        disappears only when the entry is cut, so at the first cut all copies are still there.
+        Another rule checks that no committed entry is cut, so this entry is uncommitted. Copies of an uncommitted entry
+        disappear only by cuts, so all copies still exist at the first cut.
         """
         members = self._world.members.values()
         holders = sum(other.logs.durable.term_at(index) == term for other in members)

@@ -1,4 +1,4 @@
-"""Checks durability by a real recovery from the contents that a member's disk is certain to hold now.
+"""Checks durability with a real recovery from the contents that a member's disk is certain to hold now.
 
 The recovery runs on a copy of the disk, and takes no simulated time.
 """
@@ -37,15 +37,15 @@ def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseExce
 def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -> None:
     """Check that another recovery would find the same state if power failed now.
 
-    The state includes file names. Each name must be durable already, because the process that has started has no reason
-    to sync a folder that it does not change.
+    The state includes file names. Each name must already be durable, because the new process does not sync folders that
+    it does not change.
 
     See docs/reference/specification.md#35-recovery.
     """
     loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in member.image.loose_names(folder)]
     require(not loose, "the names that recovery found are durable", member.node_id, loose)
     if member.image.is_lying:
-        return  # The real contents of a lying disk are checked after its power loss.
+        return  # The real contents of a disk that lies are checked after the loss of power.
     again = recover_aside(world, member)
     require(isinstance(again, OpenedStorage), "recovered entries are durable", member.node_id, repr(again))
     assert isinstance(again, OpenedStorage)

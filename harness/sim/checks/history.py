@@ -1,4 +1,4 @@
-"""Compares the answers that the clients of a run received with the effects that the log shows.
+"""Compares the answers that the clients of a run received with the effects in the log.
 
 Every written value is unique, so a value in the log names the operation that wrote it.
 
@@ -60,7 +60,7 @@ NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUE
 
 
 class HistoryChecker:
-    """Holds and checks all history rows of a run. `cover` is called with the coverage points that the rows hit."""
+    """Keeps and checks all history rows of a run. `cover` is called with the coverage points that the rows hit."""
 
     def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks
@@ -68,12 +68,12 @@ class HistoryChecker:
         self._told: list[tuple[int, int]] = []
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
-        self._by_request: dict[tuple[int, int], Any] = {}  # By (session, request number): its result.
-        self._op_of: dict[bytes, int] = {}  # By value: the op_id of the operation that is to write it.
-        self._asked: dict[bytes, Command] = {}  # By value: the command that would write it.
+        self._by_request: dict[tuple[int, int], Any] = {}  # By (session, request number): the result of the request.
+        self._op_of: dict[bytes, int] = {}  # By value: the op_id of the operation with this value.
+        self._asked: dict[bytes, Command] = {}  # By value: the command with this value.
         self._results: dict[int, Any] = {}  # By op_id: the results of writes that were carried out.
         self._failed: dict[bytes, int] = {}  # By value: the operation whose write was reported as certainly failed.
-        self._written: dict[bytes, int] = {}  # By value: the index at which it was written.
+        self._written: dict[bytes, int] = {}  # By value: the index of the entry that wrote the value.
         self._told_revision = 0  # The greatest revision in any answer so far.
         # By op_id: the greatest revision in any answer before the operation was called.
         self._revision_min: list[int] = []
@@ -83,7 +83,7 @@ class HistoryChecker:
         statuses = [str(row["status"]) for row in self.rows]
         return {f"operations {status}": statuses.count(status) for status in ("ok", "fail", "unknown")}
 
-    # What clients write down.
+    # The recording by the clients.
 
     def called(self, client: str, session_id: int, command: Command, now_ns: int) -> Row:
         """Add the row of an operation that begins. The row is `unknown` until the operation ends."""
@@ -105,7 +105,7 @@ class HistoryChecker:
         return row
 
     def failed(self, row: Row, command: Command, error: OperationFailed, now_ns: int) -> None:
-        """Record that an operation certainly had no effect, and never will have one."""
+        """Record that an operation certainly had no effect, and can have no effect later."""
         row |= {"status": "fail", "error": error.word, "return_ns": now_ns}
         for value in values_of(command):
             require(
@@ -116,7 +116,7 @@ class HistoryChecker:
             self._failed[value] = self._op_of[value]
 
     def lost(self, command: Command) -> None:
-        """Note that a member has said that an accepted write is lost, so it certainly has no effect."""
+        """Note a member's answer that an accepted write is lost, so that the write certainly has no effect."""
         for value in values_of(command):
             require(
                 value not in self._written,
@@ -154,7 +154,7 @@ class HistoryChecker:
         return result
 
     def _check_age(self, row: Row, response: Response) -> None:
-        """Check that a bounded read is no older than its answer says.
+        """Check that a bounded read is no older than the age in its answer.
 
         The time of the call minus the age in the answer is a moment in the past. The read must have at least the
         greatest revision in any answer that was given before that moment.
@@ -206,11 +206,12 @@ class HistoryChecker:
         self._written[value] = index
         self._results[self._op_of[value]] = result
 
-    # Whether what clients write down agrees with what really happened.
+    # The comparison of the recording with the log.
 
     def check(self, *, is_unclear: bool = False) -> None:
-        """Judge the whole history, first with the outcomes that the clients saw. If these do not decide it, unknown
-        outcomes are replaced by the outcomes in the log.
+        """Judge the whole history, first with the outcomes that the clients saw.
+
+        If the history is then undecided, it is judged again with the outcomes in the log in place of unknown outcomes.
 
         `is_unclear`: True if the store is also changed by clients that are not in the history, or if many writes end
         without a known outcome. An unknown write may then have happened at many points, and the search would take long,
@@ -231,7 +232,7 @@ class HistoryChecker:
         return verdict.exit_code == 0
 
     def _with_hindsight(self, row: Row) -> Row:
-        """Give an unknown write the outcome that the log shows.
+        """Return the row of an unknown write with the outcome that the log shows.
 
         A write that was carried out counts as answered at the end of the run. A write that was not carried out counts
         as failed.
@@ -269,7 +270,7 @@ def is_command(item: Any) -> bool:
 
 
 def as_in_log(item: Any) -> Any:
-    """Turn tuples into lists, so that a command can be compared with one that was read from the log."""
+    """Turn tuples into lists, so that a command can be compared with a command from the log."""
     return [as_in_log(part) for part in item] if isinstance(item, tuple | list) else item
 
 

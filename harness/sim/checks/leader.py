@@ -1,4 +1,4 @@
-"""The rules for one leader: it leads only while a majority answers, and its reads are confirmed (thesis §6.2, §6.4)."""
+"""The rules for one leader: a majority answers while it leads, and its reads are confirmed (thesis §6.2, §6.4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ election time-out.
 class LeaderChecker:
     """Checks one process whenever it leads.
 
-    The checker counts the responses itself, and trusts none of the leader's counts.
+    The checker counts the responses itself, and does not use the counts of the leader.
     """
 
     def __init__(
@@ -49,28 +49,28 @@ class LeaderChecker:
         self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
         self._term = 0
         self._heard_at: dict[str, int] = {}
-        self._silent_at = 0  # The earliest time at which the quorum can have been silent for too long.
+        self._silent_at = 0  # The earliest time at which a majority can have been silent for too long.
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
         self._matched: dict[str, int] = {}  # The index that each peer has acknowledged in this term.
         self._round = 0
         # The highest round that majorities have answered, by the configuration in force when the answers were counted.
         self._confirmed = 0
-        # Like `_confirmed`, but an answer counts only if it is from a member that certainly knows its lease promise.
+        # Like `_confirmed`, but without the answers of members that may not know their lease promise.
         self._promised = 0
         # By ticket of an open read: (commit index when the read was requested, earliest round that can confirm it).
         self._reads: dict[int, tuple[int, int]] = {}
         self._config, self._now = config, 0  # `_now`: the time at the node's last tick in ns, which all checks use.
-        self._began: list[tuple[int, int]] = []  # Pairs (round, time at which it was sent), both rising.
-        self._by_lease: dict[int, int] = {}  # By ticket of an open read: when the read was requested.
+        self._began: list[tuple[int, int]] = []  # Pairs (round, time at which the round was sent), both rising.
+        self._by_lease: dict[int, int] = {}  # By ticket of an open read: the time of the request.
         # By (peer, number of its read-index request): (commit index, earliest round, time of the request).
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._asked: dict[
             str, tuple[int, int]
         ] = {}  # By peer that was asked to campaign: (last index of the log at that time, time of the request).
         self._transfer_began_at = -1
-        # When the checker first saw the present sync of the log; None if no sync is under way.
+        # The time of the first step with the present sync of the log; None if no sync is under way.
         self._sync_since: int | None = None
-        # During a sync: the time since which a peer can take over from the leader; None if no peer can now.
+        # During a sync: the time since which a peer can take over from the leader; None if no peer can take over now.
         self._successor_since: int | None = None
 
     @property
@@ -86,7 +86,7 @@ class LeaderChecker:
     def seen(self, core: RaftCore, now: int) -> None:
         """Note the term of the leader after an event.
 
-        In a new term, all peers count as heard at first, and no round has begun.
+        At the start of a term, all peers count as heard, and no round has begun.
         """
         if core.term == self._term:
             return
@@ -100,7 +100,10 @@ class LeaderChecker:
         self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """Note a message that the node has received. The node leads, or has led earlier in its present term."""
+        """Note a message that the node has received.
+
+        The node must lead, or must have led earlier in its present term.
+        """
         if isinstance(message, AppendAccepted):
             self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:
@@ -137,7 +140,7 @@ class LeaderChecker:
         return min(half[len(half) // 2] for half in halves)
 
     def _acknowledged(self, core: RaftCore, peer_id: str, message: AppendAccepted) -> None:
-        """Check that the leader counts only what a peer has acknowledged in this term (Raft §5.3).
+        """Check that the leader counts only entries that a peer has acknowledged in this term (Raft §5.3).
 
         Entries that the peer acknowledged in an earlier leadership may have been cut since.
         """
@@ -182,11 +185,14 @@ class LeaderChecker:
             broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
 
     def sync_ended(self) -> None:
-        """Note that the disk has reported the end of a sync of the log. The next sync is timed from its own start."""
+        """Note that the disk has reported the end of a sync of the log.
+
+        The time of the next sync is measured from its start.
+        """
         self._sync_since = self._successor_since = None
 
     def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
-        """Check the end of a step in which the member leads.
+        """Check a step at its end, while the member leads.
 
         The leader's transfers must end in time, and its disk must not hang for too long without a transfer.
         """
@@ -212,9 +218,9 @@ class LeaderChecker:
     def _check_hang(self) -> None:
         """Check that the leader asks a peer to take over once a sync has lasted too long.
 
-        The leader has HANG_TIMEOUTS_MAX election time-outs for this. If no peer could take over when the sync began,
-        the leader gets the same time once more. This second period begins at the end of the first period, or at the
-        time from which a peer can take over if that time is later.
+        The leader must ask within HANG_TIMEOUTS_MAX election time-outs. If no peer could take over when the sync began,
+        the leader gets the same time again. This second period begins at the end of the first period, or at the time
+        from which a peer can take over if that time is later.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -245,7 +251,7 @@ class LeaderChecker:
         self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
-        """Note that a round of reads begins, and check that the round has a counter of its own."""
+        """Note that a round of reads begins, and check that the counter of the round is new."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
         self._began.append((counter, self._now))
@@ -254,7 +260,7 @@ class LeaderChecker:
         self._count_answers()
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
-        """Check a read that is let through after a round.
+        """Check a read that may be answered after a round.
 
         Everything that was committed when the read was requested must be applied, and a round must confirm the read.
         """
@@ -281,7 +287,7 @@ class LeaderChecker:
     # Leases
 
     def lease_asked(self, ticket: int) -> None:
-        """Note an accepted read that may be let through by lease."""
+        """Note an accepted read that may be answered by lease."""
         self._by_lease[ticket] = self._now
 
     def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
@@ -291,9 +297,9 @@ class LeaderChecker:
         self._asked[peer_id] = (last_index, self._now)
 
     def lease_ready(self, ticket: int, promise_ns: int) -> None:
-        """Check a read that is let through by lease (thesis §6.4.1).
+        """Check a read that may be answered by lease (thesis §6.4.1).
 
-        A lease must have been in force when the read was requested, or must have begun since then.
+        A lease must have been in force when the read was requested, or must have begun later.
         """
         asked_at = self._by_lease.pop(ticket, None)
         if asked_at is None:

@@ -1,4 +1,4 @@
-"""What a member may do when its connections with the leader end: ask for pre-votes early, and no more (thesis §9.6).
+"""The rules for a member whose connections with the leader end: it may only ask for pre-votes early (thesis §9.6).
 
 The end of a connection is only a hint, so four rules hold:
 
@@ -42,7 +42,7 @@ class LeaderLossChecker:
     def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
         self._heard: tuple[str, int, int] | None = None  # The last message of a leader: (leader, term, time).
-        # After a hint that a leader is lost, and until this leader is heard again: (leader, term).
+        # The leader that a hint reported as lost, until this leader is heard again: (leader, term).
         self._lost: tuple[str, int] | None = None
         self._heeded_at: int | None = None
         self._ended: str | None = None  # The peer whose connections have ended in this step.
@@ -72,8 +72,8 @@ class LeaderLossChecker:
     def sent(self, receiver: str, message: Message) -> None:
         """Check a message that leaves.
 
-        A granted pre-vote is judged by what the member had heard when the request arrived, because the grant may have
-        waited for the disk.
+        A granted pre-vote is judged by the member's state when the request arrived, because the grant may have waited
+        for the disk.
         """
         if not isinstance(message, PreVoteResponse) or not message.granted:
             return
@@ -110,8 +110,8 @@ class LeaderLossChecker:
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
         """True if the member hears a leader (thesis §4.2.3).
 
-        A member hears a leader if the leader of its term has sent it a message within the shortest election time-out,
-        and no hint has come since then that this leader is lost.
+        A member hears a leader if it has received a message from the leader of its term within the shortest election
+        time-out, and since then no hint that this leader is lost.
         """
         if core.role is Role.LEADER:
             return True

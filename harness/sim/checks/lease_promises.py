@@ -1,8 +1,8 @@
-"""The promise that a member makes to a leader that may read by lease: to vote for nobody else (thesis §6.4.1).
+"""The promise of a member to a leader that may read by lease: to vote for no other member (thesis §6.4.1).
 
-The promise lasts for `lease_ns`, by the member's own clock, after the member has received a message from the leader. It
-holds in every term. The only exception is a campaign that a leader has requested. A process that has just started does
-not know which leader the member heard before, so for its first `lease_ns` it votes for nobody at all.
+The promise lasts for `lease_ns`, by the member's own clock, after the member has received a message from the leader.
+The promise holds in every term. The only exception is a campaign that a leader has requested. A process that has just
+started does not know which leader the member heard before, so it gives no vote during its first `lease_ns`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class LeasePromiseChecker:
         self._asked_to_campaign_in: int | None = None  # The term of the campaign that a leader requested.
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
-        """Note a message that the member has received. A message from its leader renews the promise.
+        """Note a message that the member has received. A message from the member's leader renews the promise.
 
-        A late message from a leader that the member knows to be removed does not count.
+        A late message from a leader does not renew the promise if the member knows that this leader is removed.
         """
         is_from_its_leader = core.leader_id == sender and core.term == message.term
         if sender in core.committed_configuration.removed:
@@ -33,7 +33,7 @@ class LeasePromiseChecker:
             self._heard = sender, now, core.configuration.lease_ns
 
     def check(self, core: RaftCore, message: object, now: int, committed: Configuration) -> None:
-        """Check, after an event, that the member was free to give the vote that it has given.
+        """Check, after an event, that no promise forbade the vote that the member has given.
 
         `message`: the message that arrived in this event, if any. `committed`: the newest configuration that any member
         has committed. If this configuration has only one voter, no other member can lead.

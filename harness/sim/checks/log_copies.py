@@ -1,8 +1,8 @@
 """The copies of the log that one member has, in memory and on its disk, as an outside observer knows them.
 
-`ShadowLogs` sees every write that the node hands to its log, and every sync that the disk has really done. So it need
-not trust the node or the log about durability. After a crash it knows what recovery may find: all synced writes, and
-after them the first few of the other writes.
+`ShadowLogs` learns of every write that the node submits to its log, and of every sync that the disk has really done. So
+the checks of durability do not depend on reports of the node or the log. After a crash, recovery must find all synced
+writes, and may find the first few of the other writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShadowLogs:
         self.waiting: list[LogWrite] = []
 
     def append(self, write: LogWrite) -> None:
-        """Note a write that the node hands to its log."""
+        """Note a write that the node submits to its log."""
         memory, safety = self.memory, self._safety
         self._check_hard_state(write.hard_state)
         self._check_cut(write)
@@ -48,7 +48,7 @@ class ShadowLogs:
             memory.terms.append(entry.term)
 
     def was_read(self, entries: Sequence[Entry]) -> None:
-        """Check entries that the node has read from its log: they were written, and no later entry replaced them."""
+        """Check that entries that the node has read from its log were written and not replaced by later entries."""
         for entry in entries:
             term = self.memory.term_at(entry.index)
             require(
@@ -92,7 +92,7 @@ class ShadowLogs:
         return index <= self.durable.base.index or self.durable.term_at(index) == term
 
     def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
-        """Check what recovery found after a crash. From then on, the recovered state counts as durable.
+        """Check the state that recovery found after a crash. From then on, the recovered state counts as durable.
 
         Returns a coverage point, or an empty string.
         """
@@ -114,9 +114,9 @@ class ShadowLogs:
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """Return True if recovery found everything that was promised. A loss alone is not a violation.
+        """Return True if recovery found all durable data. A loss alone is not a violation.
 
-        This method is for disks that may have lied and so lost entries. The entries that are left on such a disk must
+        This method is for disks that may have lost entries because of a lie. The remaining entries on such a disk must
         still be entries that were written, because checksums reveal all others.
         """
         found = ShadowLog(LogPosition(log.first_index - 1, 0), expand(log.term_runs(), log.last_index), HardState())
@@ -128,7 +128,7 @@ class ShadowLogs:
     ) -> int | None:
         """Change `candidate` step by step into the state that recovery found.
 
-        Returns how many of the waiting writes are whole in this state; None if no possible state fits.
+        Returns how many of the waiting writes are complete in this state; None if recovery found no possible state.
         """
         terms = expand(log.term_runs(), log.last_index)
         for kept in self._might_be(candidate):
@@ -139,9 +139,9 @@ class ShadowLogs:
     def _might_be(self, candidate: ShadowLog) -> Iterator[int]:
         """Turn `candidate` into each state that a crash may leave, one after the other.
 
-        Yields how many writes are whole in each state. Writes are kept in order. One sync may write several frames, so
-        a crash may keep only the first entries of a write. If the write also cuts the log, the crash keeps the cut
-        together with the first entry (docs/reference/specification.md#34-cut-and-replacement).
+        Yields how many writes are complete in each state. A crash keeps writes in order. One sync may write several
+        frames, so a crash may keep only the first entries of a write. If the write also cuts the log, the crash keeps
+        the cut together with the first entry (docs/reference/specification.md#34-cut-and-replacement).
         """
         yield 0
         for count, write in enumerate(self.waiting):
@@ -152,7 +152,7 @@ class ShadowLogs:
                 yield count + (place == len(write.entries))
 
     def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
-        """True if the term and vote that recovery found are those of the last whole write, or of a later write.
+        """True if recovery found the term and vote of the last complete write, or of a later write.
 
         Term and vote are written with entries, or before them.
 
@@ -166,12 +166,12 @@ class ShadowLogs:
                 allowed.append((state.term, state.voted_for))
         if (found.term, found.voted_for) in allowed:
             return True
-        # The term may also come from the snapshot: a member that has an entry of a term, even if only in a snapshot,
-        # knows the term.
+        # The term may also be the term of the snapshot, because a member that has an entry of a term, even if only in a
+        # snapshot, knows the term.
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:
-        """Check log matching again for the entries that are read back: they must be the entries that were written."""
+        """Check log matching again for the entries that are read back, which must be the entries that were written."""
         first_index = max(first_index, log.first_index)
         if first_index > log.last_index:
             return
@@ -191,7 +191,7 @@ def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
 
 
 def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
-    """True if the log ends before the snapshot's index, or has another term there. A start drops such a log completely.
+    """True if the log ends before the snapshot's index, or has another term at this index. A start drops such a log.
 
     See docs/reference/specification.md#55-choice-at-start.
     """

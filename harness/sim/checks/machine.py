@@ -1,5 +1,4 @@
-"""The checks of one machine over all its processes. They check the state from which each process starts, and whether
-the machine refuses to start when damage requires this.
+"""The checks of one machine over all its processes: the state at each start, and the refusal to start after damage.
 
 A damaged machine must notice its damage, at a start or while it runs. Only damage that no checksum can show is exempt.
 """
@@ -22,7 +21,7 @@ READ_BACK = "a frame that had rotted was read back"
 
 
 class MachineChecker:
-    """Holds the shadow logs of a machine, and makes the checker of each of its processes."""
+    """Keeps the shadow logs of a machine, and makes a checker for each of its processes."""
 
     def __init__(self, world: CheckedWorld, node_id: str, commitment: CommitmentChecker) -> None:
         self._world, self._commitment = world, commitment
@@ -45,7 +44,7 @@ class MachineChecker:
         return is_whole(self._world, machine, opened)
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
-        """Check what recovery found at a start. `snapshot`: the position of the newest snapshot."""
+        """Check the state that recovery found at a start. `snapshot`: the position of the newest snapshot."""
         found = self.logs.recovered(opened.log, opened.hard_state, snapshot)
         if found:
             self._world.cover(found)
@@ -65,7 +64,10 @@ def check_refusal(world: World, member: MachineView, refusal: CorruptLog | Corru
 
 
 def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) -> None:
-    """Check a running member that has read rotten bytes: it must name the rotten file. Later checks require its end."""
+    """Check that a running member that has read rotten bytes names the rotten file.
+
+    Later checks require the member's end.
+    """
     rotten = member.proven.rotten_path
     require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
     member.has_read_damage = True
@@ -76,8 +78,7 @@ def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     """Check a damaged member that starts. Returns False if the member cannot know what it has lost, because no checksum
     shows the loss.
 
-    A damaged member may start only if it does not use the rotten file, and if no later frame proves what its disk has
-    lost.
+    A damaged member may start only if it does not use the rotten file, and if no later frame proves a loss on its disk.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """

@@ -50,7 +50,10 @@ at the end of a run.
 
 
 class MemberChecker:
-    """Checks one process of one machine. Every check has a constant cost per event, except for hashes of the state."""
+    """Checks one process of one machine.
+
+    The cost of each check per event is constant, except for hashes of the state.
+    """
 
     looks_every = HASH_EVERY_ENTRIES
 
@@ -76,7 +79,7 @@ class MemberChecker:
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
         self._levels = LevelChecker(world, member, config)
         self._lease_promises: LeasePromiseChecker
-        # Members whose messages the node has used in this life while they were members.
+        # The configured members whose messages the node has used in this life.
         self._heard_members: set[str] = set()
 
     def begins(self, node: NodeProbe) -> None:
@@ -101,7 +104,7 @@ class MemberChecker:
     def read_asked(self, ticket: int) -> None:
         """Note a read that the node has accepted."""
         self._reads.asked(ticket)
-        # Both checks follow every read, because a read may be let through in another mode than the requested one.
+        # Both checks follow every read, because a read may be answered in another mode than the requested mode.
         self.leader.read_asked(ticket)
         self.leader.lease_asked(ticket)
 
@@ -124,7 +127,7 @@ class MemberChecker:
         self.leader_loss.connections_ended(peer_id)
 
     def sends(self, node: Node, receiver: str, message: Message) -> None:
-        """Check a message that leaves: everything that it states must be on the disk."""
+        """Check that everything that a message asserts is on the disk before the message leaves."""
         check_promise(self._world, self._member, node, receiver, message)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
@@ -133,11 +136,12 @@ class MemberChecker:
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
         self._notices.received(message)
-        if core.role is Role.LEADER or core.term == self.leader.term:  # The message may have deposed this leader.
+        # The member leads, or has led earlier in its term.
+        if core.role is Role.LEADER or core.term == self.leader.term:
             self.leader.received(core, sender, message, now)
 
     def voted(self, core: RaftCore, message: object) -> None:
-        """Check after an event that the member was free to give its vote, if it has given one."""
+        """Check, after an event, that no promise forbade the vote of the member, if it has given a vote."""
         self._lease_promises.check(core, message, self._member.now(), self._world.safety.members.committed)
 
     @property
@@ -183,8 +187,9 @@ class MemberChecker:
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
         """Check one step: the member's new commit index, the configurations that it wrote, and its low-water mark.
 
-        A member that ends in this step sends no more messages. But the writes that it made before its end may be on its
-        disk. These writes are judged by the commit index of this life, because the next life starts with another one.
+        A member that ends in this step sends no more messages. But the writes of the member before its end may be on
+        its disk. These writes are judged by the commit index of this life, because the next life starts with another
+        commit index.
         """
         commit = core.commit_index
         if commit != self._commit_index:
@@ -225,7 +230,7 @@ class MemberChecker:
             )
 
     def _check_votes(self, term: int) -> None:
-        """Check that a leader has the votes of a majority, given in its own term (Raft §5.2)."""
+        """Check that a leader has the votes of a majority in its term (Raft §5.2)."""
         votes = self._world.safety.votes_for(self._node_id, term, self._world.plan.members)
         require(
             has_majorities(self._halves, votes),
@@ -243,7 +248,7 @@ class MemberChecker:
         )
 
     def told(self, effects: Effects) -> None:
-        """Check what a step of the node has caused: its events, the calls that have ended, and the messages sent."""
+        """Check the effects of a step of the node: its events, the calls that have ended, and the messages sent."""
         for event in effects.events:
             self._world.cover(event.name)
             self._told_of_elections(event)
@@ -326,10 +331,10 @@ class MemberChecker:
             f"{self._node_id} reads at {read_index} in term {term}; up to {committed} was committed before",
         )
 
-    # What the probes report.
+    # The reports of the probes.
 
     def applying(self, entry: Entry) -> None:
-        """Check an entry before it is applied: it must be committed, the next in order, and durable here.
+        """Check that an entry, before it is applied, is committed, the next in order, and durable on this member.
 
         See docs/reference/specification.md#32-copies-count-when-durable.
         """
@@ -357,8 +362,9 @@ class MemberChecker:
             self._hash_state()
 
     def snapshot_taken(self) -> None:
-        """Note that the node takes a snapshot of its state: a member that installs the snapshot must then be in the
-        same state.
+        """Note that the node takes a snapshot of its state.
+
+        A member that installs the snapshot must then be in this state.
         """
         self._hash_state()
 

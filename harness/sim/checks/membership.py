@@ -1,4 +1,4 @@
-"""The configurations of a run, taken from the written entries and not from the nodes (Raft §6, thesis §4)."""
+"""The configurations of a run, which come from the written entries and not from the nodes (Raft §6, thesis §4)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def halves_of(configuration: Configuration) -> Halves:
 
 
 def has_majorities(halves: Iterable[Collection[str]], who: Collection[str]) -> bool:
-    """True if `who` is a majority of each half."""
+    """True if the members in `who` are a majority of each half."""
     return all(2 * sum(voter in who for voter in half) > len(half) for half in halves)
 
 
 class ConfigurationHistory:
-    """Every configuration that was ever written, and how the committed ones follow each other."""
+    """Every configuration that was ever written, and checks of the order of the committed configurations."""
 
     def __init__(self, founding: Configuration, is_committed: Callable[[int, int], bool]) -> None:
         self._founding, self._is_committed = founding, is_committed
         self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
         self._newest_first: list[tuple[int, int]] = []
-        # (leader, index, term) of each configuration that is appended and not checked yet.
+        # The appended configurations that are not checked yet: (leader, index, term).
         self.fresh: list[tuple[str, int, int]] = []
         self.committed = founding  # The newest configuration that any member has committed.
         self.promised_at = (
@@ -58,7 +58,7 @@ class ConfigurationHistory:
         return frozenset(member.node_id for configuration in everybody for member in configuration.members)
 
     def that_may_be_in_force(self, commit_index: int) -> list[Configuration]:
-        """The newest committed configuration, and those that were written at indexes above `commit_index`."""
+        """Return the newest committed configuration, and all configurations written at indexes above `commit_index`."""
         return [self.committed, *(made for (index, _), made in self._written.items() if index > commit_index)]
 
     def is_written(self, index: int, term: int) -> bool:
@@ -80,8 +80,9 @@ class ConfigurationHistory:
         return None
 
     def check_fresh(self, node_id: str, log: ShadowLog, commit_index: int, committed_term: int) -> None:
-        """Check the configurations that this leader has appended: one change at a time, and none before the leader has
-        committed an entry of its own term.
+        """Check the configurations that this leader has appended.
+
+        Only one change at a time is allowed, and no change before the leader has committed an entry of its own term.
         """
         for _, index, term in [each for each in self.fresh if each[0] == node_id]:
             before = self._newest(log, index - 1)
@@ -123,8 +124,8 @@ class ConfigurationHistory:
 def check_standing(history: ConfigurationHistory, machine: MachineView, node: Node) -> None:
     """Check the configuration and the role of a member.
 
-    Its node must use the newest configuration in its log. A member that is certainly not a voter must neither campaign
-    nor lead. This is certain if the newest configuration that it knows to be committed does not name it as a voter.
+    The node must use the newest configuration in its log. A member must neither campaign nor lead if it is certainly
+    not a voter, because it is no voter in the newest configuration that it knows to be committed.
     """
     log = machine.logs.memory
     if not history.has_changes or node.failure is not None:  # A failed node may have ended in the middle of a step.

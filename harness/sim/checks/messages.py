@@ -34,9 +34,9 @@ ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteRespo
 
 
 def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver: str, message: Message) -> None:
-    """Raise Violation if `message`, which now leaves `member` for `receiver`, states more than the member's disk holds.
+    """Raise Violation if `message`, which `member` now sends to `receiver`, asserts more than the member's disk holds.
 
-    If the disk already has a later term than the message, most statements of the message no longer matter, because no
+    If the disk already has a later term than the message, most assertions of the message no longer matter, because no
     peer counts them.
     """
     durable = member.logs.durable
@@ -80,8 +80,9 @@ def check_pin(world: CheckedWorld, member: MachineView, peer_id: str, rule: str)
 
 
 def check_refuses_others(member: MachineView, node: Node, peer_id: str) -> None:
-    """Check that `member` refuses every data folder of a peer except the one that it knows. The peer is in the
-    configuration of `member`. The refusal changes nothing, so a run with this check is the same as a run without it.
+    """Check that `member` refuses every data folder of a peer except the folder that it knows.
+
+    The peer is in the configuration of `member`. The refusal changes nothing, so this check does not change the run.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -132,7 +133,7 @@ def check_acknowledgement(member: MachineView, node: Node, term: int, index: int
 
 
 def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term: int, index: int) -> None:
-    """Check that an acknowledged entry equals the leader's entry, as long as this leader leads (Raft §5.3).
+    """Check that an acknowledged entry equals the leader's entry, while this leader leads (Raft §5.3).
 
     The leader counts the acknowledged entry as a copy of its own entry.
     """
@@ -150,7 +151,7 @@ def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term
 
 
 def check_tail(member: MachineView, index: int, term: int) -> None:
-    """Check that the end of the log, as a message states it, is durable before the message leaves.
+    """Check that the end of the log in a message is durable before the message leaves.
 
     If a snapshot of a higher index has arrived while the message waited for the disk, the end cannot be checked.
     """

@@ -1,7 +1,7 @@
 """Checks some events that a node reports against the state of the simulated world.
 
-The events are about appends that do not fit or bring nothing new, and about a disk that lacks room or hangs. In the
-product only metrics and log messages depend on these events, so no other rule would notice a false event.
+The events are about appends that do not match the log or have no new entries, and about a disk that is full or hangs.
+In the product only metrics and log messages depend on these events, so no other rule would notice a false event.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class NodeEventChecker:
     def _check_rejected(self, prev_index: int, hint_index: int, hint_term: int) -> None:
         """Check an append that the node rejects (Raft §5.3).
 
-        The node must lack the entry that precedes the append's entries. The rejection names an entry to which the
-        leader may go back. The node must have this entry.
+        The node must lack the entry that precedes the append's entries. The node must have the entry that the rejection
+        suggests to the leader as the next position.
         """
         append, log = self._append, self._member.logs.memory
         if append is None or append.prev_index != prev_index or log.term_at(prev_index) == append.prev_term:
@@ -59,7 +59,7 @@ class NodeEventChecker:
                 f"{self._member.node_id} has term {log.term_at(prev_index)} at {prev_index} and rejects {append}",
             )
         if hint_index < log.base.index:
-            return  # After the rejection, a snapshot was installed in the same step, and the log begins later now.
+            return  # After the rejection, the same step installed a snapshot, so the log now begins at a later index.
         require(
             hint_index <= prev_index and log.term_at(hint_index) == hint_term,
             "a rejection names a position of the log",
@@ -68,7 +68,7 @@ class NodeEventChecker:
         )
 
     def _check_ignored(self) -> None:
-        """Check an append that brings nothing new: the log has all of its entries already (Raft §5.3)."""
+        """Check that the log already has all entries of an append that the node ignores as a duplicate (Raft §5.3)."""
         append, log = self._append, self._member.logs.memory
         entries = () if append is None else append.entries
         new = [each for each in entries if each.index > log.base.index and log.term_at(each.index) != each.term]
@@ -84,7 +84,7 @@ class NodeEventChecker:
         require(files.has_lacked_room, "room is missed only where the disk has refused some", self._member.node_id)
 
     def _check_room(self) -> None:
-        """Check that the ballast is whole again, and that everything that waited for room has been written to the log.
+        """Check that the ballast has its full size again, and that all writes that waited for space are in the log.
 
         See docs/reference/specification.md#412-full-disk.
         """

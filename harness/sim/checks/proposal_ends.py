@@ -17,8 +17,9 @@ class ProposalChecker:
     def __init__(self, node_id: str, wait_ns: int) -> None:
         self._node_id, self._wait_ns = node_id, wait_ns
         self._leading_term: int | None = None
-        self._open: set[int] = set()  # Tickets of the present leadership.
-        self._left: deque[tuple[int, set[int]]] = deque()  # (deadline, tickets) of the leaderships that are over.
+        self._open: set[int] = set()  # The tickets of the present leadership.
+        # The open proposals of ended leaderships: (deadline, tickets).
+        self._left: deque[tuple[int, set[int]]] = deque()
 
     def opened(self, tickets: Sequence[int]) -> None:
         """Note proposals that the node has accepted."""
@@ -31,7 +32,7 @@ class ProposalChecker:
             tickets.discard(ticket)
 
     def step_is_over(self, leading_term: int | None, now: int) -> None:
-        """Note that a step and its events are over, and check deadlines. `now`: the time at the node's last tick."""
+        """Note the end of a step and its events, and check deadlines. `now`: the time at the node's last tick."""
         if leading_term != self._leading_term:
             self._leading_term = leading_term
             if self._open:

@@ -1,8 +1,8 @@
-"""Checks the state that reads show, in every read mode, without trusting the member that answers.
+"""Checks the state that reads show, in every read mode, without data from the member that answers.
 
 `CommitTimeline` knows the cluster's commit index at any time. A linearizable read shows everything that was committed
-when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. It must show
-everything that was committed by a certain time: the time at which the read is let through, minus this age.
+when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. Such a read
+must show everything that was committed this age before the time at which the read may be answered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raft import ReadMode
 
 
 class CommitTimeline:
-    """The commit index of the cluster over a whole run: when it rose, and to what value."""
+    """The commit index of the cluster over a whole run: each new value, with its time."""
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
@@ -47,7 +47,7 @@ class ReadChecker:
         self._marks[ticket] = self._world.safety.commit_index
 
     def ready(self, ticket: int, mode: ReadMode) -> None:
-        """Check a read that is let through now."""
+        """Check a read that may be answered now."""
         node, mark = self._member.node, self._marks.pop(ticket)
         assert node is not None
         self._world.cover(f"a read was let through: {mode.value}")

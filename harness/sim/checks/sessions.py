@@ -1,7 +1,7 @@
-"""Follows sessions along the log, independently of the store: which are alive, and which requests are closed.
+"""Computes from the log, independently of the store, which sessions are alive and which requests are closed.
 
-This is a second, slow implementation of the rules for sessions. It sees each entry once, when the first member applies
-it.
+This is a second, slow implementation of the rules for sessions. Each entry is processed once, when the first member
+applies the entry.
 
 See docs/reference/specification.md#92-judging-a-request.
 """

@@ -1,4 +1,4 @@
-"""Reads back each snapshot right after it was built, and checks that it is the state at its index."""
+"""Reads back each new snapshot, and checks that it contains the state at its index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage import OpenedStorage
 
 
 def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStorage) -> None:
-    """Check that a snapshot is the state at its index, even if entries were applied while it was built.
+    """Check that a snapshot contains the state at its index, even if entries were applied during its construction.
 
     See docs/reference/specification.md#51-state-at-an-index.
     """

@@ -1,1 +1,1 @@
-"""Rules about acknowledgement levels: when a write is answered, with which members, and what became of it."""
+"""Rules about acknowledgement levels: when a write is answered, which members the answer names, and its outcome."""

@@ -1,4 +1,4 @@
-"""Checks what members say about accepted entries, against the entries that are committed.
+"""Compares the answers of members about accepted entries with the committed entries.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -18,15 +18,15 @@ DEFINITE = (EntryFate.COMMITTED, EntryFate.LOST)
 
 
 class FateChecker:
-    """Remembers what was said about each entry (index, term)."""
+    """Remembers the answers about each entry (index, term)."""
 
     def __init__(self, safety: SafetyChecker, cover: Callable[[str], None]) -> None:
         self._safety, self._cover = safety, cover
         self._said: dict[tuple[int, int], EntryFate] = {}
-        self.accepted: set[tuple[int, int]] = set()  # The entries that were told to be accepted.
+        self.accepted: set[tuple[int, int]] = set()  # The entries that an answer reported as accepted.
 
     def told(self, index: int, term: int, fate: EntryFate) -> None:
-        """Check what a member says about an entry. `index` or `term` may be those of no entry."""
+        """Check a member's answer about an entry. There may be no entry with this `index` and `term`."""
         safety, key = self._safety, (index, term)
         words = f"({index}, {term}) is told to be {fate.name}, committed up to {safety.commit_index}"
         match fate:
@@ -50,8 +50,10 @@ class FateChecker:
             self._cover(LOST)
 
     def is_lost(self, index: int, term: int) -> bool:
-        """True if another entry is committed at this index, or if the terms of the committed entries have passed this
-        term before this index. The terms of a log never fall."""
+        """True if another entry is committed at this index, or if no entry of this term can still be committed at it.
+
+        The terms of a log never fall, so an entry of this term cannot follow a committed entry of a higher term.
+        """
         safety = self._safety
         if index <= safety.commit_index:
             return safety.committed_term(index) != term

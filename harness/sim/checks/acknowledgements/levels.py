@@ -1,4 +1,4 @@
-"""Checks how one process ends the proposals whose acknowledgement level is not the usual one.
+"""Checks how one process ends the proposals with another acknowledgement level than MAJORITY.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -42,12 +42,15 @@ LATE = "a former leader said that an accepted write was committed"
 
 @dataclass(slots=True)
 class _Write:
-    """One open proposal. `applied_at`: the time (ns) of the step in which it was applied; None before that. `slack_ns`:
-    the pauses of the process up to then. `halves`: the voters when it was applied."""
+    """One open proposal.
+
+    `applied_at`: the time (ns) of the step that applied it; None before this step. `slack_ns` and `halves`: the pauses
+    of the process until this step, and the voters in this step.
+    """
 
     level: Acknowledge
     command: bytes
-    term: int | None  # The term in which the node led when it took the proposal.
+    term: int | None  # The term in which the node led when it accepted the proposal.
     applied_at: int | None = None
     slack_ns: int = 0
     halves: Halves = ()
@@ -60,20 +63,20 @@ class LevelChecker:
     def __init__(self, world: CheckedWorld, member: MachineView, config: RaftConfig) -> None:
         self._world, self._member, self._config = world, member, config
         self._node_id = member.node_id
-        self._open: dict[int, _Write] = {}  # By ticket; those of level NONE stay for ever.
-        self._in_sync: dict[int, _Write] = {}  # Those of level IN_SYNC.
-        self._unapplied: dict[int, _Write] = {}  # Proposals of every level, in the order of the log.
+        self._open: dict[int, _Write] = {}  # By ticket: the open proposals. Proposals of level NONE stay open for ever.
+        self._in_sync: dict[int, _Write] = {}  # By ticket: the open proposals of level IN_SYNC.
+        self._unapplied: dict[int, _Write] = {}  # By ticket: proposals of every level, in the order of the log.
         self._term: int | None = None  # The term in which the node leads.
         self._led_since = 0
         self._voters: frozenset[str] = frozenset()  # The voters when the node began to lead,
         self._known: frozenset[str] = frozenset()  # and all voters since then.
         self._ticked_at: int | None = None
-        self._slack_ns = 0  # For how long altogether the process has not run when it should have.
+        self._slack_ns = 0  # The total time for which the process did not run although an event was due.
 
     # -- what the node takes
 
     def proposed(self, node: Node, ticket: int, command: bytes, level: Acknowledge) -> None:
-        """Note a proposal that the node has accepted. The service refuses it while too few members are in sync."""
+        """Note a proposal that the node has accepted, and check that enough members were in sync for level IN_SYNC."""
         write = self._unapplied[ticket] = _Write(level, command, node.core.leading_term)
         if level is Acknowledge.MAJORITY:
             return
@@ -97,8 +100,8 @@ class LevelChecker:
 
     def applied(self, entry: Entry, now: int) -> None:
         """Note an entry that the node has applied. The same command may be in several entries, or several times in one
-        entry: a client repeats its request, or two clients send equal ones. The first proposals with the same command
-        are applied first, whatever their level."""
+        entry: a client repeats its request, or two clients send equal ones. Of several proposals with the same command,
+        the earliest proposals are applied first, whatever their level."""
         ended: Counter[bytes] = Counter()
         for ticket, write in list(self._unapplied.items()):
             if write.term is None or write.term < entry.term:  # No later entry can contain it.
@@ -114,7 +117,7 @@ class LevelChecker:
     # -- what the node tells
 
     def told(self, node: Node, completions: Iterable[Completion], events: Iterable[TraceEvent], now: int) -> None:
-        """Check the proposals that end in a step of the node, and those that should have ended in it."""
+        """Check the proposals that ended in a step of the node, and those that should have ended in this step."""
         term = node.core.leading_term
         if term != self._term or self._in_sync:
             self._follow_leadership(term, now)
@@ -124,7 +127,7 @@ class LevelChecker:
                 self._unapplied.pop(completion.ticket, None)
         if not self._open:
             return
-        # A node that has stopped or failed answers with what it knows, like a former leader.
+        # A node that has stopped or failed may answer with its last knowledge, like a former leader.
         copies = node.copies() if self._in_sync and not node.is_stopped else None
         if copies is not None:
             self._check_copies(copies, now)
@@ -136,7 +139,7 @@ class LevelChecker:
                 broken("a write of level NONE has no answer", f"{self._node_id}: {completion}")
             del self._open[completion.ticket]
             self._in_sync.pop(completion.ticket, None)
-            # A proposal of an earlier leadership ends with what the node knows.
+            # The answer to a proposal of an earlier leadership uses the last knowledge of the node.
             self._check_end(node, write, completion, copies if write.term == term else None)
             has_left = any(event.name == "in_sync_left" for event in events)
             if isinstance(completion, AppliedInSync) and write.has_waited and has_left:
@@ -168,8 +171,10 @@ class LevelChecker:
                 pass
 
     def _check_accepted(self, node: Node, write: _Write, told: Accepted) -> None:
-        """Check a position: the write is there, on the disk of the leader of its term, which leads still. A former
-        leader may give the position only if the entry is committed."""
+        """Check that the write is at the position in the answer, on the disk of its leader, which still leads.
+
+        A former leader may answer with the position only if the entry is committed.
+        """
         safety, member, index, term = self._world.safety, self._member, told.index, told.term
         is_committed = safety.is_committed(index, term)
         require(
@@ -212,7 +217,7 @@ class LevelChecker:
             f"{self._node_id} names {names} for ({index}, {term}), and {lacking} do not hold it",
         )
         halves = self._halves()
-        # A former leader names the voters that it knew while it led.
+        # A former leader may name any voter that it knew while it led.
         voters = self._known.union(*halves) if copies is None else frozenset().union(*halves)
         require(
             voters.issuperset(names),
@@ -236,7 +241,7 @@ class LevelChecker:
             self._world.cover(JOINT)
 
     def _check_copies(self, copies: Copies, now: int) -> None:
-        """Check the set of members in sync of a leader, and what it counts as durable on itself."""
+        """Check a leader's set of members in sync, and the index up to which it counts its own log as durable."""
         durable = self._member.logs.durable.last_index
         own = dict(copies.positions).get(self._node_id, 0)
         if own > durable:
@@ -254,7 +259,7 @@ class LevelChecker:
             )
 
     def _check_waiting(self, term: int | None, now: int) -> None:
-        """Check the writes that are applied and not answered. `term`: None if this node leads no more."""
+        """Check the writes that are applied but not answered. `term`: None if this node no longer leads."""
         patience_ns = self._config.in_sync_lag_ns_max + WAIT_HEARTBEATS * self._config.heartbeat_interval_ns
         for ticket, write in self._in_sync.items():
             if write.applied_at is None:

@@ -1,6 +1,6 @@
-"""Checks the responses of members to requests with an acknowledgement level, by the bytes of their connections.
+"""Checks the responses of members to requests with an acknowledgement level, in the bytes of the connections.
 
-The checker decodes the bytes itself. So it sees a response that the client would not report.
+The checker decodes the bytes itself, so it also checks responses that the client would not report.
 
 See docs/reference/specification.md#711-responses.
 """
@@ -28,7 +28,7 @@ class _Direction:
         self._splitter, self._is_greeted = FrameSplitter(FRAME_BYTES_MAX_CLIENT), False
 
     def items(self, data: bytes) -> list[Sequence[Any]]:
-        """The requests or responses that end in `data`."""
+        """Return the requests or responses whose last byte is in `data`."""
         bodies = list(self._splitter.feed(data))
         if bodies and not self._is_greeted:
             self._is_greeted = True
@@ -38,12 +38,13 @@ class _Direction:
 
 
 class ResponseChecker:
-    """Checks all connections of a run. Connections are named by the ids under which their members know them."""
+    """Checks all connections of a run. The id of a connection is the id that its member uses."""
 
     def __init__(self, cover: Callable[[str], None]) -> None:
         self._cover = cover
         self._directions: dict[tuple[int, bool], _Direction] = {}
-        self._levels: dict[tuple[int, int], int] = {}  # By connection and request id; those of level NONE stay.
+        # By connection and request id: the level of an open request. Requests of level NONE stay open.
+        self._levels: dict[tuple[int, int], int] = {}
 
     def received(self, connection_id: int, data: bytes) -> None:
         """Note bytes that a member receives."""
@@ -68,7 +69,7 @@ class ResponseChecker:
                 self._cover(REFUSED)
 
     def _check_count(self, member: MachineView, code: int, fields: Sequence[Any], words: str) -> None:
-        """Check that a response says so if it names fewer members than the limit in force."""
+        """Check that a response has the code UNDER_REPLICATED if it names fewer members than the limit in force."""
         assert member.machine is not None
         wanted = member.machine.limits.min_in_sync
         names = fields[-1] if code == Code.OK else fields[1]
