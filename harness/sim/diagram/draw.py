@@ -1,4 +1,4 @@
-"""Draws the end of a run as a space-time diagram, on one page of HTML: a line per process, an arrow per message."""
+"""Draws the end of a run as a space-time diagram on an HTML page: a line per process, and an arrow per message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw_lamport(picture: Picture) -> str:
 
 
 class Drawing:
-    """Computes the positions of everything, then draws it from back to front."""
+    """Computes the positions of all elements, and then draws them from back to front."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
@@ -82,7 +82,7 @@ class Drawing:
         return not place.startswith("c")
 
     def _place_rows(self) -> None:
-        """Give each event a row of its own. A long silence becomes a wider gap, up to ROW_MAX."""
+        """Place each event in a separate row. A long silence becomes a wider gap, up to ROW_MAX."""
         y, before = TOP + 20.0, None
         for event in self._picture.events:
             gap = 0.0 if before is None else (event.time_ns - before) / NS_PER_PIXEL
@@ -93,7 +93,7 @@ class Drawing:
             self._heights.append(y)
 
     def _at(self, time_ns: int) -> float:
-        """Return the y coordinate of a moment, interpolated between the events before and after the moment."""
+        """Return the y coordinate of a moment, interpolated between the event before it and the event after it."""
         place = bisect_right(self._times, time_ns)
         if place == 0:
             return float(TOP)
@@ -122,7 +122,7 @@ class Drawing:
     def _bars(self, svg: Element) -> None:
         """Draw bars for members that are down, and for faults.
 
-        A bar stands on the line of its member. The bars of faults that name no member stand at the left.
+        A bar is on the line of its member. The bars of faults without a member are at the left.
         """
         first_ns = self._times[0] if self._times else 0
         healed_ns = next((at_ns for at_ns, words in self._picture.faults if words == "healed"), self._picture.end_ns)
@@ -175,7 +175,7 @@ class Drawing:
             line(svg, x - 4, y + 4, x + 4, y - 4, LOST, width=1.6)
 
     def _last_flight(self, svg: Element, x1: float, y1: float, x2: float, words: str) -> None:
-        """Draw the message that arrived at the very moment of the violation: its arrival broke the rule."""
+        """Draw the message that arrived at the moment of the violation, because its arrival broke the rule."""
         y2 = self._heights[-1] + 14
         arrow = line(svg, x1, y1, x2, y2, VIOLATION, width=2.0)
         SubElement(arrow, "title").text = f"{words}: with this the rule was broken"
@@ -208,7 +208,7 @@ class Drawing:
             SubElement(svg, "circle", {**ring, "fill": "none", "stroke": VIOLATION, "stroke-width": "2.5"})
 
     def _guilty(self) -> Iterator[DiagramEvent]:
-        """The last event of each member that the violation names."""
+        """Return the last event of each member that the violation names."""
         for place in set(re.findall(r"\bn\d+\b", self._picture.violation or "")):
             mine = [event for event in self._picture.events if event.place == place]
             yield from mine[-1:]
@@ -234,7 +234,7 @@ def line(
 
 
 def text(parent: Element, x: float, y: float, words: str, colour: str, *, size: int = 10) -> Element:
-    """Add some words to `parent`."""
+    """Add a text to `parent`."""
     where = {"x": f"{x:.1f}", "y": f"{y:.1f}"}
     drawn = SubElement(parent, "text", {**where, "fill": colour, "font-size": str(size)})
     drawn.text = words

@@ -1,7 +1,7 @@
-"""Records a run for a diagram: events on members and clients, and the bytes that went from one event to another.
+"""Records a run for a diagram: events on members and clients, and the bytes that were sent between the events.
 
 The recorder tracks bytes by object identity, because the object that is put into the queue is the object that arrives.
-Only a run that is to be drawn has a recorder (`harness.sim.recorded_run`), so the recording costs other runs nothing.
+Only a run for a diagram has a recorder (`harness.sim.recorded_run`), so the recording costs other runs nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ UNLABELLED = ("commit_advanced", "low_watermark_advanced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagramEvent:
-    """An event at `place`, which is a member or a client. `labels`: short texts beside the drawn event. `words`: the
-    text of its tooltip.
+    """An event at `place`, which is a member or a client.
+
+    `labels`: short texts beside the drawn event. `words`: the text of the tooltip.
     """
 
     number: int
@@ -40,8 +41,10 @@ class DiagramEvent:
 
 @dataclass(slots=True, kw_only=True)
 class Flight:
-    """Bytes sent at event `sender`. `due_ns` is None if they were lost at once. `received` is the event of their
-    arrival, or None if they have not arrived.
+    """Bytes sent at event `sender`.
+
+    `due_ns` is None if the bytes were lost at once. `received` is the event of the arrival, or None if the bytes have
+    not arrived.
     """
 
     sender: int
@@ -70,7 +73,7 @@ class Picture:
 
 
 class ObservedQueue(EventQueue):
-    """An event queue that calls `scheduled` for each event that carries bytes, which are then in flight."""
+    """An event queue that calls `scheduled` for each event with bytes, which are then in flight."""
 
     __slots__ = ("scheduled",)
 
@@ -92,26 +95,27 @@ class Recorder:
     def __init__(self, *, last: int) -> None:
         self._events: deque[DiagramEvent] = deque(maxlen=last)
         self._number = 0
-        self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the `id` of the bytes.
+        # By `id` of the bytes: the flights that have not ended.
+        self._flights: OrderedDict[int, Flight] = OrderedDict()
         self._all_flights: deque[Flight] = deque(maxlen=FLIGHTS_MAX)
         self._faults: list[tuple[int, str]] = []
         self._down_since: dict[str, int] = {}
         self._downs: list[tuple[str, int, int | None]] = []
-        self._seen: dict[str, tuple[str, int, int]] = {}  # By member: role, term and commit index when last seen.
+        self._seen: dict[str, tuple[str, int, int]] = {}  # By member: role, term and commit index at the last event.
         self._receiver = ""  # The receiver of the frame that is being sent now.
         self.queue = ObservedQueue()
         self.queue.scheduled = self._scheduled
         self._members: Mapping[str, MachineView] = {}
 
     def follow(self, world: World, connections: ClientConnections | None) -> None:
-        """Record this run from now on. `connections`: its client connections; None if it has none."""
+        """Record this run from now on. `connections`: the client connections of the run; None if it has no clients."""
         self._members = world.members
         self._observe_network(world.network)
         if connections is not None:
             self._observe_clients(connections)
 
     def picture(self, title: str, violation: str | None) -> Picture:
-        """Return the end of the run, as it was recorded. `title` and `violation` become parts of the picture."""
+        """Return the recorded end of the run. `title` and `violation` become parts of the picture."""
         clients = sorted({event.place for event in self._events} - set(self._members))
         downs = [*self._downs, *((node_id, since, None) for node_id, since in self._down_since.items())]
         return Picture(
@@ -196,7 +200,10 @@ class Recorder:
         return flight
 
     def _scheduled(self, time_ns: int, content: bytes) -> None:
-        """Record bytes in flight. Bytes on client connections are first seen here; their receiver is not known yet."""
+        """Record bytes in flight.
+
+        Bytes on client connections are first recorded here, and their receiver is not known yet.
+        """
         flight = self._flights.get(id(content))
         if flight is None:
             flight = self._begin_flight("", content)
@@ -207,7 +214,7 @@ class Recorder:
         flight = self._flights.get(id(content)) if content else None
         if flight is None:
             return
-        if flight.received is not None:  # These bytes are a duplicate: they have arrived before.
+        if flight.received is not None:  # These bytes are a duplicate of bytes that have already arrived.
             flight = Flight(sender=flight.sender, receiver=flight.receiver, content=content, due_ns=flight.due_ns)
             self._all_flights.append(flight)
         flight.received = self._number

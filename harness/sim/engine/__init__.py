@@ -1,1 +1,1 @@
-"""Time, chance and order of a simulated run: clocks, the queue of events, random streams, and the trace."""
+"""Time, randomness and order of a simulated run: clocks, the event queue, random streams, and the trace."""

@@ -1,6 +1,6 @@
 """Monotonic clocks of simulated machines. A clock may run at a wrong rate, jump forwards, and stand still.
 
-Each clock begins at a random time, and never goes back while a process can look at it. The product reads no wall clock,
+Each clock begins at a random time, and never goes back while a process can read it. The product reads no wall clock,
 so the simulator has none: `leader_time` comes from the leader's monotonic clock.
 
 See docs/reference/specification.md#812-leader-time.
@@ -33,14 +33,16 @@ class Clock:
     ) -> None:
         self._queue, self._grain_ns = queue, grain_ns
         self._random = stream(seed, f"clock/{name}")
-        self._since = queue.now  # The true time of the last change; it is in the future while the clock stands still.
-        self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # The time shown at `_since`.
+        # The true time of the last change, which is in the future while the clock stands still.
+        self._since = queue.now
+        # The time that the clock showed at `_since`.
+        self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
         place = 2 * self._random.random() - 1
         self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
         self._rate = self.usual_rate
 
     def now(self) -> int:
-        """The time that the clock shows, in ns."""
+        """Return the time that the clock shows, in ns."""
         elapsed_ns = self._queue.now - self._since
         shown_ns = (self._shown_fs + elapsed_ns * self._rate if elapsed_ns > 0 else self._shown_fs) // FS_PER_NS
         return shown_ns - shown_ns % self._grain_ns
@@ -52,12 +54,12 @@ class Clock:
         return max(self._queue.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
 
     def jump(self, by_ns: int) -> None:
-        """Jump ahead. The caller has to arm timers again."""
+        """Jump ahead. The caller must arm timers again."""
         assert by_ns >= 0, by_ns
         self._shown_fs += by_ns * FS_PER_NS
 
     def run_at(self, rate: int) -> None:
-        """Run at another rate from now on. The caller has to arm timers again."""
+        """Run at another rate from now on. The caller must arm timers again."""
         assert rate > 0, rate
         elapsed_ns = self._queue.now - self._since
         if elapsed_ns > 0:
@@ -66,7 +68,7 @@ class Clock:
         self._rate = rate
 
     def stand_still(self, until: int) -> None:
-        """Stand still until the true time `until`. Timers that are armed already will fire too early."""
+        """Stand still until the true time `until`. Timers that are already armed will fire too early."""
         self.run_at(self._rate)
         self._since = max(self._since, until)
 
@@ -76,6 +78,6 @@ class Clock:
         self.run_at(self.usual_rate)
 
     def begin_anew(self) -> None:
-        """Show a random time from now on, even an earlier one: the machine has lost its power."""
+        """Show a random time from now on, which may be earlier, because the machine has lost power."""
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
         self._since, self._rate = self._queue.now, self.usual_rate

@@ -1,4 +1,4 @@
-"""How a simulated run can fail.
+"""The failures of a simulated run.
 
 A `Violation` carries only strings, so that it can be pickled and sent to another process.
 """
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 class Violation(Exception):
-    """A rule does not hold: a bug in the product or in the simulator. `rule` is a stable name."""
+    """A rule does not hold, because of a bug in the product or in the simulator. `rule` is a stable name."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(rule, detail)
@@ -27,12 +27,15 @@ def require(holds: bool, rule: str, *detail: object) -> None:
 
 
 def broken(rule: str, *detail: object) -> NoReturn:
-    """Raise `Violation(rule)`. Frequent checks call this only after a rule has failed, and build `detail` only then."""
+    """Raise `Violation(rule)`.
+
+    Frequent checks call this function only after a rule has failed, so that they build `detail` only in this case.
+    """
     raise Violation(rule, " ".join(str(part) for part in detail))
 
 
 def escaped(error: Exception) -> Violation:
-    """Return a Violation for an exception that came out of the production code, because such an exception is a bug too.
+    """Return a Violation for an exception that the production code raised, because such an exception is a bug too.
 
     The detail of the Violation names the innermost stack frames of the exception.
     """

@@ -1,4 +1,4 @@
-"""Virtual time: a queue of events ordered by (time, sequence), in integer nanoseconds, without threads or tasks."""
+"""Virtual time: an event queue ordered by (time in integer nanoseconds, sequence number), without threads or tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[..., None]
 
 
 class EventQueue:
-    """The events to come, in order. Two events of one moment run in the order in which they were added."""
+    """The future events in order. Events at the same time run in the order in which they were added."""
 
     __slots__ = ("_events", "_sequence", "done_count", "now")
 
@@ -34,11 +34,11 @@ class EventQueue:
         self.at(self.now + delay_ns, action, *arguments)
 
     def next_time(self) -> int | None:
-        """When the next event is due; None if there is none."""
+        """The time of the next event; None if the queue is empty."""
         return self._events[0][0] if self._events else None
 
     def step(self) -> None:
-        """Run the next event. There must be one."""
+        """Run the next event. The queue must not be empty."""
         time_ns, _, action, arguments = heappop(self._events)
         assert time_ns >= self.now, (time_ns, self.now)
         self.now = time_ns

@@ -11,11 +11,11 @@ from random import Random
 
 
 def stream(seed: int, purpose: str) -> Random:
-    """The random stream of `seed` for `purpose`: the same in every process and on every machine."""
+    """Return the random stream of `seed` for `purpose`, which is the same in every process and on every machine."""
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return Random(int.from_bytes(digest[:16], "big"))
 
 
 def identifier(seed: int, purpose: str) -> bytes:
-    """16 bytes that identify `purpose` in this seed, for example a cluster id or an incarnation."""
+    """Return 16 bytes that identify `purpose` in this seed, for example a cluster id or an incarnation."""
     return hashlib.sha256(f"{seed}/id/{purpose}".encode()).digest()[:16]

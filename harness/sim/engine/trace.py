@@ -1,4 +1,4 @@
-"""The trace of a run: one aligned line per event, and a hash over all of it. Equal hashes mean equal runs."""
+"""The trace of a run: one aligned line per event, and a hash over all events. Equal hashes mean equal runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LINE_CHARACTERS_MAX = 600
 
 
 class Trace:
-    """Takes every event of a run. `write` is called with each line. If `write` is None, no lines are built."""
+    """Receives every event of a run. `write` is called with each line. If `write` is None, no lines are built."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write
@@ -18,11 +18,11 @@ class Trace:
 
     @property
     def is_on(self) -> bool:
-        """True if lines are wanted. If they are not, the caller of `line` need not build the texts for it."""
+        """True if the trace has lines. If it is False, the caller of `line` need not build the texts."""
         return self._write is not None
 
     def event(self, stamp: str, content: bytes = b"") -> None:
-        """Add one event to the hash: its time, place and kind as `stamp`, and the bytes that it carried."""
+        """Add one event to the hash: its time, place and kind as `stamp`, and its bytes."""
         self._hash.update(stamp.encode())
         if content:
             self._hash.update(content)
@@ -34,5 +34,5 @@ class Trace:
             self._write(text if len(text) <= LINE_CHARACTERS_MAX else text[:LINE_CHARACTERS_MAX] + " …")
 
     def digest(self) -> str:
-        """The hash over all events so far."""
+        """Return the hash over all events so far."""
         return self._hash.hexdigest()
