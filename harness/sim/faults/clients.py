@@ -1,4 +1,4 @@
-"""Faults between clients and members: clients are cut off, wait on dead connections, or reach only a minority."""
+"""Faults between clients and members: clients are cut off, wait on hanging connections, or reach only a minority."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ClientFaults:
                 world.queue.after(fault.duration_ns, connections.mend, client_links)
 
     def heal(self) -> None:
-        """End all cuts. Hanging connections stay as they are, because neither end has noticed the hang."""
+        """End all cuts. Hanging connections stay open, because neither end has noticed the hang."""
         if self._world.load.connections is not None:
             self._world.load.connections.heal()
 
@@ -68,7 +68,7 @@ class ClientFaults:
 
 
 def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the target's side of a cut: fewer than half of the members, and at least one client.
+    """Return the target's side of a cut, which has fewer than half of the members and at least one client.
 
     In a cluster of one or two members, the target is the only member on this side.
     """

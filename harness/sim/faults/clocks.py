@@ -36,7 +36,7 @@ class ClockFaults:
                 raise AssertionError(fault.kind)
 
     def heal(self) -> None:
-        """Let all clocks run at their usual rates. The times that they show are not corrected."""
+        """Let all clocks run at their usual rates. The times of the clocks are not corrected."""
         for member in self._world.members.values():
             member.clock.go_on()
             member.clock_changed()

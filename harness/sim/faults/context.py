@@ -1,4 +1,7 @@
-"""The run and its load, as faults use them. The protocol of the run extends those for machines and for checks."""
+"""The interfaces of the run and its load for faults.
+
+The protocol of the run extends the protocols for machines and checks.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +14,34 @@ from harness.sim.world.context import MachineView
 
 
 class FaultyLoad(Protocol):
-    """The load of a run, as faults use it."""
+    """The interface of a load for faults."""
 
     @property
     def connections(self) -> ClientConnections | None:
-        """The connections of its clients; None if its programs share a process with their member."""
+        """The connections of the clients; None if the programs share a process with their member."""
 
     def more_client_names(self) -> list[str]:
-        """The names of the clients that `LoadPlan.clients` does not count."""
+        """Return the names of the clients that `LoadPlan.clients` does not include."""
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """Let one client's clock jump forwards. `whose`: the client's position among all, as a fraction from 0 to 1."""
+        """Let one client's clock jump forwards.
+
+        `whose`: the client's position among all clients, as a fraction from 0 to 1.
+        """
 
     def on_down(self, member: MachineView) -> None:
         """Note that the process of a member is gone."""
 
 
 class FaultyWorld(CheckedWorld, Protocol):
-    """A run, as faults use it."""
+    """The interface of a run for faults."""
 
     @property
     def load(self) -> FaultyLoad:
         """The load of the run."""
 
     def make_machine(self, node_id: str) -> MachineView:
-        """Make a machine with an empty disk and checks of its own. The machine is not added to `members`."""
+        """Make a machine with an empty disk and new checks. The machine is not added to `members`."""
 
     def inject(self, fault: Fault) -> None:
         """Carry out one fault now."""

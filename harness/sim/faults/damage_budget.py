@@ -1,4 +1,4 @@
-"""Limits how many disks may be damaged, so that a quorum of good copies always remains and every failure is a bug."""
+"""Limits the number of damaged disks, so that a quorum of good copies always remains and every failure is a bug."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from harness.sim.world.context import MachineView, World
 
 
 class DamageBudget:
-    """Lets only a minority of the members be damaged or lost at any time. All kinds of damage count together.
+    """Allows damage to, or loss of, only a minority of the members at any time. All kinds of damage count together.
 
-    A member counts from the moment of the damage, whether it has noticed the damage or not, because a copy on a disk
-    that has lied is not a good copy. The member stops counting once it has started and its disk still holds everything
-    that it promised, because nothing uses the damaged bytes any more. A lost member counts for ever, because it never
-    comes back.
+    A member counts as damaged from the moment of the damage, even before it notices the damage, because a copy on a
+    disk that has lied is not a good copy. The member no longer counts once it has started with everything that it
+    promised on its disk, because it then uses no damaged bytes. A lost member counts for ever, because it never comes
+    back.
     """
 
     def __init__(self, world: World) -> None:
@@ -22,8 +22,8 @@ class DamageBudget:
         the first.
         """
         if self._world.plan.founders:
-            # In a run with `founders` the members may change, and so the size of a minority may change. See
-            # `with_changes` and `with_losses`.
+            # In a run with `founders`, the members and thus the size of a minority may change (`with_changes`,
+            # `with_losses`).
             return False
         members = self._world.members.values()
         spent = sum(other.is_damaged or other.is_lost for other in members)

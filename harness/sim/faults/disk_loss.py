@@ -1,14 +1,14 @@
-"""Members that lose their disk with all files. Such a member never returns under its id: a new member takes its place.
+"""Members that lose their disk with all files. Such a member never returns under its id; a new member replaces it.
 
 When the process of the member is started again, it refuses to run without files. But if its command line has
 `--bootstrap`, it makes a new folder under the old id: a second incarnation, which has forgotten the votes of the first.
-All members that knew the first incarnation refuse to hear the second or to talk to it. The process of the second
-incarnation ends when it reads the first of these refusals (`refusals.py`). Then an operator adds a spare machine. Once
-the spare has caught up, the operator gives it the place of the lost member in one step, as docs/operations/guide.md
-describes. Other faults happen meanwhile.
+All members that knew the first incarnation refuse all connections with the second incarnation. The process of the
+second incarnation ends when it reads the first of these refusals (`refusals.py`). Then an operator adds a spare
+machine. Once the spare has caught up, the operator replaces the lost member by the spare in one step, as
+docs/operations/guide.md describes. Other faults may happen during the replacement.
 
-A member that has never met the first incarnation cannot know that the second is not the first. So the simulator makes a
-second incarnation only once all members, past and present, have met the first.
+A member that has never connected to the first incarnation cannot distinguish the second incarnation from the first. So
+the simulator makes a second incarnation only once all members, past and present, have connected to the first.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -42,7 +42,7 @@ REBORN_TIMEOUTS = 5
 
 
 class DiskLoss:
-    """Loses disks, and acts as the operator who replaces the members that have lost their disks."""
+    """Injects losses of disks, and acts as the operator who replaces the members with lost disks."""
 
     def __init__(
         self, world: FaultyWorld, processes: ProcessFaults, upgrades: Upgrades, membership: MembershipChanges
@@ -52,9 +52,9 @@ class DiskLoss:
         self._to_replace: list[str] = []
         self._spares: dict[str, str] = {}  # By lost member: the spare machine that was chosen to replace the member.
         self._reborn: MachineView | None = None  # The second incarnation of a member; there is at most one at a time.
-        # True once a member has refused the second incarnation, and the second incarnation has received the refusal.
+        # True once the second incarnation has received the refusal of a member.
         self._is_refused = False
-        self._is_hasty = False  # True if the operator acts as soon as the second incarnation is refused.
+        self._is_hasty = False  # True if the operator acts as soon as a member refuses the second incarnation.
 
     def allows(self, member: MachineView) -> bool:
         """True if a quorum would keep its disks after this loss, in every configuration that may be in force."""
@@ -73,7 +73,7 @@ class DiskLoss:
     def lose(self, fault: Fault, member: MachineView) -> None:
         """Lose all files of a member, and the process with them.
 
-        The process is started again after the fault's duration.
+        The process of the member is started again after the fault's duration.
         """
         if not self.allows(member):
             return
@@ -84,7 +84,7 @@ class DiskLoss:
         world.queue.after(fault.duration_ns, self._start_as_ever, member, fault)
 
     def stop(self) -> None:
-        """Begin no further replacement, and end the second incarnation if there is one."""
+        """Begin no further replacement, and end the second incarnation, if there is one."""
         self._operator.is_stopped = True
         self._end_reborn()
 
@@ -101,7 +101,7 @@ class DiskLoss:
             self._replace(member)
 
     def check_refuses(self, member: MachineView) -> None:
-        """Check that a member with an empty folder refuses to start, and writes nothing there."""
+        """Check that a member with an empty folder refuses to start, and writes nothing to the folder."""
         aside, random = Immediately(), stream(self._world.plan.seed, "aside")
         files = SimFiles(member.image, self._world.plan.disks[member.node_id], random, aside)
         outcome: list[OpenedStorage | BaseException] = []
@@ -123,8 +123,8 @@ class DiskLoss:
     def _is_known_to_all(self, member: MachineView) -> bool:
         """True if a second incarnation of this member may be made now.
 
-        The member must be a founding voter. All other members, past and present, must have met the first incarnation,
-        unless they are lost themselves. No other replacement may be under way.
+        The member must be a founding voter. All other members, past and present, must have connected to the first
+        incarnation, except lost members. No other replacement may be under way.
         """
         everybody = self._world.safety.members.ever
         others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
@@ -149,12 +149,12 @@ class DiskLoss:
 
     def _is_noticed(self, member: MachineView) -> None:
         self._end_reborn()
-        # If the member is in the list already, a hasty operator has begun the replacement.
+        # If the member is already in the list, a hasty operator has begun the replacement.
         if member.node_id not in self._to_replace:
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
-        """Note that a member that knows the first incarnation has refused the second incarnation, `ghost`."""
+        """Note that a member has refused the second incarnation, `ghost`."""
         if self._reborn is not ghost:
             return
         self._is_refused = True
@@ -164,7 +164,7 @@ class DiskLoss:
             self._replace(self._world.members[ghost.node_id])
 
     def ghost_ended(self, ghost: MachineView) -> None:
-        """Note that the process of the second incarnation has ended before the operator noticed that incarnation."""
+        """Note that the process of the second incarnation has ended before the operator noticed this incarnation."""
         if self._reborn is ghost:
             self._end_reborn()
 
@@ -179,8 +179,8 @@ class DiskLoss:
     def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
         """Deliver a frame to a second incarnation.
 
-        Before that, the sender reads the hello of the second incarnation. A sender that knows the first incarnation
-        refuses the hello, and then the frame is not delivered.
+        First, the sender reads the hello of the second incarnation. If the sender refuses this hello, because it knows
+        the first incarnation, the frame is not delivered.
         """
         other = self._world.members[sender]
         if other.node is None:
@@ -240,5 +240,5 @@ class DiskLoss:
         elif spare in now.learner_ids:
             change = MembershipChange(promote=(spare,), remove=(lost,))
         else:
-            return  # The spare is a voter already, so the change is almost complete.
+            return  # The spare is already a voter, so the change is almost complete.
         self._membership.propose(node, change)

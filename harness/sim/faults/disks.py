@@ -1,4 +1,4 @@
-"""Faults of disks: failed syncs and reads, lies, lost disks, lack of room, rot, hangs, and slowness."""
+"""Faults of disks: failed syncs and reads, lies, lost disks, lack of space, rot, hangs, and slowness."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DiskFaults:
         self._is_healed = False
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Begin one fault of DISK_KINDS. Damage stays; other faults end by themselves."""
+        """Begin one fault of DISK_KINDS. Damage is permanent; other faults end by themselves."""
         world = self._world
         match fault.kind:
             case "fail a sync":
@@ -117,8 +117,8 @@ class DiskFaults:
                 member.files.lies_about = None
                 member.files.answer()
             if member.is_up and member.proven.rotten_path:
-                # The restart makes the member find the rot now. Otherwise the member could find it only later, when it
-                # leads and has to send entries of the rotten file.
+                # Because of the restart, the member finds the rot now. Otherwise the member could find the rot only
+                # later, when it leads and has to send entries of the rotten file.
                 self._restart(member, "kill")
 
     def has_failed(self, member: MachineView) -> None:
@@ -133,7 +133,10 @@ class DiskFaults:
             self._processes.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
 
     def _let_lie(self, member: MachineView, fault: Fault) -> None:
-        """Let the next sync of the log lie, if the budget still allows it then. Power is lost a while later."""
+        """Let the next sync of the log lie, if the budget still allows the damage.
+
+        The member loses power some time later.
+        """
         files = member.files
         assert files is not None
 
@@ -152,10 +155,11 @@ class DiskFaults:
             self._restart(member, "lose power")
 
     def _rot_in_use(self, member: MachineView, fault: Fault) -> None:
-        """Change a bit of the newest snapshot, or sometimes of another one. The member may just be sending the changed
-        snapshot to a peer.
+        """Change a bit of the newest snapshot, or sometimes of another snapshot.
 
-        After a while the member is started again, and must notice the damage.
+        The member may be sending this snapshot to a peer.
+
+        After some time the member is started again, and must notice the damage.
         """
         member.is_damaged = member.proven.rot_snapshot(self._rot_random)
         self._world.cover("a snapshot rotted in use")

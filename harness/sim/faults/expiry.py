@@ -1,4 +1,4 @@
-"""Faults that strike the leader as a lease of keys expires: the leader dies, is cut off, pauses, or hands over."""
+"""Faults of the leader near the expiry of a lease of keys: the leader crashes, is cut off, pauses, or hands over."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ KINDS_AT_EXPIRY = ("kill", "lose power", "pause", "cut off", "stop", "transfer")
 
 
 class ExpiryFaults:
-    """Carries out one fault each time it is told that a lease, which its owner no longer renews, is about to expire."""
+    """Injects one fault each time a lease that its owner no longer renews is about to expire."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world
         self._random = stream(world.plan.seed, "fault/expiry")
 
     def expiry_is_near(self) -> None:
-        """Strike the leader now."""
+        """Inject a fault of a random kind into the leader now."""
         random = self._random
         duration_ns = int(100 * MILLISECOND_NS + random.random() ** 2 * SECOND_NS)
         kind, now = random.choice(KINDS_AT_EXPIRY), self._world.queue.now

@@ -1,9 +1,9 @@
-"""Machines that got a new data folder before they were added to the cluster, although some members know the former one.
+"""Machines that got a new data folder before they joined the cluster, while some members know their former folder.
 
 Some members have a pin of the former folder. The pin is preliminary, so the member accepts the new folder too. A
 restart of the member makes its pin final: from then on the member refuses the new folder until the configuration names
-it. When a leader makes such a machine a voter, the leader writes into the configuration which folder of the machine has
-acknowledged the log. Members then drop their pins of the former folder.
+it. When a leader makes such a machine a voter, the leader writes the folder that has acknowledged the log into the
+configuration. Members then drop their pins of the former folder.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -24,7 +24,7 @@ FIRST_LIFE = 1
 
 
 class FormerFolders:
-    """Introduces the former folders to members, and knows which members may still refuse the new folders."""
+    """Introduces the former folders to members, and determines which members may still refuse the new folders."""
 
     def __init__(self, world: CheckedWorld, upgrades: Upgrades) -> None:
         self._world, self._upgrades = world, upgrades
@@ -45,8 +45,7 @@ class FormerFolders:
         return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
 
     def may_be_refused(self, machine: str, by: str) -> bool:
-        """True if `by` has met the former folder before its newest start, and no configuration in the log of `by` names
-        the new folder yet.
+        """True if member `by` knew the former folder before its newest start, and its log does not name the new folder.
         """
         member = self._world.members[by]
         if by not in self._met.get(machine, ()) or member.life <= FIRST_LIFE:
@@ -58,7 +57,7 @@ class FormerFolders:
     def waits(self, machine: str) -> bool:
         """True if this machine may never catch up, because a leader that knows its former folder refuses it.
 
-        The checks expect no progress of the machine until the configuration names its new folder.
+        The checks expect no progress of the machine until the configuration contains its new folder.
         """
         known = self._world.safety.members.committed.member(machine)
         return machine in self._met and known is not None and not known.incarnation_id

@@ -26,7 +26,7 @@ CALM_ELECTION_TIMEOUTS = 3
 
 
 class Healing:
-    """Heals the cluster, and knows which members stay dead."""
+    """Heals the cluster, and keeps the list of the members that stay dead."""
 
     def __init__(
         self, world: CheckedWorld, injector: Injector, processes: ProcessFaults, former_folders: FormerFolders
@@ -38,14 +38,14 @@ class Healing:
 
     @property
     def dead_count(self) -> int:
-        """How many machines are not among `living`: they stay dead, are lost for good, or are not members."""
+        """The number of machines that are not among `living`, because they stay dead, are lost, or are not members."""
         return len(self._world.members) - len(self.living())
 
     def living(self) -> list[MachineView]:
         """The members that must make progress.
 
-        A machine that is not a member yet, or no longer, does not count. A learner that waits for its folder to be
-        accepted (`FormerFolders.waits`) does not count either.
+        Machines that are not yet members, or no longer members, are not included. Learners whose new folder is not yet
+        accepted (`FormerFolders.waits`) are not included either.
         """
         members = self._world.safety.members.committed
         healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
@@ -53,7 +53,7 @@ class Healing:
         return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
 
     def heal(self) -> None:
-        """End all faults, except that the members which the plan selects stay dead."""
+        """End all faults, but let the members that the plan selects stay dead."""
         world = self._world
         dead = self._choose()
         behind = {member.node_id for member in world.members.values() if member.is_paused or member.scheduler}
@@ -63,7 +63,7 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            # A member that was paused or starved may still have to handle frames that arrived before the cut.
+            # A member that was paused or starved may still have to handle frames from before the cut.
             if kind == "cut off" and member.is_up and node_id not in behind:
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead
@@ -90,17 +90,18 @@ class Healing:
                 self._processes.take_down([member], fault)
                 member.is_lost = True
 
-    # -- the dead come back
+    # -- the return of the dead members
 
     def latest_term_of_the_dead(self) -> int:
-        """Return the latest term of any dead member. If a member comes back with a later term than the leader has, it
-        deposes the leader.
+        """Return the latest term of any dead member.
+
+        A member that comes back with a later term than the leader's deposes the leader.
         """
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
     def bring_back(self) -> None:
-        """Bring the dead members back: mend their cuts, and let their processes start or go on."""
+        """Bring the dead members back: mend the cuts, and start or resume their processes."""
         world = self._world
         dead, self._dead = self._dead, {}
         self._check_terms()
@@ -110,13 +111,13 @@ class Healing:
             world.cover(f"a member came back: {kind}")
             member = world.members[node_id]
             if kind == "pause":
-                member.scheduler.wake()  # The process goes on as if nothing had happened.
+                member.scheduler.wake()  # The process resumes, and does not notice the pause.
             elif kind != "cut off":
                 member.is_lost = False
                 member.boot()
 
     def has_dead_to_bring_back(self) -> bool:
-        """True if dead members are to come back."""
+        """True if there are dead members that must come back."""
         return self._world.plan.heal.returns and bool(self._dead)
 
     def _check_terms(self) -> None:

@@ -1,4 +1,4 @@
-"""Carries out the faults of a plan: begins each fault at its time, on its machine. The fault's family does the rest."""
+"""Begins each fault of a plan at its time, on its machine. The code of the fault's family carries out the fault."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Injector:
             self._world.queue.at(fault.at_ns, self.inject, fault)
 
     def heal(self) -> None:
-        """Inject nothing more, and end all faults. At the end, the processes that are down start again."""
+        """Inject no further faults, end all faults, and then start the processes that are down."""
         self._is_stopped = True
         self._network.heal()
         self._clients.heal()

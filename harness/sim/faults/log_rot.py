@@ -1,8 +1,7 @@
 """Rot in the log of a running member: before a frame is read back, a bit of it changes or another frame replaces it.
 
-A process that starts reads its whole log, and so finds all rot that was there before. A running process reads back only
-entries that it no longer has in memory: to send them to a follower that is behind, or to apply entries that were in the
-log when the process started.
+A process reads its whole log at its start, and so finds all rot that happened before. A running process reads back only
+entries that are no longer in its memory, to send them to a follower that is behind, or to apply them after a start.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def rot_what_is_read_next(world: World, member: MachineView, random: Random) -> 
 
 
 def _replaced(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the earlier frames with the same length and the same first index, which `frame` has replaced."""
+    """Return the earlier frames that `frame` has replaced, with the same length and the same first index."""
     sort = frame["length"], frame["first_index"]
     return [each for each in frames[: frames.index(frame)] if (each["length"], each["first_index"]) == sort]
 

@@ -41,8 +41,9 @@ leader is elected, another change has ended, or the last member is upgraded."""
 
 
 class Operator:
-    """Sends a request to the current leader, and repeats it until a leader accepts it, all tries are used up, or
-    `is_stopped` is set.
+    """Sends a request to the current leader, and repeats it until a leader accepts it.
+
+    The repetition ends after the last try, or when `is_stopped` is set.
     """
 
     def __init__(self, world: World) -> None:
@@ -105,7 +106,7 @@ class MembershipChanges:
         self._operator.is_stopped = True
 
     def promote_the_living(self) -> None:
-        """Request the promotion of all living learners, again and again until none is left."""
+        """Request the promotion of all living learners repeatedly, until no living learner is left."""
         learners = self.living_learners()
         if not learners:
             return
@@ -125,8 +126,9 @@ class MembershipChanges:
         return tuple(member.node_id for member in self._world.living() if member.node_id in learners)
 
     def propose(self, node: Node, change: MembershipChange) -> None:
-        """Let a leader begin this change. In some seeds the change names the data folders of new voters, as the store's
-        service does.
+        """Let a leader begin this change.
+
+        In some seeds the change contains the data folders of new voters, as requests of the store's service do.
         """
         if self._names:
             named = naming_new_voters(change, node.core.configuration, node.pinned_incarnation)
@@ -175,7 +177,7 @@ class MembershipChanges:
         self._world.inject(Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape))
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
-        """Return the change that the operator requests from the leader; None if no change of this kind is possible."""
+        """Return the change that the operator requests; None if no change of this kind is possible."""
         ids = [member.node_id for member in now.members]
         spares = [name for name in self._world.plan.members if name not in ids and name not in now.removed]
         learners, voters = now.learner_ids, now.voter_ids
@@ -187,7 +189,7 @@ class MembershipChanges:
             case "add":
                 wanted = tuple(spares) if step.shape < 0.3 else one(spares)
                 if step.shape > 0.8 and now.removed:
-                    wanted = now.removed[-1:]  # A used id, which the leader must refuse.
+                    wanted = now.removed[-1:]  # An id that was used before. The leader must refuse this id.
                 new = tuple(Member(name, client_address=f"{name}:1") for name in wanted[: MEMBERS_MAX - len(ids)])
                 return MembershipChange(add=new) if new else None
             case "promote":
@@ -201,7 +203,7 @@ class MembershipChanges:
         raise AssertionError(step.what)
 
     def on_flush(self, machine: MachineView, effects: Effects) -> None:
-        """Check how changes have ended, and remove their completions, because no client waits for them."""
+        """Check how changes have ended, and remove their completions, because no client waits for these completions."""
         ours = [
             each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
         ]

@@ -84,7 +84,7 @@ class NetworkFaults:
             self._world.network.slow_down(link, -extra_ns)
 
     def _reconnect(self, sender: MachineView, receiver: MachineView) -> None:
-        """Report to both ends that the connection is gone. The next connection begins with a hello."""
+        """Report the end of the connection to both ends. The next connection begins with a hello."""
         link = (sender.node_id, receiver.node_id)
         self._world.network.mend([link])
         self._world.network.reconnect(link)
@@ -94,7 +94,7 @@ class NetworkFaults:
 
 
 def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:
-    """The directed links that a partition cuts. The list is empty if the cluster is too small for such a partition."""
+    """Return the directed links that a partition cuts; an empty list if the cluster is too small for this partition."""
     random = Random(int(fault.shape * 2**53))
     others = [member for member in members if member != target]
     match fault.kind:
@@ -121,5 +121,5 @@ def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:
 
 
 def between(side: Collection[str], other_side: Collection[str]) -> list[Link]:
-    """All links between the two sides, in both directions."""
+    """Return all links between the two sides, in both directions."""
     return [link for a in side for b in other_side for link in ((a, b), (b, a))]

@@ -34,7 +34,7 @@ class ProcessFaults:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
-        self._stopping: dict[str, Fault] = {}  # Members whose present process was asked to stop, each with its fault.
+        self._stopping: dict[str, Fault] = {}  # By member whose process was asked to stop: the fault.
         self._stays_down: set[str] = set()
         self._is_healed = False
 
@@ -70,7 +70,7 @@ class ProcessFaults:
                 raise AssertionError(fault.kind)
 
     def has_stopped(self, member: MachineView) -> None:
-        """Note that the member has stopped as it was asked to, and start it again after the fault's duration."""
+        """Note that the member has stopped in response to a request, and start it again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
@@ -81,7 +81,10 @@ class ProcessFaults:
         return member.node_id in self._stopping
 
     def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
-        """Note that a removed member is stopping. It is started again after `restart_ns`, or never if that is None."""
+        """Note that a removed member is stopping.
+
+        The member is started again after `restart_ns`, or never if it is None.
+        """
         if restart_ns is None:
             self._stays_down.add(member.node_id)
         at_ns = self._world.queue.now
@@ -95,7 +98,7 @@ class ProcessFaults:
     def amid_an_install(self, member: MachineView) -> None:
         """Take a member down in the middle of an install, with the probability `install_death_rate` of the plan.
 
-        At this time the received snapshot is durable, but the new log, which replaces the member's log, is not.
+        At this time the received snapshot is durable, but the new log that replaces the member's log is not.
         """
         world = self._world
         if self._installs.random() < world.plan.install_death_rate:
@@ -115,9 +118,9 @@ class ProcessFaults:
                 member.boot()
 
     def take_down(self, members: list[MachineView], fault: Fault) -> None:
-        """Crash these members. They lose their power too, unless the fault is a kill.
+        """Crash these members. The members also lose power, unless the fault is a kill.
 
-        They start again one after the other, at intervals of the fault's duration.
+        The members start again one after the other, at intervals of the fault's duration.
         """
         world = self._world
         for place, member in enumerate(members):

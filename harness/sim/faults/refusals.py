@@ -1,8 +1,8 @@
 """Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`).
 
-Two kinds of refusal end the caller's process. A member that started with an empty log, and that the others know with
-another data folder, has forgotten its promises, and fails. A removed member stops in order. If its supervisor starts it
-again, it is refused again.
+Two kinds of refusal end the caller's process. A member that started with an empty log, while the others know another
+data folder of it, has forgotten its promises and fails. A removed member stops in order. A removed member that its
+supervisor starts again is refused again.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -40,7 +40,7 @@ class Refusals:
         self._random = stream(world.plan.seed, "refusals")
 
     def tell(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """Let the process on `caller` learn, a little later, that `peer_id` has refused its hello."""
+        """Inform the process on `caller`, a little later, that `peer_id` has refused its hello."""
         process = caller.stand_in or caller
         if process.node is not None:
             delay_ns = self._world.plan.network.delay_ns
@@ -75,7 +75,7 @@ class Refusals:
             self._stop_removed(member, node)
 
     def _stop_removed(self, member: MachineView, node: Node) -> None:
-        """Ask a removed member to stop, as its driver would do."""
+        """Request the stop of a removed member, as its driver does in production."""
         member.begin_stop(node)
         restarts = self._random.random() < RESTARTED_SHARE
         self._processes.ends_when_stopped(member, RESTART_NS if restarts else None)

@@ -1,4 +1,4 @@
-"""Chooses the machine that a fault strikes, or to which an operator sends a request."""
+"""Chooses the machine that a fault hits, or to which an operator sends a request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from raft import Role
 def choose_target(world: World, target: float | None) -> str:
     """Return the id of a machine. `target`: a position among the members, from 0 to 1, or None for the leader.
 
-    If the leader is wanted and several members lead, the leader with the highest term is chosen. If none leads, the
-    first member is chosen.
+    For the leader, the member that leads in the highest term is chosen, or the first member if no member leads.
     """
     members = world.plan.members
     if target is not None:

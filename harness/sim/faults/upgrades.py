@@ -1,8 +1,8 @@
 """Upgrades: members get newer builds one by one, an operator raises the feature level, some members get an older build.
 
 A build is represented by the range of feature levels that it knows, `LevelRange(1, highest)`. In the simulator, levels
-differ only in their numbers. This is enough to check the rules: no member may apply an entry of a level that its build
-does not know, and a leader may raise the level only if every member has had a build that knows the new level.
+differ only in their numbers. These numbers are enough to check two rules. No member may apply an entry of a level that
+its build does not know. A leader may raise the level only if every member has had a build that knows the new level.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -51,7 +51,7 @@ LEFT_OUT_SHARE = 0.6
 
 
 class Upgrades:
-    """Carries out the steps of the plan, and knows which builds every member has and had."""
+    """Carries out the steps of the plan, and records the present and earlier builds of every member."""
 
     def __init__(self, world: World, processes: ProcessFaults) -> None:
         self._world, self._processes = world, processes
@@ -81,7 +81,7 @@ class Upgrades:
             self._world.queue.at(step.at_ns, self._carry_out, step)
 
     def stop(self) -> None:
-        """Stop the operator, and give every member the newest build: an older one may lack the level in force."""
+        """Stop the operator, and give every member the newest build, because older builds may lack the level."""
         self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
@@ -204,7 +204,7 @@ class Upgrades:
     # What members report.
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """Forget the levels that the peer stated on a connection that is gone, because they may have changed since."""
+        """Forget the levels that the peer stated on a closed connection, because these levels may change."""
         self._said[member.node_id].pop(peer_id, None)
 
     def applied(self, member: MachineView) -> None:
@@ -225,7 +225,7 @@ class Upgrades:
         self._world.cover(f"level {level} is in force")
 
     def greet(self, node: Node, machine: StateMachine | None, sender: Identity) -> None:
-        """Hand the hello of `sender` to `node`, which then accepts the sender's messages. Raises PeerRefused."""
+        """Pass the hello of `sender` to `node`, which then accepts the sender's messages. Raises PeerRefused."""
         assert machine is not None
         levels, level = self.levels[sender.node_id], machine.feature_level
         pinned = node.pinned_incarnation(sender.node_id)
@@ -243,9 +243,9 @@ class Upgrades:
         """Check a member that has stopped because its build does not know an entry that it has to apply.
 
         The member must have been taken back to this build, or must have joined after the level was proposed. The
-        operator notices that the member has stopped, and gives it the newest build.
+        operator then gives the member the newest build.
         """
-        if member.node is not None:  # The node did run, and no other check sees its last step.
+        if member.node is not None:  # The node has run, and no other check inspects its last step.
             member.checker.stopped(member.node.core)
         name, levels = member.node_id, self.levels[member.node_id]
         require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
@@ -256,7 +256,7 @@ class Upgrades:
         self._give(member, LEVEL_MAX, PAUSE_NS)
 
     def take_own(self, effects: Effects) -> None:
-        """Remove the completions of the operator's own commands: no client waits for them."""
+        """Remove the completions of the operator's own commands, because no client waits for them."""
         kept: list[object] = []
         for told in effects.completions:
             if isinstance(told, AppliedBatch):
