@@ -1,1 +1,1 @@
-"""The clients of a run and what they do."""
+"""The clients of a run and their operations."""

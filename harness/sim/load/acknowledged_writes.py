@@ -1,4 +1,4 @@
-"""Writes with acknowledgement levels: which level each write has, what its answer means, and what became of it later.
+"""Writes with acknowledgement levels: the level of each write, the meaning of its answer, and its later outcome.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -50,7 +50,7 @@ CONFIRMED = (Acknowledge.MAJORITY, Acknowledge.IN_SYNC)
 
 
 class AcknowledgedWrites:
-    """Chooses levels, reads the answers to such writes, and asks for the outcomes of accepted writes."""
+    """Chooses the levels of writes, reads the answers, and asks for the outcomes of accepted writes."""
 
     def __init__(self, world: CheckedWorld, connections: ClientConnections, history: HistoryChecker) -> None:
         self._world, self._plan, self._history = world, world.plan.acknowledgements, history
@@ -58,7 +58,7 @@ class AcknowledgedWrites:
         self._random, self._questions = stream(seed, "levels"), stream(seed, "levels/questions")
         self._limits = stream(seed, "levels/limits")
         self.fates = FateChecker(world.safety, world.cover)
-        self._accepted: list[tuple[int, int, Command]] = []  # (index, term, command) of each accepted write.
+        self._accepted: list[tuple[int, int, Command]] = []  # The accepted writes: (index, term, command).
         self._is_stopped = False
         self._operator: SimClient | None = None
         if self._plan.is_on:
@@ -68,17 +68,20 @@ class AcknowledgedWrites:
             self._operator = SimClient(world, connections, "limits", endpoints, ClientLimits(), 0)
 
     def start(self) -> None:
-        """Let the operator begin."""
+        """Let the operator begin to change `min_in_sync`."""
         if self._operator is not None:
             self._change_limit_later()
 
     def stop(self) -> None:
-        """Let nobody change a limit or ask for an outcome any more."""
+        """Stop all changes of limits and all questions about outcomes."""
         self._is_stopped = True
 
     def level_of(self, command: Command) -> Acknowledge:
-        """Draw the level of a command. Only a put or a compare-and-set may end without its result, because its value
-        shows in the log whether it was carried out."""
+        """Draw the level of a command.
+
+        Only a put or a compare-and-set may end without its result, because the log then shows by the written value
+        whether it was carried out.
+        """
         if not self._plan.is_on or isinstance(command, Get | Range):
             return Acknowledge.MAJORITY
         is_drawn, level = self._random.random() < self._plan.level_share, self._random.choice(LEVELS)
@@ -87,7 +90,7 @@ class AcknowledgedWrites:
         return level
 
     def result_in(self, response: Response, level: Acknowledge) -> Response | None:
-        """Return the response that the usual level would have given; None if the response has no result."""
+        """Return the response as for level MAJORITY; None if the response has no result."""
         if level is Acknowledge.NONE or response.code == Code.ACCEPTED:
             return None
         if level is not Acknowledge.IN_SYNC:
@@ -97,7 +100,7 @@ class AcknowledgedWrites:
         return response._replace(fields=response.fields[:-1])
 
     def accepted(self, client: SimClient, command: Command, response: Response) -> None:
-        """Note an accepted write, and perhaps ask later what became of it."""
+        """Note an accepted write, and in some cases ask later for its outcome."""
         index, term = response.fields[:2]
         self.fates.accepted.add((index, term))
         self._accepted.append((index, term, command))
@@ -117,7 +120,7 @@ class AcknowledgedWrites:
     def _ask(
         self, client: SimClient, index: int, term: int, command: Command, wait_ms: int, then: Callable[[bool], None]
     ) -> None:
-        """Ask what became of an entry. `then` is called with True if the answer is final."""
+        """Ask for the outcome of an entry. `then` is called with True if the answer is final."""
 
         def ended(end: CallEnded) -> None:
             fate = None if end.response is None else EntryFate(end.response.fields[0])
@@ -139,11 +142,12 @@ class AcknowledgedWrites:
         assert self._operator is not None
         if self._is_stopped:
             return
-        # Half of the time all voters are wanted, so that one slow member is enough for an answer with too few names.
+        # In half of the cases the limit is the number of all voters, so that one slow member is enough for too few
+        # names.
         any_limit, is_all = self._limits.randint(1, self._plan.min_in_sync_max), self._limits.random() < 0.5
         limit = min(len(self._world.plan.voters), self._plan.min_in_sync_max) if is_all else any_limit
         deadline = self._world.queue.now + ANSWER_NS
-        # Before the feature level is raised, the command is refused.
+        # The command is refused until the feature level is raised.
         self._operator.submit(
             command_request(ChangeLimits(min_in_sync=limit)), deadline, lambda _: self._change_limit_later()
         )
@@ -151,8 +155,10 @@ class AcknowledgedWrites:
     # -- the end
 
     def settle(self, client: SimClient, deadline: int, then: Callable[[], None]) -> None:
-        """Ask what became of the last accepted entries until each has a final answer, and then call `then`. If
-        `deadline` passes first, `then` is never called."""
+        """Ask for the outcomes of the last accepted entries until each has a final answer, and then call `then`.
+
+        If `deadline` passes first, `then` is never called.
+        """
         self.fates.cover_lost()
         lost = [each for each in self._accepted if self.fates.is_lost(*each[:2])]
         chosen = [*self._accepted, *lost][-SETTLED_MAX:]

@@ -1,8 +1,7 @@
-"""Bursts: the puts of many callers leave in one piece, as they do under load.
+"""Bursts: the puts of many callers are sent in one piece, as under load.
 
-Requests of one kind that arrive together take fast paths from the connection to the log and back: they are read,
-batched, applied and answered several at a time. The usual workers of a seed do not use these paths, because they are
-few and each acts at its own time.
+Requests of one kind that arrive together use fast paths, which read, batch, apply and answer several requests at a
+time. The usual workers of a seed do not use these paths, because they are few and act at different times.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ class Burst(Generic[C]):
         self._written = 0
 
     def act(self) -> None:
-        """Let every idle caller write now."""
+        """Begin a put for every idle caller."""
         callers, self._idle = self._idle, []
         self._write([(caller, self._put(caller.number)) for caller in callers])
 
     def ended(self, caller: C) -> None:
-        """Make a caller idle again: its put has ended, or could not begin."""
+        """Make a caller idle again, because its put has ended or could not begin."""
         self._idle.append(caller)
 
     def _put(self, number: int) -> Planned:

@@ -24,7 +24,7 @@ The connections of the next process have higher numbers, so that late data for t
 
 
 class SimClient:
-    """The host of one `ClientStateMachine`: it dials, moves bytes, keeps time, and reports how calls ended."""
+    """The host of one `ClientStateMachine`, which dials, moves bytes, keeps time, and reports how calls ended."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SimClient:
         self._last_ticket = 0
         self._timer_at: int | None = None
         self._flushes_in_place = 0
-        self._first_id = 0  # The connections of the present process have higher numbers than this.
+        self._first_id = 0  # The connections of the present process have higher numbers than this number.
 
     def _new_core(self, ttl_ns: int) -> ClientStateMachine:
         return ClientStateMachine(
@@ -56,15 +56,17 @@ class SimClient:
         )
 
     def vanish(self) -> None:
-        """End the process without closing its session: members see only that connections end. Then start a process that
-        uses no session.
+        """End the process without closing its session, so that members notice only the end of connections.
+
+        Then start a process without a session.
         """
         self._waiting.clear()
         self._begin_anew(ttl_ns=0)
 
     def leave(self, *, is_told: bool, ttl_ns: int) -> None:
-        """End the program and start it again. Its open calls end. `is_told`: True if the program closes its session
-        before it ends.
+        """End the program with its open calls, and start it again.
+
+        `is_told`: True if the program closes its session before its end.
         """
         self._core.tick(self._clock.now())
         self._core.close()
@@ -87,7 +89,7 @@ class SimClient:
         self.flush()
 
     def now(self) -> int:
-        """The time that the client's clock shows, in ns."""
+        """Return the time of the client's clock, in ns."""
         return self._clock.now()
 
     @property
@@ -101,14 +103,15 @@ class SimClient:
         return self._core.is_full
 
     def submit(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin a call. `ended` is called when the call ends: at the latest at `deadline` (true ns), if the clock is
-        exact.
+        """Begin a call.
+
+        `ended` is called at the end of the call, which is no later than `deadline` (true ns) if the clock is exact.
         """
         self.take(request, deadline, ended)
         self.flush()
 
     def take(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin a call, but send nothing before the next `flush`. Several such calls leave together."""
+        """Begin a call, but send nothing before the next `flush`, which sends all such calls together."""
         self._last_ticket += 1
         self._waiting[self._last_ticket] = ended
         now = self._clock.now()
@@ -125,7 +128,7 @@ class SimClient:
             self.flush()
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Take bytes that a member has sent."""
+        """Receive bytes that a member has sent."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.receive(connection_id - self._first_id, data)

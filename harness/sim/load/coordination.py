@@ -48,7 +48,7 @@ SESSION_TTL_NS = 60 * SECOND_NS
 
 
 class CoordinationLoad:
-    """All programs of this load, and the checkers of what they see.
+    """All programs of this load, and the checkers of their results.
 
     `expiry_is_near` is called around the time at which a lease that nobody renews may expire, so that a fault can
     strike then.
@@ -101,15 +101,15 @@ class CoordinationLoad:
         self._world.queue.after(RESTED_NS, self._begin)
 
     def stop(self) -> None:
-        """Let no program begin another operation. Watches go on until they have received everything."""
+        """Let no program begin another operation. Watches continue until they have received all events."""
         self.parts.is_stopped = True
 
     def client_names(self) -> list[str]:
-        """The names of all clients of this load, for the faults that cut clients off."""
+        """Return the names of all clients of this load, for the faults that cut clients off."""
         return [client.name for client in self._clients] + [watcher.name for watcher in self._watchers]
 
     def clients(self) -> list[SimClient]:
-        """The clients whose clocks faults may change."""
+        """Return the clients whose clocks faults may change."""
         return self._clients
 
     def _begin(self) -> None:
@@ -129,7 +129,7 @@ class CoordinationLoad:
                 self._stay(client)
 
     def _bound_store(self) -> None:
-        """Give the store the limits of the plan. These are replicated limits, so a command has to set them."""
+        """Set the limits of the plan in the store with a command, because these limits are replicated."""
         wanted = self._plan.lease_grace_ns, self._plan.delete_keys_max
         in_force = self.replay.limits["lease_grace_ns"], self.replay.limits["delete_keys_max"]
         if self.parts.is_stopped or in_force == wanted:
@@ -153,7 +153,7 @@ class CoordinationLoad:
         self._world.queue.after(int(self._random.expovariate(1) * self._plan.stay_ns), self._end_process, client)
 
     def _end_process(self, client: SimClient) -> None:
-        """End the process of a client, and start another one. The leases of the ended process expire."""
+        """End the process of a client, and start another process. The leases of the ended process expire."""
         if self.parts.is_stopped:
             return
         client.leave(is_told=self._random.random() < TOLD_SHARE, ttl_ns=self._session_ttl_ns)
@@ -176,10 +176,10 @@ class CoordinationLoad:
         if not self.parts.is_stopped:
             self.expiry_is_near()
 
-    # -- what the world reports
+    # -- reports of the world
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """Carry out a committed entry in the replay. Each entry is handed in once, in order."""
+        """Carry out a committed entry in the replay. Call this method once for each entry, in order."""
         if entry.kind is EntryKind.COMMANDS:
             leader_time, commands = read_commands(entry.index, entry.payload)
             self.replay.applied(entry.index, leader_time, commands, results)
@@ -196,7 +196,7 @@ class CoordinationLoad:
         service, machine = member.service, member.machine
         if service is None or machine is None:
             return
-        if (member.node_id, member.life) not in self._bounded:  # The process is new and has no watches yet.
+        if (member.node_id, member.life) not in self._bounded:  # A new process has no watches yet.
             self._bounded.add((member.node_id, member.life))
             service.watches.bounds = replace(service.watches.bounds, **self._plan.hub)
         check_hub(service)
@@ -214,7 +214,7 @@ class CoordinationLoad:
 
     @property
     def is_finished(self) -> bool:
-        """True when every watch has received everything up to the newest revision."""
+        """True when every watch has received all events up to the newest revision."""
         return not self._began or all(each.next_revision > self.replay.revision for each in self._watchers)
 
     @property
@@ -222,7 +222,7 @@ class CoordinationLoad:
         return self.replay.level >= HISTORY_LEVEL and any(each.next_revision for each in self._watchers)
 
     def words(self) -> str:
-        """A text that lists the watches that have not received everything."""
+        """The watches that have not received all events, as text."""
         late = [each.words() for each in self._watchers if each.next_revision <= self.replay.revision]
         return f"at {self.replay.revision}: {'; '.join(late)}"
 
@@ -253,7 +253,7 @@ def check_hub(service: Service) -> None:
 
 
 def is_of_coordination(body: Sequence[Any]) -> bool:
-    """True if a command in the log comes from this load: it concerns a lease, the history, or a key of this load."""
+    """True if a command in the log is from this load: it concerns leases, the history, or a key of this load."""
     kind = body[0]
     if kind == CommandKind.TXN:
         operations = [*body[2], *body[3]]
@@ -264,7 +264,7 @@ def is_of_coordination(body: Sequence[Any]) -> bool:
 
 
 def without_own_keys(planned: Planned) -> Planned:
-    """Return an operation of the ordinary load whose ranges without an upper end stop before the keys of this load."""
+    """Return the operation with an upper end before the keys of this load in all its ranges without an upper end."""
     command = _clipped(planned.command)
     return Planned(command, planned.local_of, planned.mode)
 

@@ -1,4 +1,4 @@
-"""The common part of the coordination load's programs: a client, the checkers, and one open operation at a time."""
+"""The common part of all programs of the coordination load: client, checkers, and one open operation at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ Then = Callable[[Result | None, StoreError | None], None]
 class Coordination:
     """The parts of a run that the programs of this load use. `cover` is called with coverage points.
 
-    `lease_left` is called when an owner stops renewing its lease, with the time in ns until the lease may expire.
+    `lease_left` is called when an owner stops renewing its lease. Its argument is the time in ns until the lease may
+    expire.
     """
 
     world: World
@@ -74,7 +75,7 @@ class Coordination:
     lease_left: Callable[[int], None]
     living: Callable[[], list[str]]  # The names of the members that are expected to work.
     is_stopped: bool = False  # True once no program may begin another operation.
-    is_over: bool = False  # True once the run ends and watches need not go on.
+    is_over: bool = False  # True once the run ends and watches need not continue.
     told_revision: int = 0  # The greatest revision in any answer to these programs.
 
     @property
@@ -84,7 +85,7 @@ class Coordination:
 
 
 class SequentialProgram(ABC):
-    """One program on a client. Several programs may share a client. The program pauses after each of its operations."""
+    """One program on a client. Several programs may share a client. The program pauses after each operation."""
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         self.parts, self.client, self.number, self.random = parts, client, number, random
@@ -96,10 +97,10 @@ class SequentialProgram(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Forget everything: the process of the program has ended, and another one has taken its place."""
+        """Reset the program, because its process has ended and another process has replaced it."""
 
     def rest(self, pause_ns: int | None = None) -> None:
-        """Act again after a pause of `pause_ns`, or of a random length if that is None."""
+        """Act again after a pause of `pause_ns`, or of a random length if `pause_ns` is None."""
         if pause_ns is None:
             pause_ns = 1 + int(self.random.expovariate(1) * self.parts.plan.think_ns)
         self.parts.world.queue.after(pause_ns, self._go_on)
@@ -154,7 +155,7 @@ class SequentialProgram(ABC):
         self.client.submit(request, parts.world.queue.now + patience_ns, ended)
 
     def _check_read(self, operation: Get | Range, result: Result | None, error: StoreError | None) -> None:
-        """Compare the answer to a read with the state as of its revision."""
+        """Compare the answer to a read with the state at its revision."""
         replay, leases = self.parts.replay, self.parts.leases
         if isinstance(error, RevisionCompacted):
             require(operation.revision < replay.compact_revision, "only what is not kept is refused", operation, error)

@@ -49,8 +49,9 @@ AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
 
 @dataclass(slots=True)
 class LivenessProbe:
-    """A write that shows that a healed cluster works. `index`: the log index of the write; None until a member has
-    applied the write.
+    """A write that proves that a healed cluster works.
+
+    `index`: the log index of the write; None until a member has applied it.
     """
 
     key: bytes
@@ -84,7 +85,7 @@ class DirectLoad:
         self._applied: dict[bytes, int] = {}
         self._stopped = False
         self._probe: LivenessProbe | None = None
-        self.connections: ClientConnections | None = None  # Such programs have no connections.
+        self.connections: ClientConnections | None = None  # These programs have no connections.
         self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "accepted": 0, "reads": 0}
 
     def start(self) -> None:
@@ -101,14 +102,14 @@ class DirectLoad:
         return []
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """Do nothing: such programs use the clock of their member."""
+        """Do nothing, because these programs use the clock of their member."""
 
     def counts(self) -> dict[str, int]:
         """Return how many operations ended in each way."""
         return dict(self._counts)
 
     def probe(self, deadline: int) -> LivenessProbe:
-        """Try to write, again and again, until a write is applied or `deadline` (true ns) has passed."""
+        """Repeat a write until it is applied or `deadline` (true ns) has passed."""
         self._probe = LivenessProbe(b"probe")
         self._try_probe(deadline)
         return self._probe
@@ -121,7 +122,7 @@ class DirectLoad:
 
     @property
     def is_finished(self) -> bool:
-        """Always True, because the end of a run waits only for the probe."""
+        """Always True, because only the probe must end before the run."""
         return True
 
     def unfinished_words(self) -> str:
@@ -129,7 +130,7 @@ class DirectLoad:
         return ""
 
     def check_history(self) -> None:
-        """Do nothing: this load checks everything as it happens."""
+        """Do nothing, because this load checks each call when it ends."""
 
     # -- one client's step
 
@@ -165,7 +166,7 @@ class DirectLoad:
 
         def propose(node: Node) -> None:
             node.propose(command, ticket, level)
-            if level is Acknowledge.NONE:  # The node never tells its end.
+            if level is Acknowledge.NONE:  # The node never reports the end of such a write.
                 del self._open[ticket]
 
         self._take(member, ticket, propose)
@@ -256,12 +257,12 @@ class DirectLoad:
         self._open = {t: call for t, call in self._open.items() if call.member != member.node_id}
 
     def on_first_applied(self, entry: Entry, _results: Sequence[Any]) -> None:
-        """Check the commands of a committed entry. Each entry is handed in once, in order."""
+        """Check the commands of a committed entry. Call this method once for each entry, in order."""
         if entry.kind is not EntryKind.COMMANDS:
             return
         for command in read_commands(entry.index, entry.payload)[1]:
             if command[3] != CommandKind.PUT:
-                continue  # This is the command of an operator who raises the feature level.
+                continue  # This is the operator's command that raises the feature level.
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,

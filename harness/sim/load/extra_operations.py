@@ -1,7 +1,7 @@
-"""Operations that the usual load seldom has: transactions that fail half-way, and listings of whole stores.
+"""Operations that are rare in the usual load: transactions that fail half-way, and listings of the whole store.
 
-In the usual load (`harness.workload`), transactions fail only at a quota. Most of its reads are of single keys, for
-which the service has a separate path. The extra operations are drawn from a random stream of their own.
+In the usual load (`harness.workload`), transactions fail only at a quota. Most of its reads are reads of single keys,
+for which the service has a separate path. The extra operations use a separate random stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ExtraOperations:
         self._written = 0
 
     def next(self) -> Planned | None:
-        """Return the extra operation that is to be done now, or None if a usual operation is to be done."""
+        """Return the next operation if it is an extra operation, or None for a usual operation."""
         draw = self._random.random()
         if draw < self._plan.failing_share:
             return Planned(self._failing())

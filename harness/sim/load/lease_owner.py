@@ -1,4 +1,4 @@
-"""A program that keeps keys under a lease. It renews or revokes the lease, loses it, abandons it, or stands still."""
+"""A program that keeps keys under a lease, and renews, revokes, loses or abandons the lease, or pauses."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ _WEIGHTS = {"put": 8, "read": 4, "list": 2, "delete": 1, "append": 2, "detach": 
 
 
 class LeaseHolder(SequentialProgram):
-    """A program that keeps a lease alive. `term`: what the program believes about its lease; None if it believes that
-    it has no lease.
+    """A program that keeps a lease alive.
+
+    `term`: the lease as the program knows it; None if the program believes that it has no lease.
     """
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         super().__init__(parts, client, number, random)
         self.term: Term | None = None
-        self._renew_at = 0  # When the next renewal is due, by the client's clock.
+        self._renew_at = 0  # The time of the next renewal, by the client's clock.
 
     def restart(self) -> None:
         """Forget the lease, which then expires."""
@@ -65,7 +66,7 @@ class LeaseHolder(SequentialProgram):
         return self.client.now() >= self._renew_at and term is self.term
 
     def renew(self, term: Term) -> None:
-        """Renew the lease. If the answer is that the lease no longer exists, forget it."""
+        """Renew the lease. If the answer says that the lease no longer exists, forget the lease."""
         sent_at, leases = self.client.now(), self.parts.leases
         had_ended = leases.has_ended(term.lease_id)
 
@@ -86,17 +87,17 @@ class LeaseHolder(SequentialProgram):
         self.term = None
 
     def leave(self, term: Term) -> None:
-        """Abandon the lease: stop renewing it."""
+        """Abandon the lease, which is then no longer renewed."""
         self.parts.lease_left(max(1, term.expires_at - self.client.now()))
         self.lost()
 
     def stand_still(self, term: Term) -> None:
-        """Do nothing for a while, not even renew the lease. The lease may expire meanwhile."""
+        """Do nothing for a while, and do not renew the lease, which may expire during this time."""
         self.rest(int(term.ttl_ns * PAUSE_TERMS_MAX * self.random.random()))
 
 
 class LeaseOwner(LeaseHolder):
-    """A lease holder that writes keys of its own, and keys that other programs write too."""
+    """A lease holder that writes keys that only it writes, and keys that other programs also write."""
 
     def act(self) -> None:
         """Begin the next operation."""

@@ -1,9 +1,9 @@
-"""A program that contends for a lock, by the protocol of the client's locks, and writes under its fence.
+"""A program that contends for a lock with the protocol of the client's locks, and makes writes that compare its fence.
 
-Each contender puts a key under its own lease, and the create revision of this key is its fence. These keys, in the
-order of their fences, are the line for the lock: the contender whose key is first owns the lock. A guarded write
-compares the fence in the same transaction. After a pause, a program that believes that it holds the lock writes without
-looking at its clock.
+Each contender puts a key under its own lease, and the create revision of this key is its fence. These keys form a line,
+in the order of their fences. The contender whose key is first in the line owns the lock. A guarded write compares the
+fence in the same transaction. After a pause, a program that believes that it holds the lock writes without reading its
+clock.
 
 See docs/concepts/locks.md#how-a-lock-works.
 """
@@ -45,17 +45,17 @@ class LockContender(LeaseHolder):
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         super().__init__(parts, client, number, random)
         self._name = random.choice(LOCK_NAMES)
-        self._fence = 0  # 0 if the program has not joined the line.
+        self._fence = 0  # The program's fence; 0 if the program has not joined the line.
         self._holding: Holding | None = None
-        self._is_hasty = False  # True after a pause: the program then writes without looking at the clock.
+        self._is_hasty = False  # True after a pause, when the program writes without reading its clock.
 
     def restart(self) -> None:
-        """Forget the lock and the lease. The lease then expires, and the lock ends with it."""
+        """Forget the lock and the lease. The lease then expires, which ends the lock."""
         super().restart()
         self._forget()
 
     def lost(self) -> None:
-        """Note that the lease has ended, and that the lock has ended with it."""
+        """Note the end of the lease, which is also the end of the lock."""
         super().lost()
         self._forget()
 
@@ -110,7 +110,7 @@ class LockContender(LeaseHolder):
         self.ask(join, joined)
 
     def _look(self, term: Term) -> None:
-        """Ask whether this program's key is still in the line, and which keys are before it."""
+        """Read whether this program's key is still in the line, and which keys are before it."""
 
         def looked(result: Result | None, _: StoreError | None) -> None:
             if not isinstance(result, TxnResult) or self.term is not term:

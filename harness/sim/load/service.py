@@ -72,8 +72,9 @@ CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 
 @dataclass(slots=True)
 class SimWorker:
-    """One caller with one operation open at a time. `life` counts the caller's unknown outcomes, and is part of the
-    caller's name in the history.
+    """One caller with one operation open at a time.
+
+    `life` is the number of the caller's unknown outcomes, and is part of the caller's name in the history.
 
     See docs/reference/specification.md#103-row.
     """
@@ -112,7 +113,7 @@ class ServiceLoad:
         self._was_refused = False  # True if a command was refused since the last flush.
         self._stopped = False
         self._final_reads_open = 0
-        self._is_settled = True  # False while the end of the run asks what became of accepted writes.
+        self._is_settled = True  # False while questions about accepted writes at the end of the run are open.
         self.coordination: CoordinationLoad | None = None
         if world.plan.coordination.is_on:
             self.coordination = CoordinationLoad(world, self.connections)
@@ -161,7 +162,7 @@ class ServiceLoad:
         self.world.queue.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
 
     def _leave(self, client: SimClient) -> None:
-        """End the program of a client, with or without closing its session, and start another program in its place."""
+        """End the program of a client, with or without closing its session, and start another program."""
         if not self._stopped:
             is_told = self._stays.random() < TOLD_SHARE
             self.world.cover("a client closed its session" if is_told else "a client left its session open")
@@ -169,7 +170,7 @@ class ServiceLoad:
             self._stay(client)
 
     def stop(self) -> None:
-        """Let no client begin another operation, and no connection break any more."""
+        """Let no client begin another operation, and let no further connection break."""
         self._stopped = True
         self.writes.stop()
         self.connections.is_calm = True
@@ -271,7 +272,10 @@ class ServiceLoad:
         return command_request(command, self.writes.level_of(command))
 
     def _any_way(self, command: Get | Range, member: int | None) -> Request:
-        """Return a read of any consistency. If `member` is given and the consistency allows it, that member is read."""
+        """Return a read of any consistency.
+
+        If `member` is given and the consistency allows it, the read is sent to this member.
+        """
         ways = [each for each in Consistency if each is not Consistency.LEASE or self.world.plan.raft.lease_reads]
         way, age_ms = self._read_modes.choice(ways), self._read_modes.choice(AGES_NS) // 1_000_000
         is_anywhere = way not in (Consistency.LINEARIZABLE, Consistency.LEASE)
@@ -279,8 +283,8 @@ class ServiceLoad:
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded, level: Acknowledge) -> None:
-        # Check the text of the error, because its type is not enough: if an earlier attempt was lost, a refusal is
-        # reported as OutcomeUnknown, and only the text tells of the refusal.
+        # This check uses the text of the error, not only its type. If an earlier attempt was lost, a refusal is
+        # reported as OutcomeUnknown, and only the text mentions the refusal.
         words = str(end.error)
         require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
         require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
@@ -316,7 +320,7 @@ class ServiceLoad:
                 if item.value is not None:
                     self._view.saw(item.key, item.value, item.mod_revision)
 
-    # -- what the world reports
+    # -- reports of the world
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
         """After a flush of a node, let its service answer the waiting requests."""
@@ -334,11 +338,11 @@ class ServiceLoad:
                 check_store(member.machine)
 
     def on_down(self, member: MachineView) -> None:
-        """Note that the process of a member and its connections are gone."""
+        """Note the end of a member's process and its connections."""
         self.connections.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """Check the commands of a committed entry. Each entry is handed in once, in order."""
+        """Check the commands of a committed entry. Call this method once for each entry, in order."""
         if self.coordination is not None:
             self.coordination.on_first_applied(entry, results)
         if entry.kind is not EntryKind.COMMANDS:
@@ -356,10 +360,10 @@ class ServiceLoad:
     # -- the end
 
     def probe(self, deadline: int) -> LivenessProbe:
-        """Let a new client write until one of its writes is answered, and then read every key.
+        """Let a new client write until a write is answered, and then read every key.
 
-        The client has no session, because a full store could refuse one. A write whose outcome is unknown is followed
-        by another write.
+        The client has no session, because a full store could refuse to register a session. After a write with an
+        unknown outcome, the client writes again.
         """
         self._probe = LivenessProbe(PROBE_VALUE)
         client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0)
@@ -406,7 +410,7 @@ class ServiceLoad:
         return self.coordination is None or self.coordination.is_finished
 
     def unfinished_words(self) -> str:
-        """A text that tells what the end of the run still waits for."""
+        """The operations and watches for which the end of the run still waits, as text."""
         watches = "" if self.coordination is None else f"; watches {self.coordination.words()}"
         settled = "" if self._is_settled else "; it is not settled what became of accepted writes"
         return f"{self._final_reads_open} reads{settled}{watches}"
@@ -418,14 +422,14 @@ class ServiceLoad:
         is_unclear = self.coordination is not None or self.world.plan.acknowledgements.is_on
         self._history.check(is_unclear=is_unclear)
         if self.coordination is not None:
-            for client in self._clients():  # Without clients, the leader is idle and has to end leases by itself.
+            for client in self._clients():  # Without clients, the leader is idle and must end leases without requests.
                 client.vanish()
             self.coordination.see_leases_end()
         if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """End all clients, so that there are no more writes, and check that the idle leader then ends their sessions.
+        """End all clients, and check that the leader, which is then idle, ends their sessions.
 
         See docs/reference/specification.md#91-sessions.
         """
@@ -452,8 +456,9 @@ def in_usual_order(command: Command) -> Request:
 
 
 def check_store(machine: KvMachine) -> None:
-    """Check the invariants of the store, because a refused command must leave nothing behind. For example, no record
-    may be newer than the revision of the store.
+    """Check the invariants of the store after a refused command, which must have no effect.
+
+    For example, no record may be newer than the revision of the store.
     """
     try:
         machine.check()
@@ -462,11 +467,10 @@ def check_store(machine: KvMachine) -> None:
 
 
 def check_requests(service: Service) -> None:
-    """Check that no request met an unexpected error, and that every request that the service counts as in flight is
-    open.
+    """Check that no request caused an unexpected error, and that all requests counted as in flight are open.
 
-    After an unexpected error the service closes one connection and goes on, but the error is still a bug. If an answer
-    is lost, its request counts as in flight for ever.
+    After an unexpected error the service closes one connection and continues, but the error is still a bug. If an
+    answer is lost, its request counts as in flight for ever.
     """
     errors = service.request_errors
     require(errors.total == 0, "no request meets an unexpected error", errors.places)

@@ -63,7 +63,7 @@ class StoreWriter(SequentialProgram):
     """One program that writes."""
 
     def restart(self) -> None:
-        """Do nothing: a writer has no state that ends with its process."""
+        """Do nothing, because a writer has no state that ends with its process."""
 
     def act(self) -> None:
         """Begin the next operation."""
@@ -83,8 +83,9 @@ class StoreWriter(SequentialProgram):
             self.ask(self._command(what), self._done)
 
     def _write_together(self) -> None:
-        """Send several puts at once. They are then applied together, in one entry or in adjacent ones, and watch hubs
-        fall behind.
+        """Send several puts at once.
+
+        Members apply such puts together, in one entry or in adjacent entries, so that watch hubs lag behind.
         """
         for _ in range(BURST_PUTS):
             if not self.client.is_full:
@@ -93,7 +94,7 @@ class StoreWriter(SequentialProgram):
         self.client.flush()
 
     def rest(self, pause_ns: int | None = None) -> None:
-        """Act again after a pause. The pause is short if the plan has puts in quick succession."""
+        """Act again after a pause. The pause is short if the plan requires puts in quick succession."""
         if pause_ns is None and self.parts.plan.put_share:
             pause_ns = 1 + int(self.random.expovariate(1) * QUICK_NS)
         super().rest(pause_ns)
@@ -149,7 +150,7 @@ class StoreWriter(SequentialProgram):
             self.parts.cover("a client read an old revision")
 
     def _done(self, result: Result | None, _: StoreError | None) -> None:
-        """Do nothing: the result was compared with the replay when the command was applied."""
+        """Do nothing, because the result was compared with the replay when the command was applied."""
 
 
 def _unheard(_: CallEnded) -> None:

@@ -1,8 +1,11 @@
-"""A program that watches keys. It speaks the protocol of watches itself, so it sees each message as it was sent.
+"""A program that watches keys.
 
-The program watches at any member, whether that member leads or not. It leaves the member when the connection ends or
-the member is silent, and sometimes without a reason. Its watch then goes on at another member, from the first revision
-that it has not received in whole. For a while the program may return no window to the member, as if it read nothing.
+The program implements the protocol of watches itself, so it receives each message as it was sent.
+
+The program watches at any member, whether this member leads or not. The program leaves the member when the connection
+ends or the member is silent, and sometimes without a reason. The watch then continues at another member, from the first
+revision that is not completely received. For some time the program may return no window to the member, as if the
+program did not read.
 
 See docs/reference/specification.md#messages-of-a-watch.
 """
@@ -79,8 +82,8 @@ class WatchClient:
         self._is_greeted = self._is_created = False
         self._wants_listing = False
         self._is_reading = True
-        self._unreturned = 0  # The bytes of the window that this client has not given back yet.
-        self._asks = 0  # At the end of a run: how often it has asked the present member for progress.
+        self._unreturned = 0  # The bytes of the window that this client has not yet returned.
+        self._asks = 0  # At the end of a run: the number of progress requests to the present member.
         self._patience_asks = PATIENCE_ASKS
         self._heard_at = 0
         self._member = ""
@@ -93,7 +96,7 @@ class WatchClient:
 
     @property
     def next_revision(self) -> int:
-        """The first revision that the watch has not received in whole."""
+        """The first revision that the watch has not completely received."""
         return self._watch.next_revision
 
     def words(self) -> str:
@@ -124,7 +127,7 @@ class WatchClient:
         begin = random.random()
         replay = self._parts.replay
         first = 0
-        # Begin at any kept revision, shortly before the oldest of them, or shortly after the newest.
+        # Begin at any kept revision, shortly before the oldest kept revision, or shortly after the newest.
         if begin < 0.4 and replay.is_kept:
             first = random.randint(max(1, replay.first_revision - 2), replay.revision + 3)
         self._wants_listing = begin > 0.7
@@ -144,7 +147,7 @@ class WatchClient:
         self._parts.connections.dial(self, self._connection_id, f"{self._member}:1")
 
     def _leave(self) -> None:
-        """Go to another member."""
+        """Continue at another member."""
         if self._is_created:
             self._parts.cover("a watch went on at another member")
         self._parts.connections.hang_up(self, self._connection_id)
@@ -158,7 +161,7 @@ class WatchClient:
             self._request()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """Note that a connection is gone, and go on at another member after a pause."""
+        """Note the end of a connection, and continue at another member after a pause."""
         require(reason != "closed by the member", UNDERSTOOD, self.words(), reason)
         if connection_id == self._connection_id:
             self._is_connected = False
@@ -180,7 +183,7 @@ class WatchClient:
         self._send_frame(encode_item(items))
 
     def _request(self) -> None:
-        """Request the watch. If the watch is to begin with a listing, request the listing first."""
+        """Request the watch. If the watch must begin with a listing, request the listing first."""
         watch = self._watch
         if self._wants_listing and not watch.next_revision:
             body = command_body(Range(watch.start, watch.end))
@@ -198,7 +201,7 @@ class WatchClient:
     # -- messages
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Take bytes that a member has sent."""
+        """Receive bytes that a member has sent."""
         if connection_id != self._connection_id:
             return
         self._parts.world.note_client(self.name, data)
@@ -252,7 +255,10 @@ class WatchClient:
                 broken(UNDERSTOOD, self.words(), fields)
 
     def _refused(self, code: int, fields: Sequence[Any]) -> None:
-        """Begin another watch if the history that the present one needs is compacted. Otherwise try again elsewhere."""
+        """Begin another watch if the history that the present watch needs is compacted.
+
+        Otherwise try again at another member.
+        """
         if code == ResultCode.REVISION_COMPACTED:
             self._parts.watches.compacted(self._watch, fields[1])
             self._begin_anew()
@@ -307,7 +313,7 @@ class WatchClient:
         self._return_window()
 
     def _return_window(self) -> None:
-        """Give window back to the member, but only when no revision is received in part."""
+        """Return window to the member, but only when no revision is partly received."""
         if self._unreturned and not self._watch.part and self._is_created:
             self._watch.window_bytes += self._unreturned
             self._send(WATCH_ID, int(RequestKind.WATCH_WINDOW), self._unreturned)
@@ -317,7 +323,10 @@ class WatchClient:
         self._parts.world.queue.after(ASK_NS if self._parts.is_stopped else SILENCE_NS, self._look)
 
     def _look(self) -> None:
-        """Leave a member that is silent. At the end of a run, ask for progress until everything has been received."""
+        """Leave a member that is silent.
+
+        At the end of a run, request progress messages until all events have been received.
+        """
         if self._parts.is_over:
             return
         self._look_later()
