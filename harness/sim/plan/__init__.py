@@ -1,1 +1,1 @@
-"""The plan that a seed stands for: its data, how it is drawn, its profiles, and its file."""
+"""The plan of a seed: its data, the code that draws it, its profiles, and its file format."""

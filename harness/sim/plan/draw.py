@@ -1,7 +1,7 @@
 """Draws the plan of a seed: cluster size, limits, network, disks, load and faults, before the run begins.
 
-This is swarm testing: each seed turns whole kinds of faults on or off and moves the limits to extremes. Runs with a few
-kinds of frequent faults reach more states than runs with all kinds of faults, each of them rare.
+This is swarm testing: each seed turns whole kinds of faults on or off and moves the limits to extremes. Runs in which a
+few kinds of faults are frequent reach more states than runs in which all kinds are rare.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ OPERATIONS_MAX = 4_000
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed. The plan is the same everywhere and always, unless the code that draws it changes."""
+    """Return the plan of a seed.
+
+    The plan is the same on every machine, as long as the code that draws it does not change.
+    """
     random, profile = stream(seed, "plan"), draw_profile(seed)
     count = random.choices(list(profile.members), weights=list(profile.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
@@ -111,7 +114,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
-    """Give the members coarse clocks in some seeds: the clocks show only multiples of some milliseconds.
+    """Give the members coarse clocks in some seeds, which show only multiples of some milliseconds.
 
     A session can then end at exactly the time of a command, which almost never happens with finer clocks. Seeds with
     reads by lease are left out, because the lease of a leader needs finer clocks.
@@ -132,7 +135,7 @@ def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:
-    """Draw the bounds that count entries and commands, from one upwards, except in the profile of production limits."""
+    """Draw the bounds on numbers of entries and commands, from 1 up, except in the profile of production limits."""
     usual = RaftConfig()
     append = often(random, 0.4, 1, 9, usual.append_entries_max)
     window = often(random, 0.4, 1, 17, usual.window_entries_max)
@@ -146,14 +149,14 @@ def with_entry_bounds(plan: Plan, random: Random) -> Plan:
 def with_reads(plan: Plan, random: Random) -> Plan:
     """Add reads of every mode to half of the seeds, and election priorities to some seeds.
 
-    Most seeds with all read modes include reads by lease. Leases rely on clocks. So a seed with leases loses its clock
-    faults, and its clocks keep to the bound on their drift.
+    Most seeds with all read modes include reads by lease. Leases rely on clocks, so a seed with leases has no clock
+    faults, and the drift of its clocks is within the bound.
     """
     has_ways, has_leases, has_priorities = random.random() < 0.5, random.random() < 0.8, random.random() < 0.2
     if has_priorities:
         plan = replace(plan, priorities={member: random.choice((0, 50, 100)) for member in plan.members})
     if not has_ways or plan.raft.lease_reads:
-        return plan  # The profile has read modes already.
+        return plan  # The profile already has read modes.
     plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
@@ -167,8 +170,7 @@ def with_reads(plan: Plan, random: Random) -> Plan:
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
-    """With probability `share`, draw a number from low to high with all orders of magnitude equally likely; else return
-    `usual`.
+    """With probability `share`, draw a number from low to high, uniformly in its logarithm; otherwise return `usual`.
     """
     tiny = random.random() < share
     drawn = int(low * (high / low) ** random.random())
@@ -213,7 +215,7 @@ def draw_storage(random: Random) -> StorageLimits:
 
 
 def draw_network(random: Random) -> NetworkPlan:
-    """Draw a network, from a quiet LAN to one that loses a tenth of all frames and reorders the others."""
+    """Draw a network, from a quiet LAN to a network that loses a tenth of all frames and reorders the others."""
     bad = random.random() < 0.6
     return NetworkPlan(
         delay_ns=int(100_000 * 30 ** random.random()),
@@ -267,9 +269,9 @@ def draw_load(random: Random) -> LoadPlan:
 
 
 def draw_stay(random: Random) -> int:
-    """Draw how long client programs run on average, in ns; 0 means for ever.
+    """Draw the average time for which client programs run, in ns; 0 means for ever.
 
-    In three of ten seeds programs come and go, so that some sessions have ended while others are still open.
+    In three of ten seeds programs are restarted, so that some sessions have ended while others are still open.
     """
     comes_and_goes, seconds = random.random() < 0.3, 0.2 * 10 ** random.random()
     return int(seconds * SECOND_NS) if comes_and_goes else 0
@@ -288,16 +290,16 @@ def draw_store(random: Random) -> StoreLimits:
 
 
 def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
-    """Draw the faults of a seed. Each kind has its own stream and is on or off as a whole (swarm testing).
+    """Draw the faults of a seed. Each kind has its own random stream, and is either on or off (swarm testing).
 
-    The number of kinds that are on differs from seed to seed, from hardly any to most. Where few kinds are on, the
-    effect of each shows clearly.
+    The number of kinds that are on differs between seeds, from almost none to most. If few kinds are on, each kind has
+    a clear effect.
     """
     on_share = 0.05 + 0.75 * stream(seed, "fault").random()
     faults: list[Fault] = []
     for kind, (rate_max, duration_max) in KINDS.items():
         if not rate_max:
-            continue  # Another function draws it.
+            continue  # Another function draws this kind.
         random = stream(seed, f"fault/{kind}")
         if random.random() >= on_share:
             continue
@@ -326,9 +328,9 @@ may give the same member.
 
 
 def draw_heal(seed: int) -> HealPlan:
-    """Draw the members that stay dead: in a third of the seeds none, in a third one, in a third as many as is allowed.
+    """Draw the members that stay dead: no member, one member, or as many as allowed, each in a third of the seeds.
 
-    If there are any, the first of them is the leader in half of the seeds. The other members then have to elect a new
+    If there are dead members, the first is the leader in half of the seeds. The other members then have to elect a new
     leader, in the state in which the faults have left them.
     """
     random = stream(seed, "heal")

@@ -35,7 +35,7 @@ UNTIL_LAGS = 4
 
 
 def with_acknowledgements(plan: Plan, random: Random) -> Plan:
-    """Mix the acknowledgement levels of the writes, if the seed draws this. The voters then leave the set of members in
+    """Mix the acknowledgement levels of the writes in some seeds. The voters then leave the set of members in
     sync after a shorter lag, and further faults make members lag."""
     if random.random() >= ACKNOWLEDGEMENT_SHARE:
         return plan
@@ -61,7 +61,7 @@ def with_acknowledgements(plan: Plan, random: Random) -> Plan:
 
 
 def draw_lags(plan: Plan, until_ns: int, lag_ns: int, random: Random) -> list[Fault]:
-    """Draw faults that last from half of the lag up to three times the lag."""
+    """Draw faults that last from half of the lag to three times the lag."""
     relies_on_clocks = plan.raft.lease_reads or plan.coordination.is_on
     kinds = [kind for kind in LAG_KINDS if kind not in CLOCK_KINDS or not relies_on_clocks]
     faults = []

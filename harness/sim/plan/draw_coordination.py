@@ -63,7 +63,7 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
         snapshot_chunk_bytes=max(plan.raft.snapshot_chunk_bytes, CHUNK_BYTES_MIN),
         snapshot_log_bytes=max(plan.raft.snapshot_log_bytes, LOG_BYTES_MIN),
     )
-    if random.random() < 0.5:  # So little log is kept that members that were away get a snapshot.
+    if random.random() < 0.5:  # The log is so short that members get a snapshot after an absence.
         raft = replace(raft, snapshot_log_bytes=LOG_BYTES_MIN, retention_bytes_max=RETENTION_BYTES)
     load = replace(
         plan.load,
@@ -91,7 +91,7 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
 
 
 def _with_steps_per_grain(plan: CoordinationPlan, grain_ns: int) -> CoordinationPlan:
-    """Let each step of a hub do at least one unit of work per millisecond of the clocks' grain. If nothing else
+    """Give each step of a hub at least one unit of work per millisecond of the clocks' grain. If nothing else
     happens, a member takes one step per grain. With smaller steps, its watches would not catch up before the end of a
     run.
     """
@@ -102,8 +102,9 @@ def _with_steps_per_grain(plan: CoordinationPlan, grain_ns: int) -> Coordination
 
 
 def draw_coordination(random: Random) -> CoordinationPlan:
-    """Draw how many clients and programs (owners of leases, contenders for locks, writers, watchers) there are, how
-    they behave, and the bounds of the history, the watches and the hubs. Half of the seeds have a short history, and
+    """Draw the numbers of clients and of each kind of program, their behaviour, and all bounds of this load.
+
+    The bounds apply to the history, the watches and the hubs. Half of the seeds have a short history, and
     some hubs have tiny bounds."""
     is_short = random.random() < 0.5
     return CoordinationPlan(
@@ -152,11 +153,13 @@ HUB_SIZES = {
 
 
 def draw_hub(random: Random) -> dict[str, int]:
-    """Draw the bounds of the watch hubs: the bounds of production, or the first size of each bound in HUB_SIZES, or any
-    of its sizes.
+    """Draw the bounds of the watch hubs.
+
+    The bounds are those of production, or the first sizes in HUB_SIZES, or any sizes in HUB_SIZES.
     """
     kind = random.random()
     if kind < 0.25:
         return {}
-    size = 1 if kind < 0.6 else 3  # How many of the sizes of each bound may be drawn, counted from the first.
+    # The number of sizes of each bound, counted from the first, among which the draw chooses.
+    size = 1 if kind < 0.6 else 3
     return {name: random.choice(sizes[:size]) for name, sizes in HUB_SIZES.items()}

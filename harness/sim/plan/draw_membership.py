@@ -1,6 +1,6 @@
-"""Draws what happens to the membership: changes, lost disks and their spares, upgrades, and former folders of machines.
+"""Draws membership changes, lost disks with spare machines, upgrades, and former folders of machines.
 
-Each function `with_…` adds one of these to a plan if the plan's seed draws it, from a random stream of its own.
+Each function `with_…` adds one of these features to the plans of some seeds, with a separate random stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raft import MEMBERS_MAX
 
 
 def draw_disk(seed: int, machine: str) -> DiskPlan:
-    """Draw a disk, from a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
+    """Draw a disk, from a fast drive to a drive that takes ten milliseconds per sync and stalls now and then."""
     random = stream(seed, f"plan/disk/{machine}")
     return DiskPlan(
         sync_ns=int(50 * MICROSECOND_NS * 200 ** random.random()),
@@ -44,7 +44,7 @@ def draw_disk(seed: int, machine: str) -> DiskPlan:
 
 
 def disks_for(plan: Plan, machines: Iterable[str]) -> dict[str, DiskPlan]:
-    """Return a disk for each machine: the one in the plan, or else the one that the seed draws for the machine."""
+    """Return a disk for each machine: the disk in the plan, or else a disk that is drawn from the seed."""
     return {machine: plan.disks.get(machine) or draw_disk(plan.seed, machine) for machine in machines}
 
 
@@ -59,7 +59,7 @@ SILENCED_SHARE = 0.4
 
 
 def with_changes(plan: Plan, random: Random) -> Plan:
-    """Add membership changes to the plan, and machines outside the first configuration, if its seed draws them.
+    """Add membership changes, and machines outside the first configuration, to the plans of some seeds.
 
     These runs have no damage, because the damage budget is computed for a cluster whose members never change. For the
     same reason no member stays dead.
@@ -108,7 +108,7 @@ LAST_LOSS_SHARE = 0.8
 
 
 def with_losses(plan: Plan, random: Random) -> Plan:
-    """Add lost disks to the plan, and spare machines to replace their members, if its seed draws them.
+    """Add lost disks, and spare machines to replace their members, to the plans of some seeds.
 
     All losses together must leave a quorum, and `DiskLoss.allows` checks this. These runs have no other damage, and no
     member stays dead.
@@ -148,7 +148,7 @@ upgrades and without other machines that join.
 
 
 def with_upgrades(plan: Plan, random: Random) -> Plan:
-    """Add upgrades to the plan if its seed draws them."""
+    """Add upgrades to the plans of some seeds."""
     if random.random() >= UPGRADED_SHARE:
         return plan
     kinds = [ROLL, *random.choices((ROLL, RAISE, BACK), (3, 5, 3), k=random.randrange(2, 9))]
@@ -161,9 +161,11 @@ def with_upgrades(plan: Plan, random: Random) -> Plan:
 
 
 def with_observer(plan: Plan, random: Random) -> Plan:
-    """Add a learner to some plans with upgrades. It is not promoted before the faults end, and roll-outs may skip it.
+    """Add a learner to some plans with upgrades.
 
-    There are also further steps: one roll-out of a newer build, and then two attempts to raise the level. As in
+    The learner is not promoted before the faults end, and roll-outs may skip it.
+
+    Such plans also get a roll-out of a newer build, and two later attempts to raise the level. As in
     `with_changes`, these runs have no damage and no member stays dead.
     """
     founders = len(plan.members)
@@ -194,7 +196,7 @@ name the folders of new voters.
 
 
 def with_former_folders(plan: Plan, random: Random) -> Plan:
-    """Give some joining machines a former folder, which at most half of the voters know, if the plan suits this."""
+    """Give some joining machines a former folder, which at most half of the voters know, if the plan allows it."""
     voters = plan.voters
     if not plan.changes or len(voters) < 2 or not names_new_voters(plan.seed):
         return plan
@@ -226,11 +228,11 @@ FIRST, LAST = 0.4, 0.99
 
 
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
-    """In each round, let the leader of two voters remove itself, and crash the other one as it becomes the only voter.
+    """In each round, let the leader of two voters remove itself, and crash the other as it becomes the only voter.
 
     From then on each of the two could believe that it has a majority: the leader because of the answers that it has
-    received, the other voter because it is alone. Only the promises that the other voter made before its crash keep
-    that voter from leading too early. Later in the round, the next machine takes the place of the old leader.
+    received, the other voter because it is alone. Only the promises of the other voter before its crash prevent it from
+    leading too early. Later in the round, the next machine replaces the old leader.
     """
     if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
         return plan
@@ -262,7 +264,7 @@ def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
 
 
 def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
-    """Let the voter before `target` lead, and crash `target`, if possible during the sync that makes it the only voter.
+    """Let the voter before `target` lead, and crash `target`, if possible in the sync that makes it the only voter.
 
     The crashed member starts again before any promise has ended. The change always removes the first voter by name, so
     the leader must be the voter whose name sorts first.

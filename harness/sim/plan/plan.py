@@ -1,7 +1,7 @@
-"""The plan of a run: everything that a seed stands for, as plain data that is complete before the run begins.
+"""The plan of a run: everything that a seed determines, as plain data that is complete before the run begins.
 
 Each part of the simulated world has its own part of the plan. This file also lists the kinds of faults, family by
-family. A fault of the plan names its kind, and the family of the kind determines which code carries out the fault.
+family. A fault of the plan states its kind, and the family of the kind determines which code carries out the fault.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ MICROSECOND_NS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `target`: a position among the members, as a fraction from 0 to 1, or None for the leader. `shape` (0
-    to 1) decides everything else about the fault.
+    """One fault.
+
+    `target`: a position among the members, as a fraction from 0 to 1, or None for the leader. `shape` (0 to 1)
+    determines all other details of the fault.
     """
 
     at_ns: int
     kind: str  # One of KINDS.
     duration_ns: int
-    target: float | None  # None: the leader at the time of the fault.
+    target: float | None  # None: the member that leads at the time of the fault.
     shape: float
 
 
@@ -38,14 +40,14 @@ by `draw_faults` but by other functions.
 """
 
 PROCESS_KINDS: Kinds = {
-    "kill": (0.6, 2.0),  # The process dies; everything that the operating system has accepted survives.
+    "kill": (0.6, 2.0),  # The process is killed; all data that the operating system has accepted survives.
     "lose power": (0.6, 2.0),  # The machine loses power. A draw decides which unsynced data survives.
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
-    "transfer": (0.4, 1.0),  # A leader is asked to hand over; its process goes on.
+    "transfer": (0.4, 1.0),  # A leader is asked to hand over; its process continues.
     "take over": (0.0, 0.0),  # The leader is asked to hand over to this member.
-    "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
-    # The process is starved of processor time: each event takes a while, and the next events wait.
+    "pause": (0.3, 1.5),  # The process stops for a while, and does not notice this.
+    # The process is starved of processor time, so each event takes some time while the next events wait.
     "slow process": (0.3, 2.0),
 }
 
@@ -53,30 +55,29 @@ CLOCK_KINDS: Kinds = {
     # The clock jumps forwards, sometimes by an hour, as on a machine whose clock counts the time that it is suspended.
     "clock jumps": (0.3, 3.0),
     "clock runs wild": (0.3, 3.0),  # The clock runs at half to twice its usual rate.
-    "suspend": (0.3, 1.5),  # The machine stands still with its clock, so it cannot know that time has passed.
+    "suspend": (0.3, 1.5),  # The machine and its clock stop, so the process cannot know that time has passed.
 }
 
 NETWORK_KINDS: Kinds = {
     "cut in two": (0.3, 3.0),
     "cut off": (0.4, 3.0),  # One member is cut off from all others, in both directions.
     "cut one way": (0.4, 3.0),
-    "bridge": (0.3, 3.0),  # Two halves that cannot reach each other, and one member between them that reaches both.
-    # Each member reaches only its two neighbours. If there are five members, each of them reaches a majority, and no
-    # two of them reach the same majority.
+    "bridge": (0.3, 3.0),  # Two halves cannot reach each other, but one member can reach both halves.
+    # Each member reaches only its two neighbours. With five members, each member reaches a different majority.
     "ring": (0.3, 3.0),
     "slow link": (0.4, 3.0),  # Frames in one direction between two members take 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
     # All connections between one member and the others are closed at both ends, as when a proxy restarts.
     "drop connections": (0.4, 0.0),
-    # Nothing arrives on one connection any more, and neither end notices until the fault ends.
+    # One connection delivers nothing more, and neither end notices this until the fault ends.
     "half-open": (0.4, 4.0),
 }
 
 CLIENT_KINDS: Kinds = {
     # One member is cut off from all clients: the clients' requests wait, or the member's answers wait, or both wait.
     "cut clients off": (0.3, 3.0),
-    "cut a client off": (0.3, 3.0),  # One client is cut off from all members in the same way.
-    # The client connections of one member carry nothing in one direction, and neither end notices.
+    "cut a client off": (0.3, 3.0),  # One client is cut off from all members, in one or both directions.
+    # The client connections of one member deliver nothing in one direction, and neither end notices this.
     "clients hang": (0.3, 0.0),
     # A minority of the members, often with the leader, is cut off together with some of the clients.
     "cut in two with clients": (0.4, 3.0),
@@ -91,10 +92,11 @@ DISK_KINDS: Kinds = {
     "fail a sync": (0.4, 2.0),  # The next sync of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
     "short reads": (0.3, 3.0),  # For a while, each read returns only half of the requested bytes.
-    "full disk": (0.3, 3.0),  # For a while, the disk has no room, or has room for only a few bytes.
-    # A bit changes during a power loss, and the next start must notice it; or a bit of a snapshot in use changes.
+    "full disk": (0.3, 3.0),  # For a while, the disk has no space, or space for only a few bytes.
+    # A bit changes during a power loss, and the next start must notice the change; or a bit of a snapshot in use
+    # changes.
     "bit rot": (0.4, 1.0),
-    "rotting log": (0.3, 2.0),  # A frame that is about to be read back changes, or another frame takes its place.
+    "rotting log": (0.3, 2.0),  # A frame that is about to be read back changes, or another frame replaces it.
     # All files are lost. Only `with_losses` draws this fault, together with machines for new members.
     "lose a disk": (0.0, 0.5),
     # A write of the log is lost or misdirected although its sync succeeds; later the machine loses power.
@@ -111,7 +113,7 @@ BOTH_WAYS = 2
 
 
 def cuts_both_ways(shape: float, clients: int) -> bool:
-    """Return True if a fault of this shape cuts one of `clients` clients off in both directions."""
+    """Return True if a fault of this shape cuts off one of `clients` clients in both directions."""
     random = Random(int(shape * 2**53))
     random.choice(range(clients))
     return random.choice(WAYS) == BOTH_WAYS
@@ -122,10 +124,10 @@ LOSS = "lose a disk"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockPlan:
-    """How inaccurate clocks may be. Each clock runs at a constant rate of its own, from 1 / spread to spread.
+    """The inaccuracy of clocks. Each clock has a different constant rate, from 1 / spread to spread.
 
     `at_edges`: True if each member's clock runs at the lowest or the highest of these rates. `grain_ns`: clocks show
-    only multiples of this number; if it is large, times and deadlines often coincide exactly.
+    only multiples of this number. If the number is large, times and deadlines are often equal.
     """
 
     spread: float = 1.01
@@ -148,7 +150,7 @@ class NetworkPlan:
     late_ns: int = 1_000_000_000
     loss_rate: float = 0.0
     duplicate_rate: float = 0.0
-    # If True, frames arrive in order, as on one TCP connection. If False, each frame has a delay of its own.
+    # If True, frames arrive in order, as on one TCP connection. If False, each frame has an independent delay.
     in_order: bool = True
     # The share of the links whose frames always take up to `slow_ns` more, like a link to a distant member.
     slow_rate: float = 0.0
@@ -160,7 +162,7 @@ CALM = NetworkPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskPlan:
-    """How fast the disks of a seed are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns` more."""
+    """The speed of the disks of a seed. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns` more."""
 
     sync_ns: int = 500 * MICROSECOND_NS
     stall_ns: int = 50 * MILLISECOND_NS
@@ -169,11 +171,11 @@ class DiskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsPlan:
-    """How connections of clients behave. Rates are per piece of data.
+    """The behaviour of connections of clients. Rates are per piece of data.
 
     With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all later
-    data on the connection waits for it, as when TCP retransmits after longer and longer pauses. By the time that late
-    data arrives, the client may have given up, or may have received an answer on another connection.
+    data on the connection waits for it, as with the growing pauses of TCP's retransmission. When late data arrives, the
+    client may have given up, or may have received an answer on another connection.
     """
 
     delay_ns: int = 500_000
@@ -203,14 +205,13 @@ DELETE_KEYS_MAX = StoreLimits().delete_keys_max
 class CoordinationPlan:
     """A load that needs feature level 2 and runs beside the ordinary load: leases, locks, watches, and old revisions.
 
-    The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. The `watchers` are
-    clients themselves. Each of these fields is a number. `lease_grace_ns`, `history_bytes_max`, `history_events_max`
-    and `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: how long a
-    client's process lives on average; 0 means for ever. `death_share`: among the leases that their owners stop
+    The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. Each of the `watchers`
+    is a separate client. All these fields are numbers. `lease_grace_ns`, `history_bytes_max`, `history_events_max` and
+    `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: the average time
+    until a client's process is restarted; 0 means for ever. `death_share`: among the leases that their owners stop
     renewing, the share for which a fault hits the leader near the end of the lease. `put_share`: among the actions of
     writers, the share of plain puts of keys that other programs attach to leases. If this share is not 0, writers pause
-    only briefly. `hub`: bounds of the members' watch hubs, by name; a bound that is not named here has its value in
-    production.
+    only briefly. `hub`: bounds of the members' watch hubs, by name; all other bounds have their values in production.
     """
 
     clients: int = 0
@@ -237,7 +238,7 @@ class CoordinationPlan:
 
     @property
     def bounds_keys(self) -> bool:
-        """True if programs reach `delete_keys_max`."""
+        """True if `delete_keys_max` is so small that programs reach it."""
         return self.delete_keys_max < DELETE_KEYS_MAX
 
 
@@ -246,11 +247,13 @@ NO_COORDINATION = CoordinationPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgementPlan:
-    """The acknowledgement levels of a load. `level_share`: the share of the writes that draw one of all levels; the
-    others have the usual level.
+    """The acknowledgement levels of a load.
+
+    `level_share`: the share of the writes that draw one of all levels; all other writes have the level MAJORITY.
 
     `outcome_share`: among the accepted writes, the share whose outcome a client asks for. The question waits for at
-    most `wait_ms_max`. `min_in_sync_max`: an operator sets `min_in_sync` to numbers from 1 to this one; 0: never.
+    most `wait_ms_max`. `min_in_sync_max`: an operator sets `min_in_sync` to numbers from 1 to this maximum; 0: the
+    operator never sets it.
     """
 
     level_share: float = 0.0
@@ -271,8 +274,8 @@ USUAL_LEVELS = AcknowledgementPlan()
 class LoadPlan:
     """The behaviour of clients. Each worker of a client waits `think_ns` on average between two operations.
 
-    If `with_service` is True, clients use connections to the service, with retries and sessions. If it is False, they
-    call the node of a member directly.
+    If `with_service` is True, clients use connections to the service, with retries and sessions. Otherwise clients call
+    the node of a member directly.
     """
 
     with_service: bool
@@ -290,7 +293,7 @@ class LoadPlan:
     loyal: int = 0  # Without service: the number of clients that call only their own member, whether it leads or not.
     extras: ExtraPlan = NO_EXTRAS  # Used only with service.
     burst: int = 0  # With service: the number of burst callers of each client, whose puts leave together.
-    # With service: how long a client's program runs on average until it is restarted, in ns; 0 means for ever.
+    # With service: the average time until a client's program is restarted, in ns; 0 means for ever.
     stay_ns: int = 0
 
 
@@ -302,7 +305,7 @@ be lost), running but cut off, or paused.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """A member that is to stay dead. `kind`: one of DEAD_KINDS.
+    """A member that stays dead. `kind`: one of DEAD_KINDS.
 
     `target`: a position among the members, as a fraction from 0 to 1, or None for the leader.
     """
@@ -313,10 +316,11 @@ class Dead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealPlan:
-    """The members that stay dead when the rest is healed.
+    """The members that stay dead when all other members are healed.
 
-    Together with the members that are lost for other reasons, they are at most a minority. `dead` lists them in the
-    order in which they are chosen. `returns`: True if they come back once the quorum has shown that it works.
+    The dead members, together with the members that are lost for other reasons, are at most a minority. `dead`: the
+    dead members, in the order in which they are chosen. `returns`: True if the dead members come back after the quorum
+    has made progress.
     """
 
     dead: tuple[Dead, ...] = ()
@@ -330,10 +334,10 @@ ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStep:
-    """One membership change that an operator tries. `shape` decides which members it concerns.
+    """One membership change that an operator tries. `shape` determines the members that it affects.
 
-    `cut_off_ns`: how long the leader is cut off once it has begun the change. Meanwhile a new leader may replace the
-    entries of the leader that is cut off.
+    `cut_off_ns`: how long the leader is cut off after it has begun the change. During this time a new leader may
+    replace entries of the leader that is cut off.
     """
 
     at_ns: int
@@ -349,7 +353,7 @@ does.
 
 
 def names_new_voters(seed: int) -> bool:
-    """Return True if, in this seed, membership changes name the data folders of new voters."""
+    """Return True if membership changes contain the data folders of new voters in this seed."""
     return stream(seed, "changes/named").random() < NAMED_SHARE
 
 
@@ -361,7 +365,7 @@ class UpgradeStep:
     """One step of an operator: `roll` out a build that knows one more level, `raise` the level, or take one member
     `back` to an older build.
 
-    `shape` decides how fast the build is rolled out, which level is wanted, or which member is taken back.
+    `shape` determines the speed of the roll-out, the new level, or the member with the older build.
     """
 
     at_ns: int
@@ -371,13 +375,13 @@ class UpgradeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a whole run. `until_ns`: when the faults end and the healing begins.
+    """The plan of a whole run. `until_ns`: the time at which the faults end and the healing begins.
 
     `turn_ns`: how long a member waits before it applies the next slice of a backlog, unless another event wakes it.
     `install_death_rate`: among the snapshot installs that drop a log, the share in which the member crashes.
-    `silenced_rate`: the share of removed members that are cut off until no leader reports their removal to them any
-    more. `former_folders`: the machines that got a new data folder before they were added, each with the members that
-    know its former folder.
+    `silenced_rate`: the share of removed members that are cut off until leaders no longer report the removal to them.
+    `former_folders`: the machines that got a new data folder before they were added, each with the members that know
+    its former folder.
     """
 
     seed: int
@@ -396,11 +400,12 @@ class Plan:
     silenced_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
-    # The election priority by member; 0 for members that are not named.
+    # By member: the election priority; 0 for all other members.
     priorities: dict[str, int] = field(default_factory=dict)
-    # By member: the factor by which its election time-outs are longer than those in `raft`.
+    # By member: the factor by which its election time-outs exceed the time-outs in `raft`.
     patience: dict[str, int] = field(default_factory=dict)
-    leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, even if `raft` allows it.
+    # The members that do not read by lease when they lead, even if `raft` allows lease reads.
+    leaseless: tuple[str, ...] = ()
     founders: int = 0  # The number of machines that are voters in the first configuration; 0 means all machines.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
@@ -411,13 +416,13 @@ class Plan:
 
     @property
     def trusts_clocks(self) -> bool:
-        """True if all clocks keep to the bounds on which leases and the ages of bounded reads rely."""
+        """True if all clocks are within the bounds on which leases and the ages of bounded reads rely."""
         drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
         is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
         return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
 
     def raft_of(self, node_id: str) -> RaftConfig:
-        """The settings of one member."""
+        """Return the settings of one member."""
         times = self.patience.get(node_id, 1)
         return replace(
             self.raft,

@@ -1,8 +1,8 @@
 """A plan as a readable TOML file. The file gives the same run even if the code that draws plans from seeds has changed.
 
 The file holds only values that differ from the usual values: from the defaults of the fields of `Plan` and its parts,
-or from `USUAL` for fields without a default. The code follows the declared fields of the dataclasses, so a field that
-is added later is in the file without further code.
+or from `USUAL` for fields without a default. The code reads the declared fields of the dataclasses, so a new field is
+in the file without further code.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def write_plan(plan: Plan, path: Path, comment: str) -> None:
 
 
 def plan_text(plan: Plan, comment: str = "") -> str:
-    """Return the text of the file. `read_plan` makes an equal plan from it."""
+    """Return the text of the file, from which `read_plan` makes an equal plan."""
     tree = differing(to_tree(plan), usual_tree(plan.members) | {"members": USUAL["members"]})
     lines = [f"# {line}".rstrip() + "\n" for line in comment.splitlines()]
     return "".join(lines) + tomli_w.dumps({"seed": plan.seed, **tree})
 
 
 def read_plan(path: Path) -> Plan:
-    """Return the plan in a file. Raises BadInput, which names file, key and value."""
+    """Return the plan in a file. Raises BadInput, which states the file, the key and the value."""
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -106,13 +106,13 @@ def to_tree(value: Any) -> Any:
 
 
 def usual_tree(members: tuple[str, ...]) -> Tree:
-    """Return the tree of a plan whose file names only the members; all other values are the usual ones."""
+    """Return the tree of a plan whose file contains only the members. All other values are the usual values."""
     tree = merged(defaults_of(Plan), USUAL)
     return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
 
 
 def defaults_of(kind: Any) -> Tree:
-    """The defaults of a dataclass and of the dataclasses in it."""
+    """Return the defaults of a dataclass and of the dataclasses in it."""
     tree: Tree = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
@@ -128,7 +128,7 @@ def defaults_of(kind: Any) -> Tree:
 
 
 def differing(tree: Tree, usual: Tree) -> Tree:
-    """The part of `tree` that differs from `usual`."""
+    """Return the part of `tree` that differs from `usual`."""
     different: Tree = {}
     for name, value in tree.items():
         if isinstance(value, dict) and isinstance(usual.get(name), dict):
@@ -140,7 +140,7 @@ def differing(tree: Tree, usual: Tree) -> Tree:
 
 
 def merged(usual: Tree, tree: Tree) -> Tree:
-    """Return a copy of `usual` in which the values in `tree` replace those with the same names, in nested trees too."""
+    """Return a copy of `usual` in which values in `tree` replace values with the same names, even in nested trees."""
     both = dict(usual)
     for name, value in tree.items():
         under = both.get(name)

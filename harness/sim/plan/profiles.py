@@ -1,13 +1,13 @@
-"""Profiles: about half of the plans are changed so that they combine settings that independent draws seldom combine.
+"""Profiles: changes of about half of the plans, for combinations of settings that independent draws seldom produce.
 
-Independent draws seldom give short elections *and* early compaction *and* a busy load, and most bugs of consensus need
-such a combination. A profile is a list of traits, which are applied in order. Each trait changes one aspect of the
-plan, and leaves the rest as the seed drew it. Many runs with a profile are shorter, because more happens in them.
+Most bugs of consensus need a combination, such as short elections *and* early compaction *and* a busy load, which
+independent draws seldom give. A profile is a list of traits, which are applied in order. Each trait changes one aspect
+of the plan, and does not change the rest. Many runs with a profile are shorter, because more happens in them.
 
 Seeds without a profile may get a coincidence instead: a trait that provokes one rare situation of disks, logs or
-sessions. Coincidences draw from random streams of their own, so a new coincidence does not change the seeds that have
-none. Some streams still have old names, which the code uses nowhere else, because new names would change the plans of
-all seeds.
+sessions. Coincidences use separate random streams, so a new coincidence does not change the seeds without a
+coincidence. Some streams have names that the code uses nowhere else, because new names would change the plans of all
+seeds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def draw_profile(seed: int) -> Profile:
 def frequent_elections(plan: Plan, random: Random) -> Plan:
     """Further faults hit the leader several times a second, while programs read and write all the time.
 
-    If the programs are clients of the service, some still talk to the old leader after others have found the new one.
+    If the programs are clients of the service, some still use the old leader after others have found the new leader.
     """
     until_ns = int((1.5 + 2 * random.random()) * SECOND_NS)
     load = plan.load
@@ -127,7 +127,10 @@ def frequent_elections(plan: Plan, random: Random) -> Plan:
 
 
 def aggressive_compaction(plan: Plan, random: Random) -> Plan:
-    """Members build a snapshot every few entries, and keep almost no log for slow peers. Sessions come and go."""
+    """Members build a snapshot every few entries, and keep almost no log for slow peers.
+
+    Sessions are opened and closed.
+    """
     silences = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
@@ -278,7 +281,7 @@ def power_failures(plan: Plan, random: Random) -> Plan:
 
 
 def crash_during_recovery(plan: Plan, random: Random) -> Plan:
-    """On slow disks, a crashed member crashes again during its recovery, so that a start finds a half-done recovery."""
+    """On slow disks, a crashed member crashes again in its recovery, so that a start finds an incomplete recovery."""
     kinds = ("kill", "lose power")
     faults = [
         replace(
@@ -343,10 +346,10 @@ def production_limits(plan: Plan, _: Random) -> Plan:
 
 
 def lease_faults(plan: Plan, random: Random) -> Plan:
-    """A leader reads by lease, on clocks as bad as its settings allow, under faults that would expose a wrong lease.
+    """A leader reads by lease, on the worst clocks that its settings allow, under faults that expose a wrong lease.
 
-    Frames and syncs take a few milliseconds, and promises last many times as long. So if a lease is too long, there
-    is time for another member to lead before the lease ends.
+    Frames and syncs take a few milliseconds, and promises last many times as long. So another member has time to lead
+    before a lease ends that is too long.
     """
     promise_ns = random.choice((80, 120)) * MILLISECOND_NS
     drift_ppm = random.choice((10_000, 450_000))
@@ -355,7 +358,7 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
     groups: tuple[FaultGroup, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
     if drift_ppm > 10_000:  # With much drift, a lease ends long before the promises on which it relies.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
-    # Without writes, a member that does not hear the leader still has all entries, so it can be elected.
+    # Without writes, even a member that receives nothing from the leader has all entries, so it can be elected.
     elif random.random() < 0.5:
         is_quiet, groups = True, (_a_follower_forgets,)
     struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
@@ -394,17 +397,17 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
 
 
 def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """The leader is cut off: the others elect a new one, and the old leader does not hear of its successor's writes.
+    """The leader is cut off, so the others elect a new leader, whose writes the old leader does not receive.
 
-    First, a handover makes a random member the leader. Without the handover, the member with the fastest clock would
-    lead most of the time, because it is elected most often.
+    First, a handover makes a random member the leader. Otherwise the member with the fastest clock would lead most of
+    the time, because it is elected most often.
     """
     handover = _fault_ns("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
     return [handover, _fault_ns("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
 
 
 def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """A leader asks a peer to campaign and does not hear the outcome."""
+    """A leader asks a peer to campaign, and does not receive messages about the outcome."""
     heard_ns = int(10 * MILLISECOND_NS * random.random())
     return [
         _fault_ns("transfer", at_ns, 0, 0.0),
@@ -413,8 +416,9 @@ def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """A follower does not hear the leader for most of a time-out. Then the leader is cut off, and the other follower
-    crashes and starts again.
+    """A follower receives nothing from the leader for most of a time-out.
+
+    Then the leader is cut off, and the other follower crashes and starts again.
     """
     cut_at, other = at_ns + int(promise_ns * (0.3 + 0.6 * random.random())), random.random()
     return [
@@ -440,7 +444,7 @@ def syncing_in(sync_ns: int, plan: Plan) -> dict[str, DiskPlan]:
 
 
 def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Sort faults by time, as a plan has them."""
+    """Return faults in order of time, as in a plan."""
     return tuple(sorted(faults, key=lambda fault: fault.at_ns))
 
 
@@ -522,10 +526,9 @@ def _with_leader_after_snapshot(plan: Plan, random: Random) -> Plan:
 
 
 def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
-    """The leader's disk hangs while the leader is cut off, and still hangs when the leader hears of its successor.
+    """The leader's disk hangs while the leader is cut off, and still hangs when the leader learns of its successor.
 
-    So the entries that the old leader was writing are cut from its log and replaced before the disk reports them as
-    written.
+    So the last entries of the old leader are cut from its log and replaced before the disk reports them as written.
     """
     faults: list[Fault] = []
     until_ns, at_ms = 4 * SECOND_NS, 400
@@ -540,7 +543,10 @@ def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
 
 
 def disks_full(plan: Plan, random: Random) -> Plan:
-    """Several disks are full at once, and get room again while their members run. Half of the runs have no ballast."""
+    """Several disks are full at the same time, and get space again while their members run.
+
+    Half of the runs have no ballast.
+    """
     until_ns = 3 * SECOND_NS
     faults = [
         replace(
@@ -581,7 +587,7 @@ def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
 
 
 def client_outlives_session(plan: Plan, random: Random) -> Plan:
-    """A client is cut off in both directions for longer than its session lives; then it retries.
+    """A client is cut off in both directions until after the expiry of its session, and then retries.
 
     After the expiry of its session the client must not repeat a request, because the outcome of the request can no
     longer be determined.
@@ -611,7 +617,7 @@ def client_outlives_session(plan: Plan, random: Random) -> Plan:
 
 
 def leader_after_snapshot(plan: Plan, random: Random) -> Plan:
-    """A member that has just installed a snapshot takes over, while its log has no entry after the snapshot.
+    """A member that has just installed a snapshot becomes the leader while its log has no entry after the snapshot.
 
     The member knows the leader time only from the snapshot.
 
@@ -683,7 +689,7 @@ COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
 
 
 def busy(plan: Plan, random: Random) -> Plan:
-    """Programs read and write all the time. Most of them call only their own member, whether it leads or not."""
+    """Programs read and write all the time. Most programs call only their own member, whether it leads or not."""
     load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
     network = replace(
         plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
@@ -692,7 +698,7 @@ def busy(plan: Plan, random: Random) -> Plan:
 
 
 def _aimed_at_leader(kind: str, at_ms: int, duration_ms: int, random: Random) -> Fault:
-    """Return a fault that hits the leader at that time."""
+    """Return a fault that hits the leader at this time."""
     at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
     return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=None, shape=random.random())
 
@@ -706,8 +712,8 @@ and so reads the rest back from its disk.
 def with_log_rot(plan: Plan, random: Random) -> Plan:
     """Let logs rot in ROT_SHARE of the seeds.
 
-    In half of these seeds, a log rots just before a member returns: mostly the leader's log, otherwise the log of the
-    member that returns. `_rot_after_rewrite` describes the other half.
+    In half of these seeds, a log rots just before a member returns, which is mostly the leader's log, and otherwise the
+    log of the returning member. For the other half, see `_rot_after_rewrite`.
     """
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
@@ -727,11 +733,11 @@ def with_log_rot(plan: Plan, random: Random) -> Plan:
 
 
 def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
-    """One member leads, goes on writing while cut off, has its tail replaced, crashes, and reads all of its log again.
+    """One member leads, writes while cut off, has its last entries replaced, crashes, and reads its whole log again.
 
     Entries come one by one, with values of many sizes. So sometimes a new frame is as long as the frame that it
-    replaces, although the new frame holds a hard state too. The rot may then put the old frame back in the place of the
-    new one. Entries are applied slowly, so that much of the log is still to be read when it rots.
+    replaces, although the new frame also has a hard state. Then the rot may put the old frame back at the position of
+    the new frame. Entries are applied slowly, so that much of the log is not yet read when it rots.
     """
     until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -776,10 +782,10 @@ def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
     """Give members different settings, as during a rolling change, in half of the seeds with reads by lease.
 
     One patient member has election time-outs several times as long as those of the others. Some members do not read by
-    lease when they lead, although they make the promises that other leaders need for such reads. In the profile of
-    lease faults, the patient member is made the leader again and again, and is cut off for longer than the others wait.
-    If it relied on its own settings and not on what the others have promised, it would go on reading while another
-    member leads.
+    lease when they lead, but make the promises that other leaders need for lease reads. In the profile of lease faults,
+    the patient member repeatedly becomes the leader, and is cut off for longer than the others wait. If the patient
+    member relied on its own settings and not on the promises of the others, it would continue to answer reads while
+    another member leads.
     """
     is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
     leaseless = [member for member in plan.members if random.random() < 0.3]
@@ -794,7 +800,7 @@ def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
 
 
 def _patient_leader_faults(plan: Plan, place: int, until_ns: int) -> Iterator[Fault]:
-    """The patient member takes over, and is cut off until long after the others have elected a new leader."""
+    """The patient member becomes the leader, and is cut off until long after the others have elected a new leader."""
     times, wait_ns = plan.patience[plan.members[place]], plan.raft.election_timeout_max_ns
     target = (place + 0.5) / len(plan.members)
     for at_ns in range(3 * wait_ns, until_ns, (times + 5) * wait_ns):
