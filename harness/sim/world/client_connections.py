@@ -1,9 +1,9 @@
 """Connections between simulated clients and members: ordered bytes that may stop without notice, as with TCP.
 
-When a connection breaks, each end may or may not notice this (half-open), and bytes in flight may be lost. Bytes arrive
-in pieces of any size. While a direction is cut, its bytes wait in order, because TCP retransmits them. They arrive when
-the cut is mended, unless one end has given the connection up. The connections between members are in `network.py`; the
-partitions of that network do not cut off clients.
+When a connection breaks, each end may or may not notice the break (half-open), and bytes in flight may be lost. Bytes
+arrive in pieces of any size. While a direction is cut, its bytes wait in order, because TCP retransmits them. These
+bytes arrive when the cut is mended, unless one end has given up the connection. The connections between members are in
+`network.py`; the partitions of that network do not cut off clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIVEN_UP_RATE = 0.3
 
 
 class ClientEnd(Protocol):
-    """The client that has dialed a connection, with the methods that the connection calls."""
+    """A client that has dialed a connection: the methods that the connection calls."""
 
     name: str
 
@@ -35,14 +35,14 @@ class ClientEnd(Protocol):
         """Note that a dialed connection is open."""
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Take bytes that a member has sent."""
+        """Receive bytes that a member has sent."""
 
     def disconnected(self, connection_id: int, reason: str) -> None:
         """Note that a connection is gone."""
 
 
 class BytesWatcher(Protocol):
-    """Follows the bytes of all connections at the members. A connection is named by the id that its member uses."""
+    """Checks the bytes of all connections at the members. The id of a connection is the id that its member uses."""
 
     def received(self, connection_id: int, data: bytes) -> None:
         """Note bytes that a member receives."""
@@ -56,7 +56,7 @@ Held = tuple[Action, tuple[Any, ...]]
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """One connection. The process `life` of the member knows the connection by the id `server_id`."""
+    """One connection. `server_id` is the id of the connection in process number `life` of the member."""
 
     client: ClientEnd
     connection_id: int
@@ -67,16 +67,16 @@ class ClientConnection:
     broken: bool = False
     # The latest time of an arrival at the member, and at the client.
     arrives_at: list[int] = field(default_factory=lambda: [0, 0])
-    # Data that has arrived at the member, but that the member's service has no room for yet.
+    # Data that has arrived at the member, but that the member's service does not yet accept.
     inbox: deque[bytes] = field(default_factory=deque)
-    is_to_be_read: bool = False  # True if a read of this connection waits for the member's process to get a turn.
-    # By side (0: the member, 1: the client): True if nothing arrives at this side any more.
+    is_to_be_read: bool = False  # True if a read of this connection waits until the member's process is scheduled.
+    # By side (0: the member, 1: the client): True if nothing more arrives at this side.
     hangs: list[bool] = field(default_factory=lambda: [False, False])
-    # By side: the arrivals that wait behind a cut.
+    # By side: the arrivals that wait because of a cut.
     held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))
 
     def link(self, side: int) -> Link:
-        """The direction that ends at `side`: 0 is the member, 1 the client."""
+        """Return the direction that ends at `side` (0: the member, 1: the client)."""
         ends = (self.client.name, self.member.node_id)
         return ends if side == 0 else ends[::-1]
 
@@ -87,14 +87,15 @@ class ClientConnections:
     def __init__(self, world: World, plan: ConnectionsPlan) -> None:
         self._world, self._plan = world, plan
         self._random: dict[str, Random] = {}  # By client.
-        self._connections: dict[tuple[str, int], ClientConnection] = {}  # By client and its connection id.
+        # By client name and connection id of the client.
+        self._connections: dict[tuple[str, int], ClientConnection] = {}
         self._at_member: dict[int, ClientConnection] = {}
         self._full: dict[int, ClientConnection] = {}  # Connections with data in their inbox.
         self._blocked = BlockedLinks()  # The number of faults that cut each direction now.
-        self._holding: dict[int, ClientConnection] = {}  # Connections with data or events that wait behind a cut.
+        self._holding: dict[int, ClientConnection] = {}  # Connections with data or events that wait because of a cut.
         self._last_server_id = 0
         self.is_calm = False
-        self.watcher: BytesWatcher | None = None  # Sees the bytes that members receive and send.
+        self.watcher: BytesWatcher | None = None  # Gets the bytes that members receive and send.
 
     # -- the client's side
 
@@ -116,7 +117,7 @@ class ClientConnections:
                 self._carry(connection, 0, self._at_the_member, piece)
 
     def hang_up(self, client: ClientEnd, connection_id: int) -> None:
-        """Close a connection from the client's side. Data that the client has sent before still arrives."""
+        """Close a connection from the client's side. Data that the client has already sent still arrives."""
         connection = self._connections.pop((client.name, connection_id), None)
         if connection is not None:
             self._carry(connection, 0, self._tell_member)
@@ -130,7 +131,7 @@ class ClientConnections:
     # -- the member's side
 
     def flushed(self, member: MachineView, service: Service) -> None:
-        """After a flush: send the output of the service, and read the input that the service has room for."""
+        """After a flush, send the output of the service, and read as much input as the service accepts."""
         for server_id, data in service.take_output():
             if self.watcher is not None:
                 self.watcher.sent(member, server_id, data)
@@ -178,7 +179,7 @@ class ClientConnections:
             self._read(connection)
 
     def _read(self, connection: ClientConnection) -> None:
-        """Let the member read one piece when its process gets a turn, if the member then has room for the piece."""
+        """Let the member read one piece of data when its process is scheduled, if the service then accepts input."""
         if not connection.is_to_be_read:
             connection.is_to_be_read = connection.member.scheduler.postpones(self._read_now, connection)
             if not connection.is_to_be_read:
@@ -227,11 +228,17 @@ class ClientConnections:
     # -- faults
 
     def cut(self, links: Iterable[Link]) -> None:
-        """Let nothing pass in these directions between clients and members. Cuts add up: each needs its own `mend`."""
+        """Block these directions between clients and members.
+
+        Each of several cuts of a link needs a separate `mend`.
+        """
         self._blocked.add(links)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each link, unless `heal` has undone it. Data that waited behind this cut is sent on."""
+        """Undo one `cut` of each link, unless `heal` has undone it.
+
+        Data that waited because of this cut is then delivered.
+        """
         self._blocked.remove(links)
         self._release()
 
@@ -243,7 +250,7 @@ class ClientConnections:
                 connection.hangs[side] = True
 
     def heal(self) -> None:
-        """End all cuts. Hanging connections stay as they are, because neither end has noticed the hang."""
+        """End all cuts. Hanging connections stay open, because neither end has noticed the hang."""
         self._blocked.clear()
         self._release()
 
@@ -263,8 +270,7 @@ class ClientConnections:
     # -- how connections behave
 
     def _carry(self, connection: ClientConnection, side: int, action: Action, *arguments: Any) -> None:
-        """Call `action` on arrival at `side` (0: the member, 1: the client), after all that was sent to this side
-        before.
+        """Call `action` on arrival at `side` (0: the member, 1: the client), after all earlier arrivals at this side.
         """
         if connection.hangs[side]:
             self._world.cover("a client's connection hung")
@@ -289,7 +295,8 @@ class ClientConnections:
 
     def _break(self, connection: ClientConnection) -> None:
         connection.broken = True
-        told = int(4 * self._draw(connection))  # Draw which ends notice this: none, the client, the member, or both.
+        # Draw which ends notice the break: none, the client, the member, or both.
+        told = int(4 * self._draw(connection))
         if told & 1:
             self._world.queue.after(self._delay(connection), self._tell_client, connection, "reset")
         if told & 2:

@@ -1,8 +1,9 @@
 """Protocols through which the parts of a simulated run use the run, its machines and each other.
 
-The run (`harness.sim.simulation`) makes all parts, and each part calls the run. A machine, its connections, its checks
-and its faults call each other, too. To avoid import cycles, such parts import these protocols and not each other, and
-get the objects as arguments. `checks/context.py` and `faults/context.py` extend `World` for checks and faults.
+The run (`harness.sim.simulation`) makes all parts, and each part calls the run. In addition, a machine, its
+connections, its checks and its faults call each other. To avoid import cycles, such parts import these protocols and
+not each other, and get the objects as arguments. `checks/context.py` and `faults/context.py` extend `World` for checks
+and faults.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
 
 
 class ShadowLogsView(LogWatcher, Protocol):
-    """The log of one machine, as an outside observer knows it: in the memory of its process, and on its disk."""
+    """The log of one machine as an observer outside the machine knows it, in memory and on disk."""
 
     memory: ShadowLog
     durable: ShadowLog
@@ -47,11 +48,17 @@ class ShadowLogsView(LogWatcher, Protocol):
         """True if the committed entry (index, term) would survive any crash of this machine."""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """True if recovery found everything that the machine had promised. The arguments are what recovery found."""
+        """True if recovery found everything that the machine had promised.
+
+        The arguments are the results of the recovery.
+        """
 
 
 class ProcessChecks(MachineWatcher, Protocol):
-    """Checks one process of a machine. The machine reports each event here before carrying out the event's effects."""
+    """Checks one process of a machine.
+
+    The machine reports each event to the checks before it carries out the effects of the event.
+    """
 
     level: int  # The feature level in force, as far as the checker has seen.
     term: int
@@ -121,7 +128,7 @@ class MachineChecks(Protocol):
 
 
 class PeerConnectionsView(Protocol):
-    """The peer connections of a machine, as other machines and faults use them."""
+    """The interface of a machine's peer connections for other machines and for faults."""
 
     def waits_for(self, peer_id: str) -> bool:
         """Return True during the pause before the next call to this peer, which has refused the last call."""
@@ -172,21 +179,21 @@ class MachineView(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """True if a node is running here."""
+        """True if a node runs on this machine."""
 
     @property
     def is_paused(self) -> bool:
-        """True while the process stands still."""
+        """True while the process is paused."""
 
     @property
     def current_term(self) -> int:
-        """The term of the node that runs here. If no node runs here, the last known term."""
+        """The term of the node on this machine, or the last known term if no node runs."""
 
     def state_words(self) -> str:
-        """Role, term and indexes in one aligned line."""
+        """Return role, term and indexes as one aligned line."""
 
     def now(self) -> int:
-        """The time that the machine's monotonic clock shows, in ns."""
+        """Return the time of the machine's monotonic clock, in ns."""
 
     def initialize(self) -> None:
         """Make the data folder."""
@@ -200,10 +207,10 @@ class MachineView(Protocol):
         """
 
     def lose_disk(self) -> None:
-        """Lose every file; the machine must be down."""
+        """Remove all files. The machine must be down."""
 
     def rot(self, random: Random) -> None:
-        """Change one bit of the machine's files; the machine must be down."""
+        """Change one bit of the machine's files. The machine must be down."""
 
     def clock_changed(self) -> None:
         """Note that the machine's clock has jumped, or runs at another rate."""
@@ -228,7 +235,7 @@ class MachineView(Protocol):
 
 
 class World(Protocol):
-    """The run, as its machines and their connections see it."""
+    """The interface of a run for its machines and their connections."""
 
     plan: Plan
     queue: EventQueue
@@ -255,7 +262,7 @@ class World(Protocol):
     def note_world(self, what: str) -> None:
         """Record a fault, or another change of the simulated world."""
 
-    # What machines report, and other parts handle.
+    # The reports of machines, which other parts handle.
 
     def process_starts(self, member: MachineView) -> LevelRange:
         """Note that a process starts. Returns the feature levels that the build of this process knows."""
@@ -264,7 +271,7 @@ class World(Protocol):
         """Note that the node of a machine has started."""
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """Note that the effects of a node are being carried out. Other parts now take the results of their requests."""
+        """Note that the effects of a node are being carried out. Other parts take the results of their requests."""
 
     def disk_failed(self, member: MachineView) -> None:
         """Note that a process ends because a sync or a read has failed."""
@@ -284,8 +291,9 @@ class World(Protocol):
     # Connections between machines.
 
     def connect(self, caller: MachineView, called: MachineView) -> None:
-        """Let one machine connect to another: each receives the other's hello. Raises PeerRefused if either refuses the
-        hello.
+        """Connect one machine to another.
+
+        Each of the two receives the other's hello. Raises PeerRefused if one refuses a hello.
         """
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:

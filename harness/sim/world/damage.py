@@ -1,4 +1,4 @@
-"""Follows which bytes of a disk are proven to be durable, and does damage that a member must notice at its next start.
+"""Computes which bytes of a disk are proven to be durable, and makes damage that the next start must notice.
 
 See docs/reference/specification.md#48-torn-tail-and-damage.
 """
@@ -24,7 +24,7 @@ _ZEROES = bytes(_LOOK_BYTES)
 
 
 def written_bytes(content: bytes | bytearray) -> int:
-    """Return the offset at which the zeroes at the end begin. They were written in advance, for later frames.
+    """Return the offset at which the zeroes at the end begin, which were written in advance for later frames.
 
     In the rare case that the last frame itself ends in zeroes, the offset is inside this frame.
     """
@@ -32,7 +32,7 @@ def written_bytes(content: bytes | bytearray) -> int:
     while end:
         start = max(0, end - _LOOK_BYTES)
         rest = content[start:end]
-        # The comparison comes first, because its cost is a thirtieth of that of `rstrip`.
+        # The comparison comes first, because it takes a thirtieth of the time of `rstrip`.
         if rest != _ZEROES and (rest := rest.rstrip(b"\0")):
             return start + len(rest)
         end = start
@@ -40,11 +40,11 @@ def written_bytes(content: bytes | bytearray) -> int:
 
 
 class ProvenBytes:
-    """Knows how many bytes of each segment of one member are proven, and the damage to the member's disk.
+    """The number of proven bytes of each segment of one member, and the damage to the member's disk.
 
-    Each frame states up to which batch the log was known to be synced. So once a second sync has succeeded, the frames
-    that it wrote prove every byte that the first sync made durable. If the *last* sync lost a write, no frame proves
-    this write, and the log is the same as a log that ends before the write.
+    Each frame states up to which batch the log was known to be synced. So after a second sync, the frames of the second
+    sync prove every byte that the first sync made durable. If the *last* sync lost a write, no frame proves this write,
+    and the log is the same as a log that ends before the write.
     """
 
     def __init__(self, image: DiskImage) -> None:
@@ -83,7 +83,7 @@ class ProvenBytes:
         return path if self._image.names.get(path) is inode else ""
 
     def forget_damage(self) -> None:
-        """Forget the damage: the member has started, and its disk held everything that the member had promised."""
+        """Forget the damage, because the member has started with everything that it had promised on its disk."""
         self._syncs_since_lie = self._rotten = None
 
     def rot(self, random: Random) -> bool:
@@ -107,7 +107,7 @@ class ProvenBytes:
         return self._rot(path, self._image.file(path), len(self._image.file(path).durable), random)
 
     def rot_snapshot(self, random: Random) -> bool:
-        """Change one durable bit of the newest snapshot, or sometimes of another one."""
+        """Change one durable bit of the newest snapshot, or sometimes of another snapshot."""
         names = self._image.children(SNAPSHOT_FOLDER)
         snapshots = [f"{SNAPSHOT_FOLDER}/{name}" for name in names if name.endswith(".snap")]
         path = snapshots[-1] if random.random() < 0.75 else random.choice(snapshots)

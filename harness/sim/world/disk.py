@@ -1,8 +1,8 @@
 """`SimFiles`: `storage.Files` on a disk image, in virtual time. One event carries out a whole submission.
 
-No part of a submission is visible until all of it is done. If the process crashes before this event, a draw decides how
-many operations of the submission, from the first on, were carried out. So a sync under way may or may not have
-happened.
+No part of a submission is visible until the whole submission is done. If the process crashes before this event, a draw
+determines how many operations of the submission, from the first on, are carried out. So a sync in progress may or may
+not happen.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ Schedule = Callable[[int, Callable[[], None]], None]
 
 
 class SimFiles:
-    """The files of one process on one disk image. After `crash` they carry out nothing more and call nothing back."""
+    """The files of one process on one disk image.
+
+    After `crash`, no operation is carried out and no callback is called.
+    """
 
     def __init__(self, image: DiskImage, plan: DiskPlan, random: Random, schedule: Schedule) -> None:
         self._image, self._plan, self._random, self._schedule = image, plan, random, schedule
         self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
         self._dead = False
         self.slow_factor = 1
-        self.hangs = False  # While True, no submission ends. `answer` ends the hang.
-        self._is_due = False  # True if the present submission was due to end, but the disk hangs.
+        self.hangs = False  # True while the disk hangs and no submission ends, until `answer`.
+        self._is_due = False  # True if the present submission was due during the hang.
         self.accepted: set[str] = set()
-        self.lies_about: str | None = None  # The disk lies about the next sync of a written file in this folder.
-        self.may_lie: Callable[[], bool] = lambda: True  # Called just before a lie; the result False prevents the lie.
+        self.lies_about: str | None = None  # The folder in which the disk lies about the next sync of a written file.
+        self.may_lie: Callable[[], bool] = lambda: True  # Called just before a lie. The result False prevents the lie.
         self.on_lie: Callable[[str], None] = lambda _: None  # Called with a description after the lie.
         self.has_failed = False  # True once a sync on which something relies has failed.
         self.has_erred = False  # True once a sync or a read has failed.
         self.has_read_short = False  # True once a read has returned fewer bytes than requested.
         # Called once, at the beginning of the next submission, with its duration in ns.
         self.on_start: Callable[[int], None] | None = None
-        self.has_lacked_room = False  # True if an operation has found no room since the process last reported room.
-        # Folders in which an operation has found no room, and in which nothing was written since then.
+        self.has_lacked_room = False  # True if an operation has found no space since the process last reported space.
+        # Folders in which an operation has found no space, and to which nothing was written since then.
         self._owed: set[str] = set()
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -74,12 +77,11 @@ class SimFiles:
         return self._image.children(folder)
 
     def is_synced(self, folder: str) -> bool:
-        """Return True if every operation so far that puts bytes or names into `folder` is carried out and synced.
+        """Return True if every operation so far that writes bytes or names into `folder` is carried out and synced.
 
-        Files in `accepted` are ignored: they are leftovers of an earlier process, which no process needs, or of
-        operations that found no room. After an operation has found no room, the result is False until a later
-        submission to the folder succeeds. A process reports its data as written only after it has repeated the
-        operation.
+        Files in `accepted` are ignored, because they are unneeded files of an earlier process, or of operations that
+        found no space. After an operation has found no space, the result is False until a later submission to the
+        folder succeeds. A process reports its data as written only after it has repeated the operation.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
@@ -91,11 +93,11 @@ class SimFiles:
         return bool(self._queue)
 
     def owes(self, folder: str) -> bool:
-        """Return True if an operation has found no room in `folder`, and nothing was written there since then."""
+        """Return True if an operation has found no space in `folder`, and nothing was written to it since then."""
         return folder in self._owed
 
     def crash(self, random: Random) -> None:
-        """Kill the process: the submission under way is carried out in part, and later submissions are dropped."""
+        """Kill the process. The present submission is carried out in part, and later submissions are dropped."""
         self._dead = True
         if self._queue:
             operations, _ = self._queue[0]
@@ -119,11 +121,11 @@ class SimFiles:
         syncs = sum(isinstance(operation, SyncFile | SyncFolder) for operation in operations)
         base_ns = 5 * MICROSECOND_NS * (len(operations) - syncs) + int(plan.sync_ns * syncs * (1 + random.random()))
         stalled = random.random() < plan.stall_rate
-        # A slow disk does not make a stall longer.
+        # The factor of a slow disk does not apply to stalls.
         return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)
 
     def answer(self) -> None:
-        """End the hang: a submission that was to end during the hang ends now."""
+        """End the hang. A submission that was due during the hang ends now."""
         self.hangs = False
         if self._is_due:
             self._is_due = False
@@ -174,7 +176,7 @@ class SimFiles:
             if error.errno == errno.ENOSPC and isinstance(operation, Write):
                 self.accepted.add(
                     operation.path
-                )  # A part of the data may be written. `is_synced` ignores the file until it is written again.
+                )  # A part of the data may have been written. `is_synced` ignores the file until a later write to it.
             if error.errno == errno.ENOSPC and isinstance(operation, Rename):
                 self.accepted.add(operation.old_path)
             raise
@@ -205,7 +207,7 @@ def is_relied_on(operation: Operation) -> bool:
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:
-    """Draw how many operations of a submission have been carried out when a crash comes.
+    """Draw how many operations of a submission were carried out before a crash.
 
     The crash most often interrupts a sync, because syncs take the most time. Then exactly the operations before this
     sync have been carried out.
@@ -217,7 +219,7 @@ def steps_done(operations: Sequence[Operation], random: Random) -> int:
 
 
 def put_at(operation: Operation) -> str | None:
-    """Return the path at which this operation puts bytes or a name; None if it puts neither."""
+    """Return the path at which this operation writes bytes or a name; None if it writes neither."""
     match operation:
         case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
             return path
@@ -226,7 +228,10 @@ def put_at(operation: Operation) -> str | None:
 
 
 def adds_to(operation: Operation, start: str) -> bool:
-    """Return True if this operation puts bytes or a name into a folder. `start`: the folder's path, followed by "/"."""
+    """Return True if this operation writes bytes or a name into a folder.
+
+    `start`: the folder's path, followed by "/".
+    """
     path = put_at(operation)
     return path is not None and path.startswith(start)
 
@@ -241,7 +246,7 @@ class Immediately:
         self._waiting.append(callback)
 
     def run(self) -> None:
-        """Call back until nothing waits."""
+        """Call all waiting callbacks, and those that they schedule."""
         while self._waiting:
             self._waiting.popleft()()
 
@@ -252,8 +257,8 @@ LOG_FOLDER_NAME = "log"
 def check_rename(image: DiskImage, rename: Rename) -> None:
     """Check that a segment gets its name only when the names of all segments before it are durable.
 
-    Otherwise a crash may forget the older one of two names that are not synced, and leave a gap between the segments.
-    A gap looks like damage, so the member would refuse every later start.
+    Otherwise a crash could lose the older of two unsynced names, and leave a gap between the segments. Because a gap
+    looks like damage, the member would refuse every later start.
 
     See docs/reference/specification.md#413-names.
     """

@@ -1,10 +1,10 @@
-"""A disk that is sure to keep only what was synced: its current and its durable contents, and what a crash leaves.
+"""A disk that is certain to keep only synced data: current contents, durable contents, and the effect of a crash.
 
 The bytes of a file are durable after `SyncFile`. The name of a file is durable after `SyncFolder` of its folder
 (storage/files/interface.py). The end of a process loses nothing that the operating system has accepted. When power is
-lost, a seeded draw for each file decides which of its un-synced bytes survive: none, all, a prefix, or some sectors,
-with torn sectors and garbage among them. Bytes that were not being written are never harmed, unless they rot or a
-misdirected write hits them.
+lost, a seeded draw for each file determines which of its un-synced bytes survive: none, all, a prefix, or some sectors,
+among which may be torn sectors and garbage. Bytes that were not being written do not change, unless they rot or a
+misdirected write overwrites them.
 
 After a failed sync the operating system marks the pages of the file as clean. Programs still see these pages, but no
 later sync, even a successful one, writes the pages that did not reach the platter. Names are kept in a journal: a
@@ -28,15 +28,15 @@ NAME_BYTES = 32
 
 
 class Inode:
-    """One file: what programs see, what is on the platter, and the changes between them in order."""
+    """One file: its current content for programs, its durable content, and the changes between the two in order."""
 
     __slots__ = ("claimed", "current", "durable", "has_failed", "pending")
 
     def __init__(self) -> None:
         self.current = bytearray()
         self.durable = bytearray()
-        self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
-        # True once a sync of this file has failed: its current and durable contents may then differ for good.
+        self.pending: list[tuple[int, bytes] | int] = []  # Each change: (offset, data) of a write, or a new size.
+        # True once a sync of this file has failed, so that its current and durable contents may differ permanently.
         self.has_failed = False
         # The contents that the disk claims to be durable, once it has lied about this file.
         self.claimed: bytearray | None = None
@@ -48,7 +48,7 @@ class Inode:
 
     @property
     def is_seen_durably(self) -> bool:
-        """True if all bytes that programs see are durable according to the disk, which may lie."""
+        """True if the disk, which may lie, reports all current bytes as durable."""
         if not (self.pending or self.has_failed):
             return True
         said = self.durable if self.claimed is None else self.claimed
@@ -56,7 +56,7 @@ class Inode:
 
     @property
     def has_lied(self) -> bool:
-        """True if the disk reported a successful sync that in truth lost or overwrote bytes of this file."""
+        """True if the disk reported a sync as successful although it lost or overwrote bytes of this file."""
         return self.claimed is not None
 
     def sync(self) -> None:
@@ -67,13 +67,13 @@ class Inode:
         assert self.has_failed or self.has_lied or len(self.durable) == len(self.current)
 
     def _reach(self, change: tuple[int, bytes] | int) -> None:
-        """Let one change reach the platter. It is then durable, and the disk claims this too."""
+        """Make one change durable, both really and in the reports of the disk."""
         carry_out(self.durable, change)
         if self.claimed is not None:
             carry_out(self.claimed, change)
 
     def fail_sync(self, random: Random | None = None) -> None:
-        """Carry out a sync that fails. It writes some sectors if `random` is given, and none otherwise.
+        """Carry out a sync that fails. The sync writes some sectors if `random` is given, and otherwise no sectors.
 
         No later sync writes the sectors that this sync did not write.
         """
@@ -105,8 +105,7 @@ class Inode:
         self.lose_sync(random)
 
     def _claim(self) -> bytearray:
-        """From now on, keep two contents: the one that the disk claims to be durable, and the one that is durable.
-        Returns the claimed one.
+        """From now on, keep the claimed content, which the disk reports as durable, apart from the really durable content. Returns the claimed content.
         """
         if self.claimed is None:
             self.claimed = bytearray(self.durable)
@@ -117,7 +116,7 @@ class Inode:
         return [piece for offset, data in writes for piece in sectors(offset, data)]
 
     def forget_cache(self) -> None:
-        """Forget everything that is not on the platter, because power is lost."""
+        """Drop everything that is not durable, because power is lost."""
         self.pending.clear()
         self.current = bytearray(self.durable)
         self.has_failed, self.claimed = False, None
@@ -148,28 +147,28 @@ Change = tuple[str, Inode | None, bool]
 
 
 class DiskImage:
-    """All files of one machine by full path: those that programs see (`names`), and those with a durable name."""
+    """All files of one machine by full path: the files for programs (`names`), and the files with a durable name."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
         # By folder: the atomic changes of names that are not durable yet, in order.
         self.pending_names: dict[str, list[tuple[Change, ...]]] = {}
-        self.size_bytes_max: int | None = None  # The bound on the size of all files together; None if there is none.
-        # The sync that is to fail next: of this folder (SyncFolder), or of a file in this folder (SyncFile).
+        self.size_bytes_max: int | None = None  # The bound on the total size of all files; None if there is no bound.
+        # The next sync of this folder (SyncFolder), or of a file in this folder (SyncFile), fails.
         self.fails_sync: SyncFile | SyncFolder | None = None
         self.fails_read_of: str | None = None  # The next read of a file whose path begins with this text fails.
         self.reads_are_short = False  # True while each read returns only a part of the requested bytes.
 
     def file(self, path: str) -> Inode:
-        """The file that programs see at this path. Raises FileNotFoundError."""
+        """Return the file at this path, as programs see it. Raises FileNotFoundError."""
         inode = self.names.get(path)
         if inode is None:
             raise FileNotFoundError(2, "No such file", path)
         return inode
 
     def children(self, folder: str) -> list[str]:
-        """The names in `folder`, sorted."""
+        """Return the names in `folder`, sorted."""
         start = f"{folder}/" if folder else ""
         return sorted(
             path[len(start) :] for path in self.names if path.startswith(start) and "/" not in path[len(start) :]
@@ -203,7 +202,7 @@ class DiskImage:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files that programs see, in total."""
+        """Return the total size of all current files."""
         return sum(len(inode.current) for inode in self.names.values() if inode is not None)
 
     def _write(self, path: str, offset: int, data: bytes) -> None:
@@ -243,8 +242,9 @@ class DiskImage:
         self.pending_names.setdefault(parent(changes[0][0]), []).append(changes)
 
     def fail_sync(self, operation: SyncFile | SyncFolder, random: Random) -> None:
-        """Carry out a sync that fails. It may make a part of the changes durable: see `Inode.fail_sync` and the
-        docstring of this module.
+        """Carry out a sync that fails.
+
+        The sync may make a part of the changes durable: see `Inode.fail_sync` and the docstring of this module.
         """
         if isinstance(operation, SyncFile):
             self.file(operation.path).fail_sync(random if random.random() < 0.5 else None)
@@ -254,8 +254,9 @@ class DiskImage:
             self._make_names_durable(pending.pop(0))
 
     def lie(self, path: str, random: Random) -> str:
-        """Carry out a sync that is reported as successful but writes the data nowhere, or to a wrong place. Returns a
-        text that tells which of the two happened.
+        """Carry out a sync that is reported as successful but writes the data nowhere, or to a wrong place.
+
+        Returns a text that states which of the two happened.
 
         A misdirected write hits a durable file of the same folder.
         """
@@ -278,10 +279,10 @@ class DiskImage:
         apply_names(self.durable_names, changes)
 
     def unsynced(self, folder: str) -> set[str]:
-        """Return the files of `folder` that may lose their name or visible bytes in a crash.
+        """Return the files of `folder` that may lose their name or current bytes in a crash.
 
-        A crash may also undo a deletion or a truncation. A file is not returned for this reason alone, because the disk
-        then holds more than programs see now, never less.
+        A crash may also undo a deletion or a truncation. Files are not returned for this reason alone, because they
+        then lose no current bytes.
         """
         start = f"{folder}/"
         return {
@@ -293,8 +294,9 @@ class DiskImage:
         }
 
     def loose_names(self, folder: str) -> list[str]:
-        """Return the paths in `folder` whose names are not synced: after a crash, such a path may name no file or
-        another file.
+        """Return the paths in `folder` whose names are not synced.
+
+        After a crash, there may be no file or another file at such a path.
         """
         start = f"{folder}/"
         return [
@@ -310,7 +312,7 @@ class DiskImage:
         return is_synced and self.durable_names.get(path) is inode
 
     def synced_copy(self) -> DiskImage:
-        """Return an image of only the synced files and bytes, which would survive any loss of power now."""
+        """Return an image of only the synced files and bytes, which are certain to survive a loss of power now."""
         copy = DiskImage()
         for path, inode in self.durable_names.items():
             if inode is None:
@@ -324,7 +326,7 @@ class DiskImage:
         return copy
 
     def lose_power(self, random: Random) -> set[str]:
-        """Draw which un-synced changes survive, and drop the others. Returns coverage points for what happened."""
+        """Draw which un-synced changes survive, and drop the others. Returns the coverage points of the result."""
         happened: set[str] = set()
         for folder in sorted(self.pending_names):
             for changes in keep_some(self.pending_names[folder], random):
@@ -350,7 +352,7 @@ class DiskImage:
 
 
 def parent(path: str) -> str:
-    """The folder that holds `path`; "" for the top folder."""
+    """Return the folder that contains `path`; "" for the top folder."""
     return path.rpartition("/")[0]
 
 
@@ -377,7 +379,7 @@ def keep_some(changes: list[tuple[Change, ...]], random: Random) -> list[tuple[C
 
 
 def settle(inode: Inode, random: Random) -> str:
-    """Draw which un-synced bytes of a file survive a loss of power. Returns the coverage point for what happened."""
+    """Draw which un-synced bytes of a file survive a loss of power. Returns the coverage point of the result."""
     draw = random.randrange(8)
     if draw < 2:
         how = "un-synced bytes lost"
@@ -401,8 +403,9 @@ def settle(inode: Inode, random: Random) -> str:
 
 
 def settle_sectors(inode: Inode, random: Random) -> None:
-    """Draw for each written sector whether it is kept, lost, torn or filled with garbage. Draw whether each change of
-    the size survives.
+    """Draw the fate of each written sector: kept, lost, torn or filled with garbage.
+
+    Also draw whether each change of the size survives.
     """
     for change in inode.pending:
         if isinstance(change, int):

@@ -1,6 +1,6 @@
 """One machine of a simulated cluster.
 
-Its disk outlives its processes. While a process is up, the production node runs in it.
+The disk of a machine outlives its processes. Each process runs the production node.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TICKS_IN_PLACE_MAX = 1_000
 class SimMember:
     """A simulated machine. Its `life` grows at each start or end of a process. Events of earlier lives are dropped.
 
-    The machine reports all events to `checks`, and does not itself know the rules.
+    The machine reports all events to `checks`, which contain the rules.
     """
 
     def __init__(self, world: World, node_id: str, checks: MachineChecks) -> None:
@@ -58,7 +58,7 @@ class SimMember:
         # The identity that the machine states in its hellos. A machine that has lost its disk may state another
         # incarnation (faults/disk_loss.py).
         self.says_it_is = self.identity
-        # The other incarnation of this machine, if there is one: another process, with another disk.
+        # The other incarnation of this machine, with another process and another disk; None if there is none.
         self.stand_in: MachineView | None = None
         self.image = DiskImage()
         self.logs = checks.logs
@@ -68,7 +68,7 @@ class SimMember:
         self.machine: KvMachine | None = None
         self.service: Service | None = None
         self.files: SimFiles | None = None
-        self.levels: LevelRange  # The feature levels that the build of its last process knows.
+        self.levels: LevelRange  # The feature levels of the build of the last process.
         self.scheduler = ProcessScheduler(world.queue)
         clocks = plan.clocks
         self.clock = Clock(
@@ -77,7 +77,7 @@ class SimMember:
         self.applied_max = 0  # The highest index that any process of this machine has applied.
         self.is_damaged = False  # True if a bit has rotted or the disk has lied (faults/damage_budget.py).
         self.has_read_damage = False  # True if the present process has read rotten bytes.
-        # True if the machine stays down: it refused to start, cannot know its losses, or is removed.
+        # True if the machine stays down, because it refused to start, cannot know its losses, or is removed.
         self.is_lost = False
         self.is_blank = False  # True if the present process began with an empty log.
         self.proven = ProvenBytes(self.image)
@@ -85,7 +85,7 @@ class SimMember:
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
         self._log: LogProbe  # The log of the present process.
-        # After a request to stop: the time by which the process must have ended, in ns of its node's clock.
+        # After a request to stop: the time by which the process must have ended, in ns of the node's clock.
         self._stops_by: int | None = None
         self._ticks_in_place = 0
         self._progress = (0, 0)
@@ -95,16 +95,16 @@ class SimMember:
 
     @property
     def is_up(self) -> bool:
-        """True if a node is running here."""
+        """True if a node runs on this machine."""
         return self.node is not None
 
     @property
     def is_paused(self) -> bool:
-        """True while the process stands still."""
+        """True while the process is paused."""
         return self.scheduler.is_paused
 
     def initialize(self) -> None:
-        """Make the data folder while the simulated time stands still, and keep only what is durable."""
+        """Make the data folder without simulated time, and keep only durable data."""
         aside = Immediately()
         files = SimFiles(self.image, self.world.plan.disks[self.node_id], self._disk_random, aside)
         outcome: list[BaseException | None] = []
@@ -264,7 +264,7 @@ class SimMember:
 
     @property
     def current_term(self) -> int:
-        """The term of the node that runs here. If no node runs here, the last known term."""
+        """The term of the node on this machine, or the last known term if no node runs."""
         return self.node.core.term if self.node is not None else self.checker.term
 
     def state_words(self) -> str:
@@ -280,11 +280,11 @@ class SimMember:
     # -- events
 
     def now(self) -> int:
-        """The time that this machine's monotonic clock shows, in ns."""
+        """Return the time of this machine's monotonic clock, in ns."""
         return self.clock.now()
 
     def clock_changed(self) -> None:
-        """Arm the timer again: the clock has jumped or runs at another rate, so a deadline may now be due earlier."""
+        """Arm the timer again, because after a jump or a change of the clock's rate a deadline may be due earlier."""
         if self.node is not None and self.node.failure is None:
             self._arm()
 
@@ -358,8 +358,10 @@ class SimMember:
             self.settle(what, content)
 
     def _expire_later(self) -> None:
-        """Schedule the next look for expired sessions and leases. The host of a real service does this regularly too,
-        so that a leader without writes also expires them.
+        """Schedule the next check for expired sessions and leases.
+
+        The host of a real service also checks regularly, so that a leader without writes ends expired sessions and
+        leases.
         """
         self.world.queue.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
 
@@ -390,11 +392,11 @@ class SimMember:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
-        if due <= world.queue.now:  # More entries wait to be applied, and the last slice took time to apply.
+        if due <= world.queue.now:  # More entries wait to be applied, and each slice takes time.
             due = world.queue.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return
-        progress = (world.queue.now, self.node.core.last_applied)  # A slice of applied entries counts as progress too.
+        progress = (world.queue.now, self.node.core.last_applied)  # Applied entries count as progress too.
         self._ticks_in_place = self._ticks_in_place + 1 if due == progress[0] and progress == self._progress else 0
         self._progress = progress
         require(self._ticks_in_place < TICKS_IN_PLACE_MAX, "timers let time pass", self.node_id)
@@ -435,11 +437,11 @@ class SimMember:
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
                 world.process_stopped(self)
-            else:  # The node may have failed after its effects were taken; its next effects report this failure.
+            else:  # The node may have failed after its effects were taken. The next effects then report this failure.
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
-        """Check a node that was asked to stop: when the time for open requests is over, it may wait only for its disk.
+        """Check a node that was asked to stop: after the time for open requests, the node may wait only for its disk.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -455,8 +457,8 @@ class SimMember:
         """Check that a node stops by itself after a failed sync or a read of rotten bytes, and then sends nothing more.
 
         A node may also stop by itself after a failed read, after a failed sync on which nothing relies (of deletions or
-        of the ballast), or because its peers know another data folder under its member id. It must not stop by itself
-        for any other reason.
+        of the ballast), or because its peers know another data folder under its member id. The node must not stop by
+        itself for any other reason.
 
         See docs/reference/specification.md#37-failed-sync.
         """
@@ -467,7 +469,7 @@ class SimMember:
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
         if self.has_read_damage:
-            # The process ends only after the present event, which still has to report the failure.
+            # The process ends after the present event, because this event must still report the failure.
             self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))
             return
         if isinstance(effects.failure.__cause__, IncarnationReplaced):

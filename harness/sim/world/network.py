@@ -1,4 +1,4 @@
-"""A network that loses, delays, reorders and duplicates frames, and whose links can be cut."""
+"""A network that loses, delays, reorders and duplicates frames, with links that faults can cut."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class BlockedLinks:
         return bool(self._count)
 
     def add(self, links: Iterable[Link], count: int = 1) -> None:
-        """Cut each of these links `count` times. Each of the `count` cuts needs its own call of `remove`."""
+        """Cut each of these links `count` times. Each of the `count` cuts needs a separate call of `remove`."""
         for link in links:
             self._count[link] = self._count.get(link, 0) + count
 
     def remove(self, links: Iterable[Link]) -> None:
-        """Undo one cut of each link. Links without a cut stay as they are."""
+        """Undo one cut of each link. Links without a cut do not change."""
         for link in links:
             left = self._count.get(link, 0) - 1
             if left > 0:
@@ -49,7 +49,7 @@ Deliver = Callable[[str, str, bytes], None]
 
 
 class SimNetwork:
-    """All directed links between members. Every frame uses the same number of random draws, even if it is lost."""
+    """All directed links between members. Every frame, even a lost frame, uses the same number of random draws."""
 
     def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:
         self._seed, self.plan, self._queue, self._deliver = seed, plan, queue, deliver
@@ -57,11 +57,11 @@ class SimNetwork:
         self._last_arrival: dict[Link, int] = {}
         self._blocked = BlockedLinks()  # The number of partitions that cut each direction now.
         self._extra_ns: dict[Link, int] = {}  # By slow link: the extra delay.
-        self._connections: dict[Link, int] = {}  # By link: how many times its connection was replaced.
+        self._connections: dict[Link, int] = {}  # By link: the number of times that its connection was replaced.
         self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:
-        """Send one frame. It may arrive twice, once, or not at all."""
+        """Send one frame. The frame may arrive twice, once, or not at all."""
         link = (sender, receiver)
         random = self._random.get(link)
         if random is None:
@@ -113,15 +113,15 @@ class SimNetwork:
         self._deliver(link[0], link[1], frame)
 
     def cut(self, links: Iterable[Link], count: int = 1) -> None:
-        """Let nothing pass on these directed links. Cuts add up: each of the `count` cuts needs a call of `mend`."""
+        """Block these directed links. Each of the `count` cuts needs a separate call of `mend`."""
         self._blocked.add(links, count)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each of these links. Links without a cut stay as they are."""
+        """Undo one `cut` of each of these links. Links without a cut do not change."""
         self._blocked.remove(links)
 
     def is_cut(self, sender: str, receiver: str) -> bool:
-        """True if nothing passes from `sender` to `receiver` now."""
+        """True if the link from `sender` to `receiver` is blocked now."""
         return (sender, receiver) in self._blocked
 
     def reconnect(self, link: Link) -> None:
@@ -130,7 +130,7 @@ class SimNetwork:
         self._last_arrival.pop(link, None)
 
     def slow_down(self, link: Link, extra_ns: int) -> None:
-        """Let each frame on this link take `extra_ns` more. Calls add up; a negative number reduces the extra delay."""
+        """Increase the extra delay of each frame on this link by `extra_ns`. A negative number reduces the delay."""
         left = self._extra_ns.get(link, 0) + extra_ns
         if left > 0:
             self._extra_ns[link] = left

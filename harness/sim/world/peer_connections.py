@@ -1,9 +1,9 @@
-"""The connections of one simulated machine with others, as its transport would make them (`raft.runtime`).
+"""The connections of one simulated machine with other machines, which imitate the transport (`raft.runtime`).
 
-Frames are sent to the peers that the node wants, and to other machines whose calls this member has accepted. The two
-ends of a connection exchange hellos before the first frame. If either end refuses the other's hello, the caller tries
-again after a pause. When the node no longer wants a peer, both connections between the two are closed, and all frames
-in flight on them are lost.
+The member sends frames to the peers that its node wants, and to other machines whose connections it has accepted. The
+two ends of a connection exchange hellos before the first frame. If either end refuses the other's hello, the caller
+tries again after a pause. When the node no longer wants a peer, both connections with this peer are closed, and all
+frames in flight on these connections are lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class PeerConnections:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with a new process, which has no connections yet."""
+        """Begin with a new process, which has no connections."""
         self._wanted: frozenset[str] = frozenset()
-        self._callers: set[str] = set()  # The members that have an open connection to this one.
+        self._callers: set[str] = set()  # The members that have an open connection to this member.
         # By called peer: (end of the present pause, length of the next pause), in ns.
         self._pauses: dict[str, tuple[int, int]] = {}
 
@@ -56,7 +56,8 @@ class PeerConnections:
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
             caller.connections.was_refused_by(own_id)
-            if refused.peer_id == own_id:  # The caller has refused this member's hello. The call shows that it is up.
+            # The caller has refused this member's hello. The call shows that the caller is up.
+            if refused.peer_id == own_id:
                 self._hurry(caller.node_id)
             else:  # This member has refused the caller's hello. The caller reads the reason.
                 world.send_refusal(caller, own_id, refused.code)
@@ -67,11 +68,11 @@ class PeerConnections:
         return True
 
     def hung_up(self, peer_id: str) -> None:
-        """Note that the connection from this peer is gone; its next connection begins with a hello."""
+        """Note the end of the connection from this peer. The peer's next connection begins with a hello."""
         self._callers.discard(peer_id)
 
     def lose(self, peer_id: str) -> None:
-        """End both connections with a peer, as if the peer or something between the two had ended them."""
+        """End both connections with a peer, as if the peer or the network between the two had closed them."""
         member = self._member
 
         def tell(node: Node) -> None:
@@ -103,7 +104,7 @@ class PeerConnections:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def waits_for(self, peer_id: str) -> bool:
-        """Return True during this member's pause before its next call to this peer, which has refused the last call."""
+        """Return True during the pause before this member's next call to this peer, which refused the last call."""
         return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
     def was_taken_by(self, peer_id: str) -> None:
@@ -118,6 +119,6 @@ class PeerConnections:
         self._pauses[peer_id] = (self._world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
 
     def _hurry(self, peer_id: str) -> None:
-        """End the pause before the next call to this peer: the peer has called, so it is up."""
+        """End the pause before the next call to this peer, because the peer has called and so is up."""
         if peer_id in self._pauses:
             self._pauses[peer_id] = (0, self._pauses[peer_id][1])

@@ -1,6 +1,6 @@
 """Probes around a node: on its log, on its state machine, and on the calls that the node accepts.
 
-The production objects do the work. A probe passes every call on to such an object, and reports the call to a watcher.
+A probe passes every call on to a production object, and reports the call to a watcher.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LONE_PUTS = "lone puts were applied in a run"
 
 
 class LogWatcher(Protocol):
-    """Follows one log from outside: every write, and what the disk has really synced."""
+    """Observes one log from outside: every write, and every sync that the disk has really done."""
 
     waiting: list[LogWrite]
 
     def append(self, write: LogWrite) -> None:
-        """Note a write that the node hands to its log."""
+        """Note a write that the node submits to its log."""
 
     def synced(self, count: int) -> None:
         """Note that the disk has synced the oldest `count` of the waiting writes."""
@@ -45,7 +45,7 @@ class LogWatcher(Protocol):
 
 
 class LogProbe:
-    """A LogStore that reports to `logs` what is written, and what the disk has really synced."""
+    """A LogStore that reports every write, and every sync that the disk has really done, to `logs`."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class LogProbe:
 
 
 class NodeProbe(Node):
-    """A Node that reports whose messages its core uses, and which reads and proposals it has accepted."""
+    """A Node that reports the senders of the messages that its core uses, and the accepted reads and proposals."""
 
     used: Callable[[str], None]
     read_asked: Callable[[int], None]
@@ -155,7 +155,7 @@ class NodeProbe(Node):
 
     @property
     def has_open_acknowledgements(self) -> bool:
-        """True if the node knows a proposal that has another level than the usual one and has not ended."""
+        """True if the node has an open proposal with another acknowledgement level than MAJORITY."""
         return self._acknowledgements.is_open
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
@@ -171,15 +171,16 @@ class NodeProbe(Node):
         self.proposed((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """See raft.Node. `read` calls this method, so both are observed."""
+        """See raft.Node. `read` calls this method, so reads of both methods are reported."""
         super().read_all(tickets, mode, age_ns_max=age_ns_max)
         for ticket in tickets:
             self.read_asked(ticket)
 
 
 class MachineWatcher(Protocol):
-    """Follows a state machine. The watcher looks at the state after each entry whose index is a multiple of
-    `looks_every`.
+    """Follows a state machine.
+
+    The watcher inspects the state after each entry whose index is a multiple of `looks_every`.
     """
 
     looks_every: int
@@ -231,7 +232,7 @@ class StoreProbe(KvMachine):
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._cover = cover
-        self._left = 0  # How many of the entries the fast path has left to the general path.
+        self._left = 0  # The number of entries that the fast path has left to the general path.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0
@@ -246,7 +247,7 @@ class StoreProbe(KvMachine):
 
 
 class MachineProbe:
-    """A StateMachine that reports to `watcher` what happens to it."""
+    """A StateMachine that reports its calls to `watcher`."""
 
     def __init__(self, machine: KvMachine, watcher: MachineWatcher) -> None:
         self._machine, self._watcher, self._looks_every = machine, watcher, watcher.looks_every
@@ -269,7 +270,7 @@ class MachineProbe:
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """See raft.node.apply. The entries are applied in groups: a group ends where the watcher looks at the state."""
+        """See raft.node.apply. The entries are applied in groups. A group ends where the watcher inspects the state."""
         results: list[Sequence[Any]] = []
         first = 0
         for end, entry in enumerate(entries, start=1):

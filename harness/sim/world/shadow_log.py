@@ -1,4 +1,4 @@
-"""The terms and the hard state of one log, as an observer outside the member knows them."""
+"""The terms and the hard state of one log, as known to an observer outside the member."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from raft import HardState, LogPosition, LogWrite
 
 
 class ShadowLog:
-    """The terms of one log: a snapshot replaces the entries up to `base`; `terms` has the terms of later entries."""
+    """The terms of one log.
+
+    A snapshot replaces the entries up to `base`, and `terms` has the terms of later entries.
+    """
 
     __slots__ = ("base", "hard_state", "terms")
 
@@ -23,14 +26,14 @@ class ShadowLog:
         return self.base.index + len(self.terms)
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None if the log does not hold it."""
+        """Return the term of the entry at `index`; None if the log does not contain the entry."""
         place = index - self.base.index
         if place > 0:
             return self.terms[place - 1] if place <= len(self.terms) else None
         return self.base.term if place == 0 else None
 
     def carry_out(self, write: LogWrite) -> None:
-        """Apply one write that the node makes to its log."""
+        """Apply one write of the node to its log."""
         if write.hard_state is not None:
             self.hard_state = write.hard_state
         if write.reset is not None:
@@ -41,5 +44,5 @@ class ShadowLog:
             self.terms.append(entry.term)
 
     def tail(self, first_index: int) -> list[int]:
-        """The terms from `first_index` on."""
+        """Return the terms from `first_index` on."""
         return self.terms[max(0, first_index - self.base.index - 1) :]
