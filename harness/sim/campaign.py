@@ -21,7 +21,10 @@ VIOLATIONS_MAX = 20
 
 @dataclass(slots=True)
 class Totals:
-    """The sum over the seeds so far. `seconds` is processor time of the workers, `wall_seconds` is real time."""
+    """The sum over the seeds so far.
+
+    `seconds` is the processor time of the workers, and `wall_seconds` is real time.
+    """
 
     seeds: int = 0
     events: int = 0
@@ -59,7 +62,7 @@ class Totals:
         return never(self.covered) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
 
     def reached_words(self) -> str:
-        """A text that tells how many of the wanted coverage points were hit."""
+        """How many of the wanted coverage points were hit, as text."""
         return f"{len(WANTED) - len(never(self.covered))} of {len(WANTED)} wanted marks"
 
     def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:
@@ -89,11 +92,11 @@ class Totals:
 def run_campaign(
     first_seed: int, seeds: int | None, *, seconds: float | None = None, jobs: int | None = None
 ) -> Generator[Totals, None, None]:
-    """Run the seeds from `first_seed` upwards, and yield the totals each time that seeds have ended.
+    """Run the seeds from `first_seed` upwards, and yield the totals each time some seeds have ended.
 
     The campaign ends after `seeds` seeds or `seconds` seconds, if these limits are given. The seeds run in `jobs`
-    processes, by default one per core. Seeds are independent, so their order does not matter. To end early, close the
-    generator: it waits for the seeds that are running, starts no others, and leaves no process behind.
+    processes, by default one per core. Seeds are independent, so their order does not matter. To end the campaign
+    early, close the generator, which waits for the running seeds, starts no further seeds, and ends its processes.
     """
     began = time.monotonic()
     totals = Totals()

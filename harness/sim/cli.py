@@ -129,7 +129,7 @@ def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Total
         words.print(f"drawn: {lamport}", markup=False)
     totals = Totals()
     totals.add(result)
-    # A single run has a processor core to itself, so its processor time is taken as its real time.
+    # A single run has a processor core to itself, so its processor time is used as its real time.
     totals.wall_seconds = result.seconds
     return totals
 
@@ -150,7 +150,7 @@ def shrink_into(folder: Path, plan: Plan) -> Path:
 
 
 def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
-    """Run many seeds. Shows a live table on stderr, or a line from time to time if stderr is not a terminal.
+    """Run many seeds. Prints a live table on stderr, or a line from time to time if stderr is not a terminal.
 
     A failing seed is reported at once. After Ctrl-C or SIGTERM the totals cover the seeds that have ended.
     """

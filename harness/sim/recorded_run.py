@@ -12,7 +12,7 @@ from raft import Effects, Node
 
 
 class RecordedSimulation(Simulation):
-    """A run that remembers its last events. The recording does not change the run."""
+    """A run that records its last events. The recording does not change the run."""
 
     def __init__(self, plan: Plan, write_line: Callable[[str], None] | None = None, *, last: int) -> None:
         self._recorder = Recorder(last=last)
@@ -20,7 +20,7 @@ class RecordedSimulation(Simulation):
         self._recorder.follow(self, self.load.connections)
 
     def picture(self, result: SeedResult) -> Picture:
-        """Return the end of the run, as it was recorded. Call this method after the run."""
+        """Return the recorded end of the run. Call this method after the run."""
         violation = None if result.violation is None else str(result.violation)
         return self._recorder.picture(self.plan.words(), violation)
 

@@ -1,4 +1,4 @@
-"""Shows simulated runs on a terminal: a live table while they run, and tables at the end."""
+"""Prints simulated runs on a terminal: a live table during the runs, and tables at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RAREST_SHOWN = 4
 
 
 def progress(totals: Totals, seeds: int | None) -> Table:
-    """Return the table that is shown while seeds run."""
+    """Return the live table."""
     table = Table.grid(padding=(0, 2))
     of = f" of {seeds:,}" if seeds else ""
     table.add_row("seeds", f"{totals.seeds:,}{of}", "failed", str(len(totals.failures)))
@@ -29,7 +29,7 @@ def progress(totals: Totals, seeds: int | None) -> Table:
 
 
 def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) -> None:
-    """Print the tables at the end: figures, coverage points, and for each failure the command that replays it."""
+    """Print the final tables: figures, coverage points, and for each failure the command that replays it."""
     console = Console()
     figures = Table(title="simulated runs", show_header=False)
     figures.add_row("seeds", f"{totals.seeds:,}")
@@ -53,7 +53,7 @@ def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) ->
 
 
 def mark_table(totals: Totals, *, with_wanted: bool) -> Table:
-    """Return a table of how many seeds hit each coverage point, and how many should."""
+    """Return a table of the coverage points: how many seeds have hit each point, and how many should hit it."""
     table = Table("mark", "seeds", "wanted in", title="what happened at least once")
     names = {*totals.covered, *(WANTED if with_wanted else ())}
     for name in sorted(names, key=lambda name: (-totals.covered[name], name)):

@@ -1,10 +1,10 @@
-"""Shrinks a failing plan: removes faults, members and unusual settings as long as the run still fails in the same way.
+"""Shrinks a failing plan: removes faults, members and unusual settings while the run still fails in the same way.
 
-First, delta debugging removes faults from the list (Zeller and Hildebrandt, "Simplifying and Isolating
-Failure-Inducing Input", 2002). Then the search removes members, shortens times, reduces the load, and sets all other
-values back to the usual ones, section by section and field by field. All these steps are repeated until none of them
-changes the plan. A change to one part of the plan does not change the random draws for other parts, because each
-purpose has a random stream of its own.
+First, delta debugging removes faults from the list (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
+Input", 2002). Then the search removes members, shortens times, reduces the load, and resets all other values to the
+usual values, section by section and field by field. These steps are repeated until no step changes the plan. A change
+to one part of the plan does not change the random draws for other parts, because each purpose has a separate random
+stream.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def play(plan: Plan) -> SeedResult:
 
 
 def failure_class(violation: Violation) -> tuple[str, str]:
-    """Return the identity of a failure: the rule, and for an exception also its type and the place that raised it."""
+    """Return the identity of a failure: the rule, and for an exception also its type and the line that raised it."""
     if violation.rule != ESCAPED:
         return violation.rule, ""
     words, _, path = violation.detail.rpartition(" at ")
@@ -54,7 +54,7 @@ def failure_class(violation: Violation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest failing plan that was found, the result of its run, and the number of `runs` that the search made.
+    """The smallest failing plan that was found, the result of its run, and the number of `runs` in the search.
 
     `is_done`: True if no limit has stopped the search.
     """
@@ -79,7 +79,7 @@ class Shrunk:
 
 
 def size_words(plan: Plan, result: SeedResult) -> str:
-    """The size of a failing run, in words."""
+    """Return the size of a failing run, in words."""
     seconds = result.simulated_ns / SECOND_NS
     return f"{len(plan.faults)} faults, {len(plan.members)} members, {result.events:,} events in {seconds:.2f} s"
 
@@ -137,7 +137,7 @@ class Shrinker:
     def _take_while_any(self, candidates: Callable[[], Iterator[Plan]]) -> None:
         """Replace the plan by the first candidate that fails in the same way, and repeat this until no candidate does.
 
-        Each call of `candidates` makes the candidates from the current plan.
+        Each call of `candidates` returns the candidates for the current plan.
         """
         while any(self._take(candidate) for candidate in candidates()):
             pass
@@ -177,7 +177,7 @@ class Shrinker:
             self._take(replace(self.plan, until_ns=failed_ns + MILLISECOND_NS))
 
     def _fewer_faults(self) -> None:
-        """Remove faults with the algorithm ddmin: try to remove each half of the list, then ever smaller parts."""
+        """Remove faults with the algorithm ddmin: try to remove each half of the list, and then smaller parts."""
         parts = 2
         while self.plan.faults:
             faults = self.plan.faults
@@ -214,7 +214,7 @@ class Shrinker:
                     yield with_fault(plan, place, replace(fault, duration_ns=duration_ns))
 
     def _usual_sections(self) -> Iterator[Plan]:
-        """Try the plan with all values of one section set to the usual ones."""
+        """Try the plan with all values of one section set to the usual values."""
         yield from self._usual(sections=True)
 
     def _usual_fields(self) -> Iterator[Plan]:
@@ -252,7 +252,7 @@ def paths(tree: Tree, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def as_usual(tree: Tree, usual: Tree, path: Sequence[str]) -> Tree:
-    """Return a copy of `tree` with the value that `usual` has at `path`; if `usual` has none, the copy has none."""
+    """Return a copy of `tree` with the value of `usual` at `path`, or without a value there if `usual` has no value."""
     name, changed = path[0], dict(tree)
     if len(path) > 1:
         changed[name] = as_usual(tree[name], usual.get(name, {}), path[1:])

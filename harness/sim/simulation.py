@@ -1,4 +1,4 @@
-"""One seed, one run: members, network, disks, clients and faults on one queue of events, checked after every event."""
+"""The run of one seed: members, network, disks, clients and faults on one event queue, checked after each event."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def run_seed(seed: int) -> SeedResult:
 
 
 class Simulation:
-    """A whole run. It makes all parts, gives each part the other parts that it needs, and passes on what the machines
-    report.
+    """A whole run.
+
+    It creates all parts, gives each part the other parts that it needs, and passes on the reports of the machines.
     """
 
     def __init__(
@@ -109,8 +110,9 @@ class Simulation:
     # -- the run
 
     def run(self) -> SeedResult:
-        """Carry out the plan, heal a quorum, and check that the cluster works. A violation is returned in the result,
-        not raised.
+        """Carry out the plan, heal a quorum, and check that the cluster works.
+
+        Returns a violation in the result, and does not raise it.
         """
         began = time.process_time()
         violation: Violation | None = None
@@ -166,13 +168,13 @@ class Simulation:
         return False
 
     def _probe(self) -> None:
-        """Check liveness: a probe write is applied on all living members within the time limits."""
+        """Check liveness: a probe write must be applied on all living members within the time limits."""
         probe = self.load.probe(self.queue.now + BACKLOG_LIMITS_MAX * self._limit_ns())
         done = self._run_while_it_shrinks(lambda: probe.index is not None and self._all_applied(probe.index))
         require(done, "a healed cluster takes a write", self._states())
 
     def _level(self) -> None:
-        """Check that all living members reach the same entry, and are then in the same state."""
+        """Check that all living members reach the same entry, and then have the same state."""
 
         def is_level() -> bool:
             marks = {m.node.core.last_applied if m.node else -1 for m in self.healing.living()}
@@ -204,13 +206,14 @@ class Simulation:
         self._level()
 
     def _is_quick(self) -> bool:
-        """True if neither disks nor clocks give a member a reason to lose its leader."""
+        """True if no member can lose its leader because of disks or clocks."""
         is_in_time = self.plan.clocks.spread <= GOOD_CLOCKS.spread
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
     def _check_changes(self) -> None:
-        """Check liveness: learners are promoted, and nothing prevents the newest feature level once every member has
-        the newest build.
+        """Check liveness: learners are promoted, and the leader allows the newest feature level.
+
+        The second check requires that every member has the newest build.
         """
         if self.membership.living_learners():
             self.membership.promote_the_living()
@@ -243,7 +246,7 @@ class Simulation:
         self.load.check_history()
 
     def _check_acknowledgements(self) -> None:
-        """Check liveness: no request stays open, and every voter that works is in sync at every leader."""
+        """Check liveness: no request may stay open, and every living voter must be in sync."""
         done = self._run_until(self.queue.now + self._limit_ns(), lambda: not self._with_open_requests())
         require(done, "no request stays open in a healed cluster", self._with_open_requests())
         lags_ns = SYNC_LAGS_MAX * self.plan.raft.in_sync_lag_ns_max * self.plan.clocks.spread
@@ -251,7 +254,7 @@ class Simulation:
         require(done, "every voter that works is in sync in the end", self._out_of_sync())
 
     def _with_open_requests(self) -> list[str]:
-        """The members whose node or service still has a request to answer."""
+        """Return the members whose node or service has an open request."""
         return [
             member.node_id
             for member in self.healing.living()
@@ -264,7 +267,7 @@ class Simulation:
         ]
 
     def _out_of_sync(self) -> list[str]:
-        """The working voters that a leader does not count as in sync. Also names a cluster without a leader."""
+        """Return the living voters that no leader counts as in sync; all living voters if there is no leader."""
         living = self.healing.living()
         voters = {member.node_id for member in living if self.safety.members.committed.is_voter(member.node_id)}
         leaders = [member.node for member in living if member.node and member.node.core.leading_term is not None]
@@ -275,8 +278,8 @@ class Simulation:
     def _limit_ns(self) -> int:
         """Return the time limit of a liveness check in ns.
 
-        The limit is PROBE_ELECTION_TIMEOUTS_MAX times the longest election time-out, plus an allowance for late frames
-        in flight, plus the time for which clients try dead members.
+        The limit is PROBE_ELECTION_TIMEOUTS_MAX times the longest election time-out, plus time for late frames in
+        flight, plus the time for which clients try dead members.
         """
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.election_timeout_max_ns + 4 * self.plan.network.late_ns
         limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
@@ -284,7 +287,7 @@ class Simulation:
         return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
-        """Run until `is_done` or the end of the time limit. While a backlog shrinks, the limit starts again.
+        """Run until `is_done` or the end of the time limit. The limit starts again while a backlog shrinks.
 
         The limit starts at most BACKLOG_LIMITS_MAX times. Returns False if `is_done` does not hold at the end.
         """
@@ -310,7 +313,7 @@ class Simulation:
     # -- what parts ask
 
     def cover(self, name: str) -> None:
-        """Note that a coverage point is reached: something worth reporting has happened at least once."""
+        """Note that a coverage point is reached."""
         self.covered.add(name)
 
     def living(self) -> list[MachineView]:
@@ -328,13 +331,19 @@ class Simulation:
         return self.upgrades.starts(member)
 
     def on_up(self, member: MachineView) -> None:
-        """Handle the start of a member's node: its old connections are gone, and each new one begins with a hello."""
+        """Handle the start of a member's node.
+
+        Its old connections are gone, and its new connections begin with hellos.
+        """
         for other in self.members.values():
             other.connections.hung_up(member.node_id)
         self.former_folders.introduce(member)
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """Handle the effects of a node: upgrades, membership changes and the load each take their own results."""
+        """Handle the effects of a node.
+
+        Upgrades, membership changes and the load take the results of their requests.
+        """
         if self.plan.upgrades:
             self.upgrades.take_own(effects)
         self.membership.on_flush(member, effects)
@@ -343,8 +352,8 @@ class Simulation:
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
         """Handle an entry that a machine has applied.
 
-        The load learns of each entry once, when the first machine has applied it (`is_first`). The upgrades follow the
-        feature level of each member.
+        The load is informed of each entry once, when the first machine has applied the entry (`is_first`). The upgrades
+        follow the feature level of each member.
         """
         if is_first:
             self.load.on_first_applied(entry, results)
@@ -376,11 +385,14 @@ class Simulation:
     # -- connections between machines
 
     def connect(self, caller: MachineView, called: MachineView) -> None:
-        """Let `caller` dial `called`: each receives the other's hello. Raises PeerRefused if one refuses the hello."""
+        """Let `caller` dial `called`.
+
+        Each of the two receives the other's hello. Raises PeerRefused if one refuses a hello.
+        """
         assert called.node is not None
         self.upgrades.greet(called.node, called.machine, caller.says_it_is)
         self.disk_loss.greeted(called, caller.node_id)
-        # If the caller has no node, its process has ended, and the frame that has now arrived was sent before the end.
+        # If the caller has no node, its process ended after it had sent the frame that now arrives.
         if caller.node is not None:
             self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
@@ -421,12 +433,12 @@ class Simulation:
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
     ) -> None:
-        """Record one event on one member: in the trace hash, in the coverage and, if wanted, as a line of the trace."""
+        """Record one event on one member: in the trace hash, in the coverage and, if the trace has lines, as a line."""
         core = node.core
         now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
-        # The stamp names the receivers in the order of sending. Nothing else in the hash shows this order, because each
-        # link draws its own delays.
+        # The stamp contains the receivers in the order of sending. No other part of the hash depends on this order,
+        # because each link draws its own delays.
         if effects.send:
             stamp = f"{stamp} to {','.join([peer_id for peer_id, _ in effects.send])}"
         self.trace.event(stamp, content)
