@@ -1,8 +1,8 @@
 """`python -m harness.strangers`: runs the strangers until standard input ends.
 
 The first line of standard input is a JSON object: `seed`, `kinds` (a list of names) and `targets` (a list of rows, each
-of a node id, client port, peer port and metrics port). At the end the process prints one line of JSON: how many visits
-each kind of stranger has made, and how often each outcome has occurred.
+of a node id, client port, peer port and metrics port). At the end the process prints one line of JSON, with the number
+of visits of each kind of stranger, and the number of each outcome.
 """
 
 from __future__ import annotations

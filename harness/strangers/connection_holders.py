@@ -1,5 +1,6 @@
-"""Strangers that hold connections without using them. Each connection counts towards the member's limit of
-connections, and costs it a descriptor and memory.
+"""Strangers that hold connections without using them.
+
+Each connection counts towards the member's limit of connections, and takes a descriptor and memory of the member.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ async def never_finish_a_frame(stranger: Stranger) -> None:
 
 
 async def never_read(stranger: Stranger) -> None:
-    """Send many requests for the log from its first entry on, and do not read the answers."""
+    """Send many requests for the whole log, and do not read the answers."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame(wire.status(1, with_hash=False)))
         _, *answers = await wire.read_frames(stream, 2) or [None]

@@ -1,8 +1,8 @@
-"""The table of all kinds of strangers: what each does, and how often.
+"""The table of all kinds of strangers: the action of each kind, and how often it is repeated.
 
-Each kind has a coroutine, which makes one visit: it does one thing to one member and returns. For each member, a kind
-has a number of workers, which repeat the visit with pauses. If the member is down, refuses the visit or closes the
-connection, this is counted and is no error, because a run is judged only by its honest clients and its members.
+Each kind has a coroutine for one visit, which does one thing to one member and returns. For each member, a kind has a
+number of workers, which repeat the visit with pauses. A visit that fails, because the member is down, refuses the visit
+or closes the connection, is counted and is no error. A run is judged only by its honest clients and its members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from harness.strangers.wire import TargetMember
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerKind:
-    """A kind of stranger. Each member gets `workers` of them, which pause for up to `pause_seconds` between visits."""
+    """A kind of stranger.
+
+    Each member gets `workers` strangers, which pause for up to `pause_seconds` between visits.
+    """
 
     name: str
     visit: Callable[[Stranger], Awaitable[None]]
@@ -51,7 +54,10 @@ KINDS: tuple[StrangerKind, ...] = (
 async def run_crowd(
     targets: Sequence[TargetMember], seed: int, counts: Counter[str], kinds: Sequence[StrangerKind]
 ) -> None:
-    """Visit all targets until cancelled. `counts` counts the visits by kind of stranger, and their outcomes."""
+    """Visit all targets until cancelled.
+
+    `counts` gets the numbers of visits and of their outcomes, by kind of stranger.
+    """
     async with trio.open_nursery() as nursery:
         for kind in kinds:
             for target in targets:

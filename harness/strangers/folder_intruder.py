@@ -1,4 +1,4 @@
-"""An intruder that removes a member's lock file, as if it were stale, and opens the member's folder a second time."""
+"""An intruder that removes a member's lock file, as if the file were stale, and opens the member's folder again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTLED_SECONDS = 3.0
 
 @dataclass(slots=True)
 class FolderIntruder:
-    """Counts the attempts: `refused`, as they must be, `let in`, or `met a dead member`."""
+    """Counts the attempts as `refused` (the required result), `let in`, or `met a dead member`."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -33,10 +33,10 @@ class FolderIntruder:
             writer.event("folder_intruder", counts=dict(self.counts))
 
     async def _try(self, cluster: Cluster, node_id: str) -> None:
-        """Remove the lock file of a member's folder, and open the folder by the same function as `hwm serve`.
+        """Remove the lock file of a member's folder, and open the folder with the function that `hwm serve` uses.
 
-        The attempt runs in this process, which cannot start the member meanwhile. A process of its own could still hold
-        the folder when the harness starts the member again.
+        The attempt runs in this process, which cannot start the member at the same time. A separate process could still
+        have the folder open when the harness starts the member again.
         """
         member = cluster.members.get(node_id)
         if member is None or not member.running:

@@ -84,14 +84,14 @@ async def register_sessions(stranger: Stranger) -> None:
 async def add_impossible_members(stranger: Stranger) -> None:
     """Ask to add members with impossible addresses.
 
-    If a member accepted one of these addresses, all clients would get it with the list of members.
+    If a member accepted such an address, all clients would get the address with the list of members.
     """
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())
         for number, address in enumerate(IMPOSSIBLE_ADDRESSES, start=1):
             peer, client = stranger.random.choice(((address, "127.0.0.1:9"), ("127.0.0.1:9", address)))
             if client in (None, ""):
-                continue  # This address would be accepted, because a member may have no client port.
+                continue  # A member accepts this address, because a member may have no client port.
             await stream.send_all(wire.frame(wire.add_member(number, f"x{number}", peer, client)))
         await stream.send_eof()
         with trio.move_on_after(_PATIENCE_SECONDS):

@@ -1,7 +1,7 @@
 """Strangers on the peer port that claim to be a member, and then send messages that no honest member sends.
 
 These strangers know only what any client can learn about the members. They send no message that an honest member could
-have sent, because without certificates a member cannot tell such a message from a true one.
+have sent, because without certificates a member cannot distinguish such a message from an honest message.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ async def say_changed_hellos(stranger: Stranger) -> None:
 
 
 async def _known_members(stranger: Stranger) -> tuple[bytes, dict[str, bytes]] | None:
-    """Ask the target, as a client may, for the cluster id and each member's incarnation. Returns None if it refuses."""
+    """Request the cluster id and each member's incarnation from the target, as a client may.
+
+    Returns None after a refusal.
+    """
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 9, False]))
         hello, *answers = await wire.read_frames(stream, 2, _PATIENCE_SECONDS) or [None]

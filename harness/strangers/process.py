@@ -1,4 +1,4 @@
-"""Runs the strangers in a process of their own, so that they do not slow the harness down."""
+"""Runs the strangers in a separate process, so that they do not slow down the harness."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StrangersProcess:
         self._popen.stdin.flush()
 
     async def stop(self) -> dict[str, int]:
-        """End the process. Returns the counts of visits, by kind of stranger, and of their outcomes.
+        """End the process. Returns the numbers of visits and of their outcomes, by kind of stranger.
 
         Raises StrangersEnded if the process had already ended by itself, or has not reported these numbers.
         """
@@ -74,7 +74,7 @@ class StrangersProcess:
         return counts
 
     def kill(self) -> None:
-        """Kill the process. (If the harness ends first, the process ends too, because its standard input ends.)"""
+        """Kill the process. If the harness ends first, the process also ends, because its standard input ends."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()

@@ -20,4 +20,4 @@ class Stranger:
     random: Random
     structures: Structures
     counts: Counter[str]
-    memory: dict[str, object] = field(default_factory=dict)  # What the stranger remembers from one visit to the next.
+    memory: dict[str, object] = field(default_factory=dict)  # Data that the stranger keeps between visits.

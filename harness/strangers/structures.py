@@ -23,13 +23,13 @@ WIDTH_MAX = 6
 
 
 class Structures:
-    """Makes and changes items at random: the same state of `random` gives the same items."""
+    """Makes and changes items at random. The same state of `random` gives the same items."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
 
     def item(self, depth: int = 0) -> Item:
-        """Return a random item. `depth`: how many items surround it."""
+        """Return a random item. `depth`: the number of items around the new item."""
         random = self._random
         kind = random.randrange(12 if depth < DEPTH_MAX else 8)
         match kind:

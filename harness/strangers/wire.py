@@ -1,4 +1,4 @@
-"""Makes frames, hellos and requests without the client's code, so that strangers can send what no honest client sends.
+"""Makes frames, hellos and requests without the client's code, for messages that no client sends.
 
 A frame is the length of its body in 4 bytes, big-endian, followed by the body in CBOR. The numbers of requests and
 commands are those of the client protocol (`kvstore.protocol.messages`).
@@ -26,7 +26,7 @@ _DIAL_SECONDS_MAX = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMember:
-    """One member: its id and the ports on which it listens on 127.0.0.1. A port is 0 if the member does not have it."""
+    """One member: its id and the ports on which it listens on 127.0.0.1. A port that the member does not have is 0."""
 
     node_id: str
     client_port: int
@@ -65,7 +65,10 @@ def put(request_id: int, key: bytes, value: bytes) -> list[Any]:
 
 
 def without_effect(request: object) -> object:
-    """Return the request. If it contains a command, its session becomes NO_SESSION, so that it changes nothing."""
+    """Return the request.
+
+    If the request contains a command, the command gets the session NO_SESSION, so that it changes nothing.
+    """
     if isinstance(request, list) and len(request) > 2 and request[1] == 2 and isinstance(request[2], list):
         return [*request[:2], [NO_SESSION, *request[2][1:]], *request[3:]]
     return request
@@ -82,7 +85,7 @@ def get(request_id: int, key: bytes, consistency: int = 3) -> list[Any]:
 
 
 def read_log(request_id: int, from_index: int) -> list[Any]:
-    """Return the request for the log from `from_index` on, as much of it as an answer may hold."""
+    """Return the request for the log from `from_index` on. An answer contains as many entries as its size allows."""
     return [request_id, 5, from_index, 0]
 
 
@@ -106,7 +109,7 @@ async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
 
 
 async def read_frames(stream: trio.abc.ReceiveStream, count: int, seconds_max: float = 5.0) -> list[Any]:
-    """Return the items of the next `count` frames, or of fewer if the connection or the time ends first."""
+    """Return the items of the next `count` frames, or of fewer frames if the connection or the time ends first."""
     data, items = b"", list[Any]()
     with trio.move_on_after(seconds_max):
         while len(items) < count:
