@@ -1,1 +1,1 @@
-"""The clients of a recorded run: the operations that they draw, and how they carry them out."""
+"""The clients of a recorded run: the generation of their operations, and the code that carries the operations out."""

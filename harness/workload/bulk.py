@@ -2,7 +2,8 @@
 
 The history has a row for each operation. The call time in the row is the time when the client takes the operation from
 the bulk. The return time is the time when the whole bulk returns, which is later than the true return. An interval that
-is too long can hide a violation, but never cause a false one. The revisions are exact, and the audit compares them too.
+is too long can hide a violation, but never cause a false violation. The revisions are exact, and the audit compares
+them too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Bulks:
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, store: Client, workers: Sequence[Worker], patience_seconds: float) -> bool:
-        """Carry out and record one bulk. Returns whether any of its operations ended `ok`."""
+        """Carry out and record one bulk. Returns True if any of its operations ended `ok`."""
         op_ids: list[int] = []
         results: Sequence[Ended]
         begun = trio.current_time()

@@ -1,4 +1,4 @@
-"""Carries out and records the writes of a run that have an acknowledgement level, and asks what became of them.
+"""Carries out and records the writes of a run with an acknowledgement level, and asks for their outcomes.
 
 See docs/reference/specification.md#1011-acknowledgement-levels.
 """
@@ -38,8 +38,10 @@ WriteResult = PutResult | DeleteResult | CompareAndSetResult | TxnResult
 ACCEPTED_KEPT_MAX = 256
 """At most this many accepted writes wait for the question at the end of the run. A newer one replaces the oldest."""
 
-ASKED_AT_ONCE_SHARE = 0.5  # The share of the accepted writes whose outcome is asked directly after the answer.
-_WAIT_SECONDS = (0.0, 0.0, 0.3, 1.0)  # How long such a question lets the leader wait; one of these is drawn.
+# The share of the accepted writes with a question about the outcome directly after the answer.
+ASKED_AT_ONCE_SHARE = 0.5
+# The wait of the leader before it answers such a question; one of these times is drawn.
+_WAIT_SECONDS = (0.0, 0.0, 0.3, 1.0)
 SETTLE_SECONDS = 5.0  # The time limit of a question, besides the wait.
 
 
@@ -60,8 +62,8 @@ class AcceptedWrites:
 def level_of(command: Command, drawn: Acknowledge) -> Acknowledge:
     """Return the level of a command of the load. `drawn`: the level that was drawn for the next write.
 
-    A command that may delete a key gets no early answer. A deletion writes no value by which it could be recognized, so
-    an audit could not tell the unknown deletions of a key apart.
+    A command that may delete a key never has a level with an early answer. An audit could not distinguish several
+    unknown deletions of a key, because a deletion writes no unique value.
     """
     if not isinstance(command, Put | Delete | CompareAndSet | Txn):
         return Acknowledge.MAJORITY
@@ -140,7 +142,10 @@ def _end_in_sync(
 async def ask_outcome(
     writer: RunWriter, worker: Worker, entry: Accepted, accepted: AcceptedWrites, wait_seconds: float
 ) -> Row:
-    """Ask what became of an accepted write, and record the answer as a row. A decided write is no longer open."""
+    """Ask for the outcome of an accepted write, and record the answer as a row.
+
+    A write with a final outcome is no longer open.
+    """
     request = canonical_json({"index": entry.index, "term": entry.term})
     row: Row = {"client": worker.client, "op": "outcome", "request": request, "call_ns": writer.clock.now_ns()}
     op_id = writer.call(row)
@@ -148,7 +153,8 @@ async def ask_outcome(
         fate = await worker.store.outcome_of(
             entry.index, entry.term, wait_seconds=wait_seconds, deadline_seconds=SETTLE_SECONDS
         )
-    except (OperationFailed, OutcomeUnknown) as error:  # A question has no effect, so without an answer it has failed.
+    # A question without an answer has failed, because questions have no effect.
+    except (OperationFailed, OutcomeUnknown) as error:
         return writer.end(op_id, status="fail", error=error.word, return_ns=writer.clock.now_ns())
     if fate is not EntryFate.OPEN:
         accepted.decided(entry)
@@ -157,7 +163,6 @@ async def ask_outcome(
 
 
 def drawn_question(random: Random) -> float | None:
-    """Draw whether the outcome of a write is asked directly after its early answer, and for how long the leader may
-    wait; None: it is not asked now."""
+    """Draw the wait of the leader, in seconds, for a question directly after an early answer; None: no question."""
     wait_seconds = random.choice(_WAIT_SECONDS)
     return wait_seconds if random.random() < ASKED_AT_ONCE_SHARE else None

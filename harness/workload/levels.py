@@ -68,6 +68,8 @@ NO_LEVELS = LevelShares()
 
 
 def min_in_sync_of(nodes: int) -> int:
-    """The limit `min_in_sync` of a run with writes of level IN_SYNC: one member more than a majority, so that a member
-    that is down matters."""
+    """Return the limit `min_in_sync` for a run with writes of level IN_SYNC.
+
+    The limit is one more than a majority, so that a single member that is down has an effect.
+    """
     return min(nodes, nodes // 2 + 2)

@@ -12,7 +12,7 @@ from harness.errors import BadInput
 def parse_named_numbers(text: str, names: Sequence[str], option: str) -> dict[str, str]:
     """Return the text of each number by its name; the text is empty if the list has only the name.
 
-    Raises BadInput if a name is not one of `names`, or comes twice. The error suggests the nearest name.
+    Raises BadInput if a name is not in `names`, or occurs twice. The error suggests the nearest name.
     """
     numbers: dict[str, str] = {}
     for part in text.split(",") if text.strip() != "none" else ():

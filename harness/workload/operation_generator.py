@@ -1,4 +1,4 @@
-"""Generates the operations of clients: a seeded stream over a few contended keys. Every written value is unique."""
+"""Generates the operations of clients as a seeded stream over a few contended keys. Every written value is unique."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _KINDS, _CUMULATIVE = (
 
 
 def key_names(count: int) -> list[bytes]:
-    """The keys of a run. Two keys are awkward on purpose: one is not UTF-8, the other begins with `base64:`."""
+    """Return the keys of a run.
+
+    Two keys are difficult on purpose: one is not UTF-8, and the other begins with `base64:`.
+    """
     keys = [f"key-{number:03d}".encode() for number in range(count)]
     for place, awkward in ((5, b"\xffkey-005"), (6, b"base64:key-006")):
         if place < count:
@@ -30,7 +33,7 @@ def key_names(count: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The newest record of a key that any client has seen. The next compare-and-set of the key expects it."""
+    """The newest record of a key that any client has seen. The next compare-and-set of the key expects this record."""
 
     value: bytes
     mod_revision: int
@@ -39,7 +42,7 @@ class Seen:
 class View:
     """The newest record of each key that any client of the run has seen.
 
-    A record may be stale; a comparison with it then fails, as it should.
+    A record may be stale. A comparison with a stale record must fail.
     """
 
     def __init__(self) -> None:
@@ -73,7 +76,7 @@ class Planned:
 
 
 class OperationSource:
-    """The operations of one worker. They depend on (seed, worker) and, where they expect a record, on `view`.
+    """The operations of one worker, which depend on (seed, worker) and, if they expect a record, on `view`.
 
     `modes`: how reads are requested; None: a fifth of the gets are local, and all other reads are linearizable by a
     round of heartbeats. `end`: listings show only keys before this key; None: listings may show all keys.
@@ -119,7 +122,7 @@ class OperationSource:
                 return Planned(self._txn())
 
     def _compare_and_set(self) -> CompareAndSet:
-        """A compare-and-set that expects a value, a revision, or that the key is absent."""
+        """Return a compare-and-set that expects a value, a revision, or the absence of the key."""
         key, value = self._key(), self._value()
         seen = self._view.of(key)
         if seen is None or self._random.random() < 0.1:
@@ -127,7 +130,7 @@ class OperationSource:
         return CompareAndSet(key, value, seen.value if self._random.random() < 0.5 else seen.mod_revision)
 
     def _range(self) -> Range:
-        """A range between two keys, or of a prefix.
+        """Return a range between two keys, or of a prefix.
 
         Some ranges are read at the newest revision that a client has seen, like the later pages of a listing.
         """
@@ -153,7 +156,9 @@ class OperationSource:
         return replace(listing, start=b"" if listing.start >= self._end else listing.start, end=self._end)
 
     def _txn(self) -> Txn:
-        """A transaction that compares one or two keys. If the comparisons hold, it changes both keys.
+        """Return a transaction that compares one or two keys.
+
+        If the comparisons hold, the transaction changes both keys.
 
         Otherwise the transaction reads both keys, or changes one of them and reads a range.
         """
@@ -170,7 +175,7 @@ class OperationSource:
         return Txn(tuple(compares), tuple(success), failure)
 
     def _compare(self, key: bytes) -> Compare:
-        """A comparison: usually for equality with the newest record seen, and sometimes for inequality or order."""
+        """Return a comparison: usually equality with the newest known record, and sometimes inequality or order."""
         random, seen = self._random, self._view.of(key)
         if random.random() < 0.2:
             target = random.choice((Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION))
@@ -187,7 +192,10 @@ class OperationSource:
         return self._keys[self._random.randrange(hot if self._random.random() < _HOT_SHARE else len(self._keys))]
 
     def _value(self) -> bytes:
-        """A value that is unique in the run: worker and number. A few are not UTF-8, or begin with `base64:`."""
+        """Return a value that is unique in the run (worker and number).
+
+        A few values are not UTF-8, or begin with `base64:`.
+        """
         self._written += 1
         name = f"w{self._worker}-{self._written}".encode()
         if self._written % 41 == 0:

@@ -1,8 +1,8 @@
-"""How the clients of a run request their reads: each mode gets a share of the gets and ranges.
+"""The modes in which the clients of a run request reads. Each mode gets a share of the gets and ranges.
 
 All other reads are linearizable by a round of heartbeats. The history records the consistency with which a read was
-*answered*. It may differ from the requested consistency: a leader without a lease answers a `lease` read by a round,
-and a leader answers a `follower` or `bounded` read as a `linearizable` or `lease` read.
+*answered*. The recorded consistency may differ from the requested consistency. A leader without a lease answers a
+`lease` read by a round, and any leader answers a `follower` or `bounded` read as a `linearizable` or `lease` read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _USUAL_SHARE = 0.15  # The share of a mode for which `--read-ways` gives no numb
 # The first age is shorter than a heartbeat interval, the second is shorter than an election, and the third is longer
 # than both.
 _AGES_MS = (20, 150, 1_000)
-# This share of the `follower` and `bounded` reads asks a single member, even if that member is cut off.
+# This share of the `follower` and `bounded` reads is sent to a single member, even if this member is cut off.
 _ON_ONE_MEMBER_SHARE = 0.6
 _ONE_PICKED_OF = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """How one read is requested.
+    """The mode in which one read is requested.
 
-    `member`: the only member to ask (an index, modulo the number of members); None: any member may be asked.
+    `member`: the only member that may get the request (an index, modulo the number of members); None: any member.
     """
 
     consistency: Consistency = Consistency.LINEARIZABLE
@@ -44,7 +44,7 @@ BY_ROUND = PlannedRead()
 class ReadModes:
     """The share of the reads for each mode, from 0 to 1.
 
-    A range is never `bounded` or `local`, because the audit cannot check an old listing; it is linearizable instead.
+    The audit cannot check an old listing, so ranges are linearizable instead of `bounded` or `local`.
 
     >>> ReadModes.parse("lease=0.5,local=0.1")
     ReadModes(lease=0.5, follower=0.0, bounded=0.0, local=0.1)
@@ -77,7 +77,7 @@ class ReadModes:
         return ",".join(f"{word}={getattr(self, word):g}" for word in _WORDS if getattr(self, word)) or "none"
 
     def next(self, command: Get | Range, random: Random) -> PlannedRead:
-        """Draw how the next read is requested."""
+        """Draw the mode of the next read."""
         drawn, age_ms, pick = random.random(), random.choice(_AGES_MS), random.randrange(_ONE_PICKED_OF)
         on_one = pick if random.random() < _ON_ONE_MEMBER_SHARE else None
         for word in _WORDS:

@@ -37,9 +37,9 @@ _SIGN = {
 
 
 def asked(command: Command) -> Row:
-    """The fields of a row that are known when the operation is called."""
+    """Return the fields of a row that are known when the operation is called."""
     match command:
-        case Put(key, value) if command == Put(key, value):  # A put or get with further options has no row here.
+        case Put(key, value) if command == Put(key, value):  # This load has no puts or gets with further options.
             return {"op": "put", "key": to_text(key), "value": to_text(value)}
         case Get(key) if command == Get(key):
             return {"op": "get", "key": to_text(key)}
@@ -57,7 +57,10 @@ def asked(command: Command) -> Row:
 
 
 def answered(result: Result, command: Command | None = None) -> Row:
-    """The `output` of a row whose operation was answered. The output of a range with `count_only` has no `items`."""
+    """Return the `output` of a row for an answered operation.
+
+    The output of a range with `count_only` has no `items`.
+    """
     match result:
         case PutResult():
             return {"succeeded": True}

@@ -1,7 +1,7 @@
 """Workers that use the services, in addition to the other load: watches, leases, locks, ranges, and appends.
 
 See docs/reference/specification.md#1010-rows-of-services. All keys that these workers write begin with SERVICE_KEYS.
-No watch includes the keys of locks: a client that waits for a lock writes a key, and this write has no row.
+No watch includes the keys of locks, because a client that waits for a lock writes a key without a row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOCK_TTL_SECONDS, _LOCK_WAIT_SECONDS = 3.0, 10.0
 _LOCK_NAMES = 3
 _KEYS_OF_A_LEASE = 2
 _KEYS_OF_A_RANGE = 4
-_WATCH_SECONDS = (0.5, 5.0)  # For how long a watch uses one client.
+_WATCH_SECONDS = (0.5, 5.0)  # The time for which a watch uses one client.
 
 ResultT = TypeVar("ResultT")
 
@@ -76,7 +76,7 @@ class ServiceWorkers:
     # -- watches
 
     async def _watch(self, number: int, random: Random, until: float) -> None:
-        """Watch one range of keys. The watch often moves to a new client, which first asks a random member."""
+        """Watch one range of keys. The watch often moves to a new client, which first connects to a random member."""
         recorder = WatchRecorder(self.writer, f"watch-{number}", _watched(number, self.keys))
         while trio.current_time() < until:
             first = random.randrange(len(self.endpoints))
@@ -88,7 +88,7 @@ class ServiceWorkers:
     # -- leases
 
     async def _own_leases(self, number: int, random: Random, until: float) -> None:
-        """Again and again, obtain a lease with some keys, renew it a few times, and revoke it or let it expire."""
+        """Repeatedly obtain a lease with some keys, renew it a few times, and revoke it or let it expire."""
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"lease-{number}", count())
             while trio.current_time() < until:
@@ -159,7 +159,7 @@ class ServiceWorkers:
     # -- locks
 
     async def _own_locks(self, number: int, random: Random, until: float) -> None:
-        """Again and again, obtain a lock for which other workers contend, and hold it for a moment."""
+        """Repeatedly obtain a lock for which other workers contend, and hold the lock for a moment."""
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"lock-{number}", count())
             while trio.current_time() < until:
@@ -192,8 +192,10 @@ class ServiceWorkers:
     # -- ranges, and reads at a revision
 
     async def _use_ranges(self, number: int, random: Random, until: float) -> None:
-        """Again and again, write some keys, one of them by an append, read keys at earlier revisions, and delete all
-        written keys as a range."""
+        """Repeatedly write some keys, read keys at earlier revisions, and delete all written keys as a range.
+
+        One of the writes is an append.
+        """
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"range-{number}", count())
             written = count()
@@ -211,9 +213,9 @@ class ServiceWorkers:
                 await trio.sleep(random.uniform(*_PAUSE_SECONDS))
 
     async def _append(self, worker: Worker, prefix: bytes, value: bytes) -> None:
-        """Put the value under a key that the store makes. If the put is answered, read and delete the key.
+        """Put the value under a key that the store generates. After the answer, read and delete the key.
 
-        Until the answer, the row has the prefix in place of the key.
+        Before the answer, the row has the prefix of the key instead of the key.
         """
         row: Row = {"op": "put", "key": to_text(prefix), "value": to_text(value)}
         row["request"] = canonical_json({"prefix": to_text(prefix)})
@@ -241,7 +243,10 @@ class ServiceWorkers:
         ask: Callable[[], Awaitable[ResultT]],
         output: Callable[[ResultT], Row],
     ) -> ResultT | None:
-        """Carry out one operation and record it. Returns its result, or None if it did not end `ok`."""
+        """Carry out one operation and record it.
+
+        Returns the result of the operation, or None if it did not end `ok`.
+        """
         op_id = self._call(worker, row)
         try:
             result = await ask()
@@ -278,7 +283,7 @@ def _deleted(result: DeleteRangeResult) -> Row:
 
 
 def _watched(number: int, keys: Sequence[bytes]) -> WatchedKeys:
-    """Which changes watch `number` asks for: of all keys except those of locks, of a part of them, or of one kind."""
+    """Return the changes that watch `number` requests, among all changes of keys that are not keys of locks."""
     keys = [key for key in keys if key < SERVICE_KEYS]
     key = keys[number % len(keys)]
     match number % 5:

@@ -1,4 +1,4 @@
-"""How many workers use watches, leases, locks and ranges, in addition to the other clients of a run."""
+"""The numbers of workers that use watches, leases, locks and ranges, in addition to the other clients of a run."""
 
 from __future__ import annotations
 

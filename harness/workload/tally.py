@@ -14,7 +14,7 @@ _RECENT_MAX = 64
 class Worker:
     """One lane of a client: a sequence of operations, one at a time.
 
-    After an unknown outcome, the lane must take another name.
+    After an unknown outcome, the lane must change its name.
     """
 
     def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:

@@ -12,17 +12,17 @@ import trio
 from harness.recording.history import RunWriter, canonical_json, to_text
 from kvstore import Change, Client, Record, RevisionCompacted, StoreError
 
-EVENTS_PER_ROW_MAX = 1_000  # Such a row has some 150 KB, which readers of histories can hold in memory.
-# A watch that delivers nothing for this long is asked up to which revision it has delivered everything.
+EVENTS_PER_ROW_MAX = 1_000  # A row of this size has about 150 KB, which readers of histories can hold in memory.
+# If a watch delivers nothing for this time, the client requests the revision up to which everything is delivered.
 BOOKMARK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedKeys:
-    """What a watch asks for: changes of the keys from `start` up to but not including `end`.
+    """The request of a watch for changes of the keys from `start` up to but not including `end`.
 
-    `only`: the one kind of changes that it asks for; None: both. `previous`: whether it also asks for the record before
-    each change.
+    `only`: the only kind of changes to watch; None: both kinds. `previous`: True if each change includes the record
+    before it.
     """
 
     start: bytes
@@ -32,7 +32,7 @@ class WatchedKeys:
 
 
 class WatchRecorder:
-    """One watch, which resumes where it stopped. If it needs changes that were compacted away, it starts afresh."""
+    """One watch, which resumes where it stopped. If the changes that it needs are compacted, the watch starts again."""
 
     def __init__(self, writer: RunWriter, name: str, watched: WatchedKeys) -> None:
         self._writer, self._name, self._watched = writer, name, watched
@@ -63,7 +63,7 @@ class WatchRecorder:
         return {"client": f"{self._name}.{next(self._lives)}", "op": "watch", "request": canonical_json(request)}
 
     async def _record(self, part: _Part, store: Client, leaves: float, patience_seconds: float) -> str:
-        """Record one row of the watch. Returns how it ended: `full`, `cancelled`, `compacted` or `broken`."""
+        """Record one row of the watch. Returns the reason for its end: `full`, `cancelled`, `compacted` or `broken`."""
         ended, begun = "cancelled", False
         try:
             async with store.watch(
@@ -135,7 +135,7 @@ class _Part:
         return self._op_id
 
     def fail(self, word: str) -> None:
-        """Write the row of a watch that has not begun."""
+        """Write the row of a watch that could not begin."""
         self._writer.end(self._op_id, status="fail", error=word, return_ns=self._writer.clock.now_ns())
 
 

@@ -1,8 +1,8 @@
 """Concurrent clients that carry out the generated operations, and record every operation and its outcome.
 
 A client has one session and `in_flight` lanes. A lane carries out one operation after the other, so a client with
-several lanes pipelines its requests. Each lane has its own name in the field `client` of the history, because only one
-operation at a time may be open under a name.
+several lanes pipelines its requests. Each lane has a different name in the field `client` of the history, because only
+one operation at a time may be open under a name.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ from kvstore import (
     Result,
 )
 
-SETTLING_CLIENT = "settler"  # The client name of the questions after the end of all faults.
+SETTLING_CLIENT = "settler"  # The client name for the questions after the end of all faults.
 FINAL_CLIENT = "final"  # The client name of the final reads, after the end of all faults.
-PATIENCE_SECONDS = 5.0  # Longer than an election: most operations succeed by retries in spite of a fault.
-HASTE_SECONDS = 0.3  # Shorter than an election: some operations time out, so the history has unknown outcomes.
+PATIENCE_SECONDS = 5.0  # Longer than an election, so that most operations succeed by retries in spite of a fault.
+HASTE_SECONDS = 0.3  # Shorter than an election, so that some operations time out and the history has unknown outcomes.
 HASTY_SHARE = 0.2
-_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a `fail`. Refusals arrive at once and would otherwise make a busy loop.
-# Every third client is often replaced by a new one, which looks for the leader afresh. Otherwise all clients could be
-# waiting for one leader that hangs, and none would see that there is a second leader.
+# The pause after a `fail`. Without a pause, a client would loop on refusals, which arrive at once.
+_REFUSED_PAUSE_SECONDS = 0.02
+# Every third client is often replaced by a new client, which must find the leader again. Otherwise all clients could
+# wait for one leader that hangs, and no client would find a second leader.
 _RESTLESS_EVERY = 3
 _RESTLESS_SECONDS = (0.2, 1.0)
-_ONE_MEMBER_SECONDS = 0.5  # The time limit of a read that asks a single member: this member may be down.
+_ONE_MEMBER_SECONDS = 0.5  # The time limit of a read that is sent to a single member, which may be down.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,10 +74,11 @@ class _Lane:
 class Workload:
     """The load of a run: `clients` clients over `keys` keys, each with `in_flight` lanes.
 
-    `bulk`: if it is not 0, clients use bulks of this size instead of lanes. `operations_per_second`: 0 means as fast as
-    the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end `unknown`.
-    `read_modes`: how reads are requested, except in bulks. `services`: the workers for watches, leases, locks and
-    ranges, in addition to this load. `levels`: the levels of the writes, except in bulks and of `services`.
+    `bulk`: the size of the bulks that clients use instead of lanes; 0: clients use lanes. `operations_per_second`: the
+    rate of the load; 0: each operation follows the answer to the previous operation at once. `hasty_share`: the share
+    of operations that wait only for HASTE_SECONDS, and so may end `unknown`. `read_modes`: the modes of reads, except
+    in bulks. `services`: the workers for watches, leases, locks and ranges, in addition to this load. `levels`: the
+    levels of writes, except writes in bulks and of `services`.
     """
 
     writer: RunWriter
@@ -100,7 +102,7 @@ class Workload:
         self._names = key_names(self.keys)
 
     async def run(self, seconds: float) -> None:
-        """Work for `seconds`; then every worker finishes its current operation."""
+        """Work for `seconds`, and then let every worker finish its current operation."""
         until = trio.current_time() + seconds
         async with trio.open_nursery() as nursery:
             for number in range(self.clients):
@@ -130,8 +132,9 @@ class Workload:
         return answered_count
 
     async def settle_accepted(self) -> tuple[int, int]:
-        """Ask what became of the newest accepted writes that are still open, as the client `settler`. Returns how many
-        questions were asked, and how many were answered.
+        """Ask for the outcomes of the newest open accepted writes, as the client `settler`.
+
+        Returns how many questions were asked, and how many were answered.
         """
         entries, answered_count = list(dict.fromkeys(self._accepted.open)), 0
         async with Client(self.endpoints) as store:
@@ -142,7 +145,7 @@ class Workload:
         return len(entries), answered_count
 
     async def _work(self, number: int, until: float) -> None:
-        """Run client `number`. For every third number, a new client often takes over the lanes of the old one."""
+        """Run client `number`. For every third number, a new client often takes over the lanes of the old client."""
         random = Random(f"stay {self.seed} {number}")
         lanes = [self._lane(number, place) for place in range(self.in_flight)]
         bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=self._names, size=self.bulk)
@@ -157,7 +160,10 @@ class Workload:
                         nursery.start_soon(self._operate, lane, store, leaves)
 
     def _lane(self, number: int, place: int) -> _Lane:
-        """Make lane `place` of client `number`. If the load has a rate, the lanes take turns."""
+        """Make lane `place` of client `number`.
+
+        If the load has a rate, the first operations of the lanes are evenly spaced.
+        """
         turn = place * self.clients + number
         pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
         return _Lane(
@@ -194,7 +200,8 @@ class Workload:
             else:
                 row = await self._write_at(worker, planned, level, patience_seconds)
             if row["status"] == "unknown":
-                # In the history, the unknown operation stays open for ever, so the next one needs another client name.
+                # In the history, the unknown operation stays open for ever, so the next operation needs another client
+                # name.
                 worker.begin_another_life()
                 await self._ask_at_once(worker, row, lane.levels)
             elif row["status"] == "fail":
@@ -212,7 +219,7 @@ class Workload:
         return row
 
     async def _ask_at_once(self, worker: Worker, row: Row, random: Random) -> None:
-        """Ask what became of a share of the accepted writes. `row`: the row of a write that ended unknown."""
+        """Ask for the outcomes of a share of the accepted writes. `row`: the row of a write that ended unknown."""
         index, term = row.get("accepted_index"), row.get("accepted_term")
         if not isinstance(index, int) or not isinstance(term, int):
             return
