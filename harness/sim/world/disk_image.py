@@ -105,7 +105,9 @@ class Inode:
         self.lose_sync(random)
 
     def _claim(self) -> bytearray:
-        """From now on, keep the claimed content, which the disk reports as durable, apart from the really durable content. Returns the claimed content.
+        """From now on, keep the content that the disk claims to be durable, apart from the really durable content.
+
+        Returns the claimed content.
         """
         if self.claimed is None:
             self.claimed = bytearray(self.durable)
