@@ -181,8 +181,7 @@ class Report:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """The exit codes that are not allowed, of members that ended under a fault or at the end of the run.
-        """
+        """The exit codes that are not allowed, of members that ended under a fault or at the end of the run."""
         found = (fault for fault in self.faults if "finding" in fault.outcome)
         words = [f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found]
         others = {node_id: code for node_id, code in (self.exit_codes or {}).items() if code != STOPPED_AS_ASKED}

@@ -20,8 +20,7 @@ READ_SHARE = 0.2
 
 
 class _Seen:
-    """The progress of the comparison of one member. `history`: the object whose events below `number` were compared.
-    """
+    """The progress of the comparison of one member. `history`: the object whose events below `number` were compared."""
 
     def __init__(self) -> None:
         self.history: Any = None
