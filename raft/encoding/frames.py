@@ -1,7 +1,7 @@
 """Frames: each frame is the length of its body (u32, big-endian) and the body
 (docs/reference/specification.md#71-frames).
 
-This module does no I/O and only splits bytes into bodies, so it works with any transport.
+This module does no I/O and only splits bytes into bodies, so it works with any transport, with TLS and without.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ FRAME_BYTES_MAX_CLIENT = 4 * 1024 * 1024
 for the answer, which may be larger."""
 
 HEADER_BYTES = 4
+
+TLS_BEGINS = b"\x16\x03"
+"""The first bytes of a TLS handshake (RFC 8446 §5.1). Read as the length of a frame, they are far above any bound."""
 
 
 def frame(body: bytes) -> bytes:
@@ -89,6 +92,8 @@ class FrameSplitter:
 
     def _told_of(self, length: int) -> str:
         told, header = f"a frame of {length} bytes; the bound is 1 to {self._bytes_max}", length.to_bytes(HEADER_BYTES)
+        if header.startswith(TLS_BEGINS):
+            return f"{told} (it began with a TLS handshake, and this port has no TLS: give the member certificates)"
         if not header.isascii() or not header.decode().isprintable():
             return told
         return f"{told} (it began with {header.decode()!r}: who speaks there is no member of a cluster)"

@@ -18,6 +18,17 @@ from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
 from raft.runtime.peer_routes import PeerConnections
 from raft.runtime.sockets import receive_at_once, send_at_once
+from raft.runtime.tls.contexts import PROTOCOL_CLIENT, PROTOCOL_HTTP
+from raft.runtime.tls.credentials import (
+    REREAD_SECONDS,
+    Credentials,
+    caller_credentials,
+    peer_credentials,
+    port_credentials,
+)
+from raft.runtime.tls.errors import TlsFailed, UnusableTlsFiles
+from raft.runtime.tls.handshakes import Handshakes, MemberStream, call
+from raft.runtime.tls.stream import TlsStream
 from raft.runtime.transport import PeerEvents, Transport
 
 __all__ = [
@@ -25,23 +36,36 @@ __all__ = [
     "FAST_PATHS",
     "HELLO_REFUSALS",
     "OUTBOUND_BYTES_MAX",
+    "PROTOCOL_CLIENT",
+    "PROTOCOL_HTTP",
+    "REREAD_SECONDS",
     "Acceptor",
     "Application",
     "CannotListen",
     "CompletionQueue",
     "ConnectionRefusedByPeer",
+    "Credentials",
     "Driver",
+    "Handshakes",
     "Histogram",
     "InsecureAddress",
     "InvalidAddress",
     "MeasuredDriver",
+    "MemberStream",
     "PeerConnections",
     "PeerEvents",
+    "TlsFailed",
+    "TlsStream",
     "Transport",
+    "UnusableTlsFiles",
+    "call",
+    "caller_credentials",
     "descriptor_limit",
     "is_loopback",
     "now_ns",
     "parse_address",
+    "peer_credentials",
+    "port_credentials",
     "receive_at_once",
     "send_at_once",
 ]

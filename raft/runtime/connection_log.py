@@ -20,8 +20,9 @@ logged as a warning again."""
 
 HELLO_REFUSALS = frozenset(
     {
-        "feature_level", "not_a_hello", "not_a_member", "own_id", "removed", "too_many_pins", "version",
-        "wrong_cluster", "wrong_group", "wrong_incarnation", "wrong_node", "wrong_port", "other",
+        "feature_level", "not_a_hello", "not_a_member", "own_id", "removed", "tls_failed", "tls_required",
+        "too_many_pins", "version", "wrong_certificate", "wrong_cluster", "wrong_group", "wrong_incarnation",
+        "wrong_node", "wrong_port", "other",
     }
 )  # fmt: skip
 """The codes by which refused hellos are counted. The set is fixed, which bounds the number of metrics."""

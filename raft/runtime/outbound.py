@@ -24,6 +24,10 @@ from raft.runtime.connection_log import ConnectionLog
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
 from raft.runtime.sockets import end_when_unanswered, send_at_once
+from raft.runtime.tls.credentials import Credentials
+from raft.runtime.tls.errors import TlsFailed
+from raft.runtime.tls.handshakes import MemberStream, call
+from raft.runtime.tls.peers import check_certificate
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
 """The bound of the queue to one peer. It has room for several full windows of appends and of snapshot chunks. A message
@@ -70,6 +74,7 @@ class Outbound:
         levels: LevelRange = INITIAL_LEVELS,
         process_id: bytes = b"",
         log: ConnectionLog | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Set the callbacks of the connection.
 
@@ -78,7 +83,7 @@ class Outbound:
         the peer's hello, and may raise PeerRefused. `lost` is called when a working connection is lost. `ended` is
         called after `lost` if the peer or its machine has closed the connection without a refusal. `refused` is called
         with the code and the text of a refusal by the peer. Each hello states `own_address`, at which others should
-        dial us, and `levels`, the feature levels of this build."""
+        dial us, and `levels`, the feature levels of this build. With `credentials`, the connection has TLS."""
         self._identity, self._levels, self._process_id = identity, levels, process_id
         self._peer_id = peer_id
         self._addresses = addresses
@@ -93,7 +98,8 @@ class Outbound:
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
         self._has_frames = trio.Event()
-        self._stream: trio.SocketStream | None = None  # None while not connected.
+        self._credentials = credentials
+        self._stream: MemberStream | None = None  # None while not connected.
         self._is_pumping = False  # True while `_pump` sends from the queue, so that `send` must not write directly.
         self._connected = trio.CancelScope()  # Cancelling this ends the present connection.
         self._dialling: trio.CancelScope | None = None  # The scope of an attempt to open a TCP connection.
@@ -156,6 +162,8 @@ class Outbound:
                 self._log_once("refused", str(refused), code=refused.code, reason=refused.reason)
             except ValidationFault as fault:
                 self._log.validation_failed(self._peer_id, fault)
+            except TlsFailed as error:
+                self._log_once("tls_failed", str(error), reason=error.reason)
             except (OSError, UnicodeError, RaftError) as error:
                 self._log_once("not_connected", str(error))
             except trio.TooSlowError:
@@ -172,16 +180,16 @@ class Outbound:
             else:
                 backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
-    async def _connect(self) -> trio.SocketStream:
+    async def _connect(self) -> MemberStream:
         """Dial, and exchange hellos. If anything fails, the stream is closed."""
         addresses = self._addresses() or ("",)
         address = addresses[self._attempt % len(addresses)]
         self._attempt += 1
         host, port = parse_address(address)
         with trio.fail_after(HANDSHAKE_SECONDS_MAX):
-            stream = await self._open(host, port, CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX)
+            seconds = CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX
+            stream = await self._open_secured(host, port, seconds)
             try:
-                end_when_unanswered(stream)
                 self._announced_address = self._own_address()
                 await stream.send_all(
                     own_hello(self._identity, self._announced_address, self._levels, self._process_id)
@@ -190,6 +198,7 @@ class Outbound:
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
                     raise PeerRefused(self._peer_id, "wrong_node", reason)
+                check_certificate(stream, peer.node_id)
                 self._hello(peer.node_id, peer.incarnation_id, peer.levels)
             except BaseException as error:
                 try:
@@ -201,16 +210,36 @@ class Outbound:
         self.works_at, self._attempt = address, 0
         return stream
 
+    async def _open_secured(self, host: str, port: int, seconds: float) -> MemberStream:
+        """Open a connection, with TLS if there are credentials. Raises TlsFailed, and the errors of `_open`.
+
+        While TLS is being turned on or off (`is_mixed`), a peer that does not speak TLS is dialled again without.
+        """
+        stream = await self._open(host, port, seconds)
+        if self._credentials is None:
+            return stream
+        try:
+            return await call(stream, self._credentials, None)
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if not (isinstance(error, TlsFailed) and error.is_plain and self._credentials.is_mixed):
+                raise
+        words = f"peer {self._peer_id} does not speak TLS; the connection to it has none, which --tls-mixed allows"
+        self._log.warn_once("without_tls", words, peer_id=self._peer_id)
+        return await self._open(host, port, seconds)
+
     async def _open(self, host: str, port: int, seconds: float) -> trio.SocketStream:
         """Open a TCP connection. Raises OSError, and TooSlowError if there is no answer within `seconds`."""
         with trio.move_on_after(seconds) as self._dialling:
             try:
-                return await trio.open_tcp_stream(host, port)
+                stream = await trio.open_tcp_stream(host, port)
+                end_when_unanswered(stream)
+                return stream
             finally:
                 self._dialling = None
         raise trio.TooSlowError
 
-    async def _use(self, stream: trio.SocketStream) -> None:
+    async def _use(self, stream: MemberStream) -> None:
         """Send from the queue until the connection is lost."""
         with self._connection(stream):
             async with stream, trio.open_nursery() as nursery:
@@ -220,7 +249,7 @@ class Outbound:
                 nursery.start_soon(self._pump, stream, nursery.cancel_scope)
 
     @contextmanager
-    def _connection(self, stream: trio.SocketStream) -> Iterator[None]:
+    def _connection(self, stream: MemberStream) -> Iterator[None]:
         self.is_connected, self._stream, self._is_pumping, self._is_ended_by_peer = True, stream, False, False
         self._last_words = ""
         self._log.event(logging.INFO, "connected", f"connected to {self._peer_id}", peer_id=self._peer_id)
@@ -234,7 +263,7 @@ class Outbound:
             if self._is_ended_by_peer:
                 self._ended(self._peer_id)
 
-    async def _watch(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    async def _watch(self, stream: MemberStream, scope: trio.CancelScope) -> None:
         """Wait for the end of the connection. A correct peer sends no bytes on it, so the connection also ends if bytes
         arrive."""
         try:
@@ -246,7 +275,7 @@ class Outbound:
             self._log_once("disconnected", "the connection broke")
         scope.cancel()
 
-    async def _pump(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    async def _pump(self, stream: MemberStream, scope: trio.CancelScope) -> None:
         try:
             while True:
                 await self._has_frames.wait()

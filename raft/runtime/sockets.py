@@ -1,4 +1,4 @@
-"""Direct reads and writes of a plain TCP socket. Any other stream is used through its own methods.
+"""Direct reads and writes of a TCP socket, plain or with TLS. Any other stream is used through its own methods.
 
 A read through `SocketStream` includes a checkpoint and a first attempt that fails, and a write includes a switch to
 another task. Such a read or write takes about 20 µs, as long as ten small requests.
@@ -10,6 +10,9 @@ import os
 import socket
 
 import trio
+
+from raft.runtime.tls.handshakes import MemberStream
+from raft.runtime.tls.stream import TlsStream
 
 UNANSWERED_SECONDS_MAX = 3.0
 """A connection ends if sent bytes have not been acknowledged for this long.
@@ -33,10 +36,11 @@ def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
     """Send as many bytes as the kernel takes without waiting. Return their number.
 
     The result is also 0 if `stream` is not a socket, or is closed or broken. A later `send_all` then raises the error.
-    No other task may be sending on the stream.
+    No other task may be sending on the stream. If the result is less than `len(data)`, the caller must send the
+    remaining bytes next, and nothing else before them: on a TLS connection, a part of them may be encrypted already.
     """
     if type(stream) is not trio.SocketStream:
-        return 0
+        return stream.send_at_once(data) if type(stream) is TlsStream else 0
     try:
         return os.write(stream.socket.fileno(), data)
     except OSError:  # Usually the error means that the write would block; it may also mean that the socket is closed.
@@ -62,7 +66,7 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
             raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
 
 
-def host_of(stream: trio.SocketStream) -> str:
+def host_of(stream: MemberStream) -> str:
     """The host of the other side; empty if the connection is closed already."""
     try:
         return str(stream.socket.getpeername()[0])

@@ -24,7 +24,7 @@ from raft.membership.configuration import Configuration, Identity, Member
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
 from raft.protocol.codec import decode_message, encode_message
-from raft.protocol.hello import PROCESS_ID_BYTES
+from raft.protocol.hello import PROCESS_ID_BYTES, Refusal
 from raft.protocol.messages import AppendEntries, Message
 from raft.runtime.accepting import Acceptor
 from raft.runtime.addresses import is_dialable, is_loopback
@@ -44,6 +44,10 @@ from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
 from raft.runtime.outbound import Outbound
 from raft.runtime.peer_routes import PeerConnections
 from raft.runtime.sockets import host_of, receive_at_once
+from raft.runtime.tls.credentials import Credentials
+from raft.runtime.tls.errors import TlsFailed
+from raft.runtime.tls.handshakes import Handshakes, MemberStream
+from raft.runtime.tls.peers import check_certificate
 
 RECEIVE_BYTES = 256 * 1024
 
@@ -89,7 +93,11 @@ class PeerEvents(Protocol):
 
 
 class Transport:
-    """The sockets of one member. Raises InsecureAddress if other machines could reach the port, unless `insecure`.
+    """The sockets of one member. Raises InsecureAddress if other machines could reach the port without TLS, unless
+    `insecure`.
+
+    With `credentials`, all connections have TLS, and each peer shows a certificate that names its node id. Mixed
+    credentials also allow connections without TLS.
 
     `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses that are used
     instead of all others, for example the address of a proxy. `own_address` returns the address at which others should
@@ -111,11 +119,14 @@ class Transport:
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
         levels: LevelRange = INITIAL_LEVELS,
+        credentials: Credentials | None = None,
     ) -> None:
         hosts = [listen_host] if listeners is None else [each.socket.getsockname()[0] for each in listeners]
         for host in hosts:
-            if not insecure and not is_loopback(host):
+            if not insecure and not is_loopback(host) and (credentials is None or credentials.is_mixed):
                 raise InsecureAddress(host)
+        self._credentials = credentials
+        self._handshakes = None if credentials is None else Handshakes(credentials, _refusal_without_tls)
         self._identity, self._levels, self._process_id = identity, levels, os.urandom(PROCESS_ID_BYTES)
         self._log = ConnectionLog(identity.node_id)
         self._listen_host, self._listen_port = listen_host, listen_port
@@ -227,6 +238,7 @@ class Transport:
             levels=self._levels,
             process_id=self._process_id,
             log=self._log,
+            credentials=self._credentials,
         )
 
     @property
@@ -255,10 +267,12 @@ class Transport:
         try:
             async with stream:
                 with place.scope:
-                    peer = await self._greet(stream)
-                    if peer is not None:
-                        self._places.identify(place, is_member=self._peers.wants(peer.node_id))
-                        await self._receive_newest(stream, peer)
+                    if (secured := await self._secure(stream)) is not None:
+                        async with secured:
+                            peer = await self._greet(secured)
+                            if peer is not None:
+                                self._places.identify(place, is_member=self._peers.wants(peer.node_id))
+                                await self._receive_newest(secured, peer)
                 if place.scope.cancelled_caught:
                     await self._places.hold_back()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -267,12 +281,31 @@ class Transport:
         finally:
             self._places.leave(place)
 
-    async def _greet(self, stream: trio.SocketStream) -> PeerHello | None:
+    async def _secure(self, stream: trio.SocketStream) -> MemberStream | None:
+        """Return the stream to talk on, with TLS if this port has it. None if that failed: the reason is logged."""
+        if self._handshakes is None:
+            return stream
+        host = host_of(stream)
+        try:
+            secured = await self._handshakes.accept(stream, HANDSHAKE_SECONDS_MAX)
+        except TlsFailed as error:
+            code = "tls_required" if error.is_plain else "tls_failed"
+            self._log.count_refusal(code)
+            words = f"a connection from {host} is refused ({code}): {error.reason}"
+            self._log.warn_once("refused", words, peer_id=None, code=code, reason=error.reason, host=host)
+            return None
+        if secured is stream:
+            words = f"a caller at {host} uses the port for peers without TLS, which --tls-mixed allows"
+            self._log.warn_once("without_tls", words, peer_id=None, host=host)
+        return secured
+
+    async def _greet(self, stream: MemberStream) -> PeerHello | None:
         """Exchange hellos. Return the peer's hello, or None if the handshake failed. The reason is logged, and a
         refused peer gets a refusal."""
         try:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
+                check_certificate(stream, peer.node_id)
                 self._peer_events.peer_hello(peer.node_id, peer.incarnation_id, peer.levels)
                 await stream.send_all(own_hello(self._identity, self._own_address(), self._levels, self._process_id))
                 return peer
@@ -291,13 +324,13 @@ class Transport:
             self._log.warn_once("no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
         return None
 
-    async def _refuse(self, stream: trio.SocketStream, code: str, text: str, peer_id: str | None) -> None:
+    async def _refuse(self, stream: MemberStream, code: str, text: str, peer_id: str | None) -> None:
         self._log.count_refusal(code)
         words = f"a connection is refused ({code}): {text}"
         self._log.warn_once("refused", words, peer_id=peer_id, code=code, reason=text)
         await send_refusal(stream, code, text)
 
-    async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
+    async def _receive_newest(self, stream: MemberStream, peer: PeerHello) -> None:
         """Receive messages until the connection ends. A message on a newer connection from the same peer also ends this
         connection."""
         peer_id = peer.node_id
@@ -356,7 +389,7 @@ class Transport:
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
             self._peer_events.peer_gone(peer_id)
 
-    async def _receive(self, stream: trio.SocketStream, peer: PeerHello, scope: trio.CancelScope) -> None:
+    async def _receive(self, stream: MemberStream, peer: PeerHello, scope: trio.CancelScope) -> None:
         peer_id, splitter = peer.node_id, FrameSplitter(FRAME_BYTES_MAX_PEER)
         bodies: list[bytes] = []
         while not bodies and self._inbound.has_older(peer_id, scope):
@@ -423,6 +456,10 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
     if peer_group_id != group_id:
         raise ProtocolError(f"a message for group {peer_group_id}")
     return message
+
+
+def _refusal_without_tls(reason: str) -> bytes:
+    return frame(Refusal("tls_required", reason).encode())
 
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:

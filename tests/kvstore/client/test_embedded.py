@@ -118,7 +118,7 @@ async def test_a_port_in_use_is_an_error_with_its_remedy(tmp_path: Path) -> None
 
 
 async def test_other_machines_may_connect_only_if_that_is_said(tmp_path: Path) -> None:
-    """Nothing is encrypted yet (docs/reference/specification.md#714-unencrypted-ports)."""
+    """Nothing is encrypted yet (docs/reference/specification.md#714-tls)."""
     with pytest.raises(ReachableByOthers, match="other machines"):
         await enter(tmp_path / "data", bootstrap=True, listen_client="0.0.0.0:0")
 

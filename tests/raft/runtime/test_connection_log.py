@@ -136,7 +136,8 @@ def test_what_is_misconfigured_is_a_warning_once(caplog: pytest.LogCaptureFixtur
 def test_every_code_with_which_a_hello_can_be_refused_is_counted_by_its_name() -> None:
     """A new code needs an entry in HELLO_REFUSALS and one in docs/reference/metrics.md."""
     named = {"REMOVED": REMOVED, "WRONG_INCARNATION": WRONG_INCARNATION}
-    codes = {"not_a_hello"}  # "not_a_hello" is for a first frame that is no hello.
+    # For a first frame that is no hello, and for connections that got no TLS.
+    codes = {"not_a_hello", "tls_failed", "tls_required"}
     for path in RAFT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "PeerRefused":

@@ -136,7 +136,7 @@ async def test_a_connection_ends_when_nobody_acknowledges_what_the_kernel_took(m
             async with await peer.accept():
                 await until(lambda: outbound.is_connected)
                 assert outbound._stream is not None
-                assert outbound._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+                assert outbound._stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
 
             monkeypatch.setattr("raft.runtime.sockets.UNANSWERED_SECONDS_MAX", 0.2)
             async with await peer.accept() as stream:

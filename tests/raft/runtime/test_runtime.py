@@ -419,7 +419,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 def test_other_addresses_than_loopback_need_a_word() -> None:
     """There is no TLS yet, so the peer port listens only on loopback unless an option allows more.
 
-    See docs/reference/specification.md#714-unencrypted-ports.
+    See docs/reference/specification.md#714-tls.
     """
     identity = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation_id=bytes(16))
     configuration = Configuration.of([Member("s1"), Member("s2")])

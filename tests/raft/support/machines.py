@@ -28,7 +28,7 @@ from raft import (
     flatten,
     frame,
 )
-from raft.runtime import CompletionQueue, Driver, Transport, now_ns
+from raft.runtime import CompletionQueue, Credentials, Driver, Transport, now_ns
 from tests.raft.support.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
 
 CLUSTER_ID = b"cluster-of-tests"
@@ -92,6 +92,7 @@ class Machine:
         own_address: str = "",
         addresses: Mapping[str, str] | None = None,
         config: RaftConfig | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.identity = Identity(
             cluster_id=cluster_id,
@@ -122,6 +123,7 @@ class Machine:
             listeners=None if listener is None else [listener],
             dial=dial,
             own_address=lambda: own_address,
+            credentials=credentials,
         )
         self.driver = Driver(
             self.node, completions=self.completions, application=self.recorder, transport=self.transport
@@ -139,9 +141,13 @@ async def a_listener() -> tuple[trio.SocketListener, str]:
 
 
 def a_cluster(
-    count: int = 3, *, cluster_ids: Mapping[str, bytes] | None = None
+    count: int = 3,
+    *,
+    cluster_ids: Mapping[str, bytes] | None = None,
+    credentials: Mapping[str, Credentials] | None = None,
 ) -> AbstractAsyncContextManager[list[Machine]]:
-    """Run `count` members, s1 and so on, until the block ends. `cluster_ids`: the wrong ids of some members."""
+    """Run `count` members, s1 and so on, until the block ends. `cluster_ids`: the wrong ids of some members.
+    `credentials`: of those members that have TLS."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Machine]]:
@@ -149,7 +155,14 @@ def a_cluster(
         listeners = {voter: await a_listener() for voter in voters}
         dial = {voter: address for voter, (_, address) in listeners.items()}
         machines = [
-            Machine(voter, voters, listeners[voter][0], dial, cluster_id=(cluster_ids or {}).get(voter, CLUSTER_ID))
+            Machine(
+                voter,
+                voters,
+                listeners[voter][0],
+                dial,
+                cluster_id=(cluster_ids or {}).get(voter, CLUSTER_ID),
+                credentials=(credentials or {}).get(voter),
+            )
             for voter in voters
         ]
         async with trio.open_nursery() as nursery:

@@ -1,0 +1,127 @@
+"""The `ssl` contexts of a port and of a client: versions, ciphers, and who must show a certificate."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+from raft.runtime.tls.errors import TlsFailed, UnusableTlsFiles
+from raft.runtime.tls.session import TlsSession
+
+CIPHERS_OF_TLS_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Only ciphers with forward secrecy and authenticated encryption. TLS 1.3 has no others."""
+
+FilePath = str | os.PathLike[str]
+
+PROTOCOL_CLIENT, PROTOCOL_PEER, PROTOCOL_HTTP = "hwm", "hwm-peer", "http/1.1"
+"""The names of the application protocols (ALPN): of the client port, the peer port and the metrics port. A side that
+names none is accepted, because the hello says the same."""
+
+
+def server_context(
+    purpose: str, cert: FilePath, key: FilePath | None, ca: FilePath | None, protocol: str
+) -> ssl.SSLContext:
+    """Make the context of a port. With `ca`, each caller must show a certificate of one of these authorities.
+
+    Sessions are not resumed: a resumed session would skip the check of the certificate. Raises UnusableTlsFiles.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _restrict(context, protocol)
+    context.num_tickets = 0
+    _load_own(context, purpose, cert, key)
+    if ca is not None:
+        _load_authorities(context, purpose, ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(
+    purpose: str, cert: FilePath | None, key: FilePath | None, ca: FilePath, protocol: str, *, checks_name: bool
+) -> ssl.SSLContext:
+    """Make the context of a caller, which accepts only servers with a certificate of an authority in `ca`.
+
+    `checks_name`: the certificate must be for the host that was dialled. Peers are identified by their node ids
+    instead. Raises UnusableTlsFiles.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _restrict(context, protocol)
+    context.check_hostname = checks_name
+    _load_authorities(context, purpose, ca)
+    if cert is not None:
+        _load_own(context, purpose, cert, key)
+    return context
+
+
+def _restrict(context: ssl.SSLContext, protocol: str) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS_OF_TLS_1_2)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols([protocol])
+
+
+def _load_own(context: ssl.SSLContext, purpose: str, cert: FilePath, key: FilePath | None) -> None:
+    for path in (cert, key):
+        if path is not None:
+            _check_readable(purpose, path)
+
+    def ask_for_password() -> str:
+        raise UnusableTlsFiles(purpose, f"the key in {key or cert} has a password, for which nobody can be asked")
+
+    try:
+        context.load_cert_chain(cert, key, ask_for_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            words = f"the key in {key or cert} does not belong to the certificate in {cert}"
+        else:
+            words = f"{cert} and {key or cert} hold no certificate with its private key in the form PEM"
+        raise UnusableTlsFiles(purpose, words) from None
+    except OSError as error:
+        raise UnusableTlsFiles(purpose, f"{cert}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _load_authorities(context: ssl.SSLContext, purpose: str, ca: FilePath) -> None:
+    _check_readable(purpose, ca)
+    try:
+        context.load_verify_locations(cafile=ca)
+    except (ssl.SSLError, OSError):
+        raise UnusableTlsFiles(purpose, f"{ca} holds no certificate of an authority in the form PEM") from None
+
+
+def _check_readable(purpose: str, path: FilePath) -> None:
+    try:
+        with Path(path).open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise UnusableTlsFiles(purpose, f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def names_in(certificate: dict[str, Any] | None) -> tuple[str, ...]:
+    """The names of a certificate: its DNS names (SAN), then its common names (CN), without repetitions."""
+    if certificate is None:
+        return ()
+    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    names += [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return tuple(dict.fromkeys(names))
+
+
+def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
+    """Shake hands between the two contexts of one member, in memory. Return the member's own certificate.
+
+    So a certificate that no peer would accept is found before it is used: expired, of a foreign authority, or not
+    allowed for servers or for clients. Raises UnusableTlsFiles. Cost: some milliseconds.
+    """
+    answerer, caller = TlsSession(server, is_server=True), TlsSession(client, is_server=False)
+    try:
+        caller.handshake()
+        while not (caller.is_established and answerer.is_established):
+            answerer.feed(caller.take_output())
+            if answerer.has_output:
+                caller.feed(answerer.take_output())
+    except TlsFailed as error:
+        reason = error.reason.replace("of the other side", "of this member itself")
+        raise UnusableTlsFiles(purpose, f"no peer would accept them: {reason}") from None
+    certificate = caller.certificate
+    assert certificate is not None, "the context of the caller requires a certificate"
+    return certificate

@@ -1,0 +1,142 @@
+"""The certificates of one port or caller. They are read again when their files change, without a restart."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from raft.runtime.tls.contexts import (
+    PROTOCOL_PEER,
+    FilePath,
+    client_context,
+    names_in,
+    server_context,
+    try_with_itself,
+)
+from raft.runtime.tls.errors import UnusableTlsFiles
+
+REREAD_SECONDS = 60.0
+"""How often the files are looked at."""
+
+Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class Credentials:
+    """The contexts that are made of some files. Each handshake asks for the present one.
+
+    A context is never changed: new files make a new one. Connections keep what they began with. All methods are
+    synchronous; `reread_if_changed` reads files, and may run in another thread.
+    """
+
+    def __init__(
+        self,
+        purpose: str,
+        paths: Sequence[FilePath | None],
+        make: Callable[[], tuple[ssl.SSLContext | None, ssl.SSLContext | None]],
+        *,
+        node_id: str = "",
+        is_mixed: bool = False,
+    ) -> None:
+        """Read the files. `make` makes the contexts of the answering and of the calling side. `node_id`: the member
+        that has them; empty for a client. `is_mixed`: connections without TLS are still allowed.
+
+        Raises UnusableTlsFiles.
+        """
+        self.purpose, self.node_id, self.is_mixed = purpose, node_id, is_mixed
+        self._paths, self._make = [Path(path) for path in paths if path is not None], make
+        self._stamps = self._stamp()
+        self._server, self._client = make()
+        self.is_stale = False  # The files have changed, and what is in them now cannot be used.
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        """The context of the answering side."""
+        assert self._server is not None, self.purpose
+        return self._server
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        """The context of the calling side."""
+        assert self._client is not None, self.purpose
+        return self._client
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, as text for the log."""
+        return tuple(map(str, self._paths))
+
+    def reread_if_changed(self) -> bool:
+        """Look at the files. Return True if they have changed and are used from now on.
+
+        Raises UnusableTlsFiles if they cannot be used. The former ones are kept then, and each later call tries again,
+        since a certificate may only become valid later.
+        """
+        stamps = self._stamp()
+        if stamps == self._stamps and not self.is_stale:
+            return False
+        self.is_stale = True
+        self._server, self._client = self._make()
+        self._stamps, self.is_stale = stamps, False
+        return True
+
+    def _stamp(self) -> Stamps:
+        return tuple(map(_stamp_of, self._paths))
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def peer_credentials(
+    node_id: str, cert: FilePath, key: FilePath | None, ca: FilePath, *, is_mixed: bool = False
+) -> Credentials:
+    """The credentials of a member among its peers: both sides show a certificate. Raises UnusableTlsFiles, also if the
+    certificate does not name `node_id`."""
+
+    def make() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        server = server_context("peers", cert, key, ca, PROTOCOL_PEER)
+        client = client_context("peers", cert, key, ca, PROTOCOL_PEER, checks_name=False)
+        names = names_in(try_with_itself("peers", server, client))
+        if node_id not in names:
+            raise UnusableTlsFiles(
+                "peers", f"the certificate in {cert} names {', '.join(names) or 'nobody'}, and this member is {node_id}"
+            )
+        return server, client
+
+    return Credentials("peers", (cert, key, ca), make, node_id=node_id, is_mixed=is_mixed)
+
+
+def port_credentials(
+    node_id: str,
+    purpose: str,
+    protocol: str,
+    cert: FilePath,
+    key: FilePath | None,
+    ca: FilePath | None,
+    *,
+    is_mixed: bool = False,
+) -> Credentials:
+    """The credentials of a port of the member `node_id`. With `ca`, callers must show a certificate.
+
+    `purpose`: `clients` or `metrics`. `protocol`: the name of the application protocol (ALPN). Raises
+    UnusableTlsFiles.
+    """
+
+    def make() -> tuple[ssl.SSLContext, None]:
+        return server_context(purpose, cert, key, ca, protocol), None
+
+    return Credentials(purpose, (cert, key, ca), make, node_id=node_id, is_mixed=is_mixed)
+
+
+def caller_credentials(cert: FilePath | None, key: FilePath | None, ca: FilePath, protocol: str) -> Credentials:
+    """The credentials of a client. Raises UnusableTlsFiles."""
+
+    def make() -> tuple[None, ssl.SSLContext]:
+        return None, client_context("a client", cert, key, ca, protocol, checks_name=True)
+
+    return Credentials("a client", (cert, key, ca), make)

@@ -1,0 +1,67 @@
+"""The errors of TLS, in words for operators: which side refused, what it refused, and what to do."""
+
+from __future__ import annotations
+
+import ssl
+
+import trio
+
+from raft.errors import RaftError
+
+
+class TlsFailed(RaftError, trio.BrokenResourceError):
+    """A TLS connection could not be opened, or broke. The socket is of no more use.
+
+    `is_plain`: the other side does not speak TLS, or ends each connection at the first bytes of TLS.
+    """
+
+    def __init__(self, reason: str, *, is_plain: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.is_plain = reason, is_plain
+
+    def __str__(self) -> str:
+        return f"TLS: {self.reason}"
+
+
+class UnusableTlsFiles(RaftError):
+    """A certificate, a key or a file of authorities cannot be used. `purpose`: `clients`, `peers` or `a client`."""
+
+    def __init__(self, purpose: str, reason: str) -> None:
+        super().__init__(purpose, reason)
+        self.purpose, self.reason = purpose, reason
+
+    def __str__(self) -> str:
+        return f"the TLS files for {self.purpose} cannot be used: {self.reason}"
+
+
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "RECORD_LAYER_FAILURE"})
+"""What OpenSSL finds if the first bytes are no TLS record."""
+
+_FLAWS = {
+    "CERTIFICATE_REQUIRED": "the other side requires a certificate of this side",
+    "UNKNOWN_CA": "the other side does not trust the authority that has signed the certificate of this side",
+    "CERTIFICATE_EXPIRED": "the other side says that the certificate of this side has expired",
+    "CERTIFICATE_REVOKED": "the other side says that the certificate of this side is revoked",
+    "BAD_CERTIFICATE": "the other side does not accept the certificate of this side",
+    "UNSUPPORTED_CERTIFICATE": "the certificate of this side is not made for this use, says the other side",
+    "CERTIFICATE_UNKNOWN": "the other side does not accept the certificate of this side",
+    "PROTOCOL_VERSION": "the other side does not speak a version of TLS that this side allows",
+    "UNSUPPORTED_PROTOCOL": "the other side speaks only versions of TLS before 1.2, which are not secure",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the other side shows no certificate, which is required here",
+    "NO_SHARED_CIPHER": "the two sides have no cipher in common",
+    "HANDSHAKE_FAILURE": "the two sides have no cipher or version in common",
+    "INTERNAL_ERROR": "the other side reports an internal error",
+    "UNEXPECTED_MESSAGE": "a message of the protocol came out of order",
+}
+
+
+def failure_of(error: ssl.SSLError, *, is_established: bool) -> TlsFailed:
+    """Translate an error of OpenSSL. `is_established`: the handshake was done before."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailed(f"the certificate of the other side is not accepted: {error.verify_message}")
+    flaw = (error.reason or "").upper().replace(" ", "_")
+    if not is_established and flaw in _NOT_TLS:
+        return TlsFailed("the other side does not speak TLS on this port", is_plain=True)
+    name = flaw.partition("_ALERT_")[2] or flaw
+    words = _FLAWS.get(name) or (name.replace("_", " ").lower() or str(error))
+    return TlsFailed(words)

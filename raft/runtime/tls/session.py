@@ -1,0 +1,126 @@
+"""One TLS connection without I/O: bytes of the wire in, plain bytes out, and the reverse. It lies under the frames.
+
+OpenSSL works on two memory buffers. So the code that owns a socket decides when bytes are read and written, and can
+still send within the flush itself (docs/adr/0053-tls-lies-under-the-frames.md).
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from typing import Any
+
+from raft.runtime.tls.errors import TlsFailed, failure_of
+
+RECORD_BYTES_MAX = 16 * 1024
+"""The most plain bytes of one TLS record (RFC 8446 §5.1). OpenSSL keeps at most one incomplete record."""
+
+HANDSHAKE_BYTES_MAX = 256 * 1024
+"""The most bytes that the other side may send before the handshake is done. A chain of ten certificates has 20 KiB."""
+
+
+class TlsSession:
+    """One side of a connection. All methods are synchronous. After TlsFailed, only `take_output` may be called: it
+    returns the alert for the other side.
+
+    `server_name`: at the side of the client, the name or the IP address that the certificate of the server must have,
+    if the context checks names.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool, server_name: str | None = None) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=is_server, server_hostname=server_name
+        )
+        self._handshake_bytes = 0
+        self.is_established = False  # The handshake is done, as seen from this side.
+        self.is_ended = False  # The other side will send no more: close-notify, or the end of its stream.
+        self.certificate: dict[str, Any] | None = None  # Of the other side, verified, as `ssl` decodes it.
+        self.protocol: str | None = None  # The application protocol that both sides have chosen (ALPN).
+
+    @property
+    def has_heard(self) -> bool:
+        """True once the other side has sent anything."""
+        return self._handshake_bytes > 0
+
+    def handshake(self) -> None:
+        """Go on with the handshake as far as the bytes received so far allow. Raises TlsFailed."""
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLEOFError:
+            words = "the other side closed the connection during the handshake"
+            raise TlsFailed(words, is_plain=not self.has_heard) from None
+        except ssl.SSLError as error:
+            raise failure_of(error, is_established=False) from None
+        self.is_established = True
+        self.certificate = self._object.getpeercert() or None
+        self.protocol = self._object.selected_alpn_protocol()
+
+    def feed(self, cipher: bytes) -> bytes:
+        """Take bytes of the wire; empty bytes mean the end of the stream. Return the plain bytes that they complete.
+
+        There may be output afterwards (`has_output`). The end of the stream without a close-notify counts as an end,
+        because each protocol above states its own lengths. Raises TlsFailed.
+        """
+        if cipher:
+            self._incoming.write(cipher)
+        else:
+            self._incoming.write_eof()
+        if not self.is_established:
+            self._handshake_bytes += len(cipher)
+            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the end of the handshake")
+            self.handshake()
+            if not self.is_established:
+                return b""
+        return self._read()
+
+    def _read(self) -> bytes:
+        tls, incoming = self._object, self._incoming
+        parts: list[bytes] = []
+        try:
+            # After a complete record nothing is left in either buffer: another read would only raise an exception.
+            while not parts or tls.pending() or incoming.pending or incoming.eof:
+                data = tls.read(RECORD_BYTES_MAX)
+                if not data:
+                    self.is_ended = True
+                    break
+                parts.append(data)
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self.is_ended = True
+        except ssl.SSLError as error:
+            raise failure_of(error, is_established=True) from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def send(self, plain: bytes | memoryview) -> bytes:
+        """Encrypt bytes, after the handshake. Return all bytes that must be sent now. Raises TlsFailed."""
+        size = len(plain)
+        try:
+            done = self._object.write(plain)
+            if done < size:  # One call encrypts one record.
+                rest = memoryview(plain)
+                while done < size:
+                    done += self._object.write(rest[done:])
+        except ssl.SSLError as error:
+            raise failure_of(error, is_established=True) from None
+        return self._outgoing.read()
+
+    @property
+    def has_output(self) -> bool:
+        """True if there are bytes for the wire: of the handshake, an alert, or the answer to a change of keys."""
+        return self._outgoing.pending > 0
+
+    def take_output(self) -> bytes:
+        """The bytes for the wire since the last call."""
+        return self._outgoing.read()
+
+    def close(self) -> bytes:
+        """Say close-notify, at most once: this side sends nothing more. Return the bytes for the wire."""
+        if self.is_established:
+            with suppress(ssl.SSLError):  # The other side has not closed yet, or the connection is broken.
+                self._object.unwrap()
+        return self._outgoing.read()

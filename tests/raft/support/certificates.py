@@ -1,0 +1,68 @@
+"""Authorities and certificates for tests, as files: those of members and clients, and such as must be refused."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import warnings
+from pathlib import Path
+
+import trustme
+
+from raft.runtime.tls.contexts import PROTOCOL_CLIENT, PROTOCOL_PEER
+from raft.runtime.tls.credentials import Credentials, caller_credentials, peer_credentials, port_credentials
+
+
+class Certificates:
+    """A folder with one authority, `ca.pem`, and the certificates that it has issued. A certificate and its key are in
+    one file."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.authority = folder, trustme.CA()
+        self.ca = folder / "ca.pem"
+        self.authority.cert_pem.write_to_path(self.ca)
+
+    def issue(self, file_name: str, *names: str, common_name: str | None = None, days: float = 10) -> Path:
+        """Issue a certificate for `names`. `days`: how long it is valid from now on; less than 0: it has expired."""
+        now = datetime.datetime.now(datetime.UTC)
+        issued = self.authority.issue_cert(
+            *names,
+            common_name=common_name,
+            not_before=now - datetime.timedelta(days=30),
+            not_after=now + datetime.timedelta(days=days),
+        )
+        path = self.folder / file_name
+        issued.private_key_and_cert_chain_pem.write_to_path(path)
+        return path
+
+    def peer(self, node_id: str, *, is_mixed: bool = False) -> Credentials:
+        """The credentials of a member, with a new certificate that names it."""
+        return peer_credentials(
+            node_id, self.issue(f"{node_id}.pem", node_id, "127.0.0.1"), None, self.ca, is_mixed=is_mixed
+        )
+
+    def port(self, *, with_client_ca: bool = True, is_mixed: bool = False) -> Credentials:
+        """The credentials of a client port on loopback."""
+        cert = self.issue("port.pem", "127.0.0.1", "localhost")
+        ca = self.ca if with_client_ca else None
+        return port_credentials("s1", "clients", PROTOCOL_CLIENT, cert, None, ca, is_mixed=is_mixed)
+
+    def caller(self, *, with_certificate: bool = True) -> Credentials:
+        """The credentials of a client."""
+        cert = self.issue("client.pem", "a-client") if with_certificate else None
+        return caller_credentials(cert, None, self.ca, PROTOCOL_CLIENT)
+
+
+def old_client(ca: Path, version: ssl.TLSVersion) -> ssl.SSLContext:
+    """The context of a client that speaks only `version`, which must be before TLS 1.2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(ca)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.options &= ~(ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1)
+    context.set_alpn_protocols([PROTOCOL_PEER])
+    with warnings.catch_warnings():  # Python warns of these versions, which is what this test is about.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = version
+    return context
