@@ -20,6 +20,7 @@ from typing import Any, Literal, Self, cast, overload
 from kvstore.client.acknowledged_calls import Confirmed, Early, WriteT, read_accepted, read_fate, read_in_sync
 from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
+from kvstore.client.dial import dialer_of
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.leases.lease_calls import LeaseCalls
 from kvstore.client.leases.renewals import Renewals
@@ -136,6 +137,7 @@ from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
 from kvstore.recipes.lease import Lease, kept_lease
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
+from kvstore.tls import Tls
 from raft import INT64_MAX, Acknowledge, EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
@@ -156,8 +158,8 @@ class Client(MemberCalls, LeaseCalls):
     addresses from the members.
 
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
-    does not send a command again after its response was lost, and the first command needs one round trip less. Raises
-    InvalidAddress.
+    does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
+    the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class Client(MemberCalls, LeaseCalls):
         deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
         session: bool = True,
         dialer: Dialer | None = None,
+        tls: Tls | None = None,
     ) -> None:
         if isinstance(endpoints, str):
             raise InvalidAddress(endpoints, "endpoints are a list of addresses")
@@ -174,7 +177,9 @@ class Client(MemberCalls, LeaseCalls):
             for endpoint in endpoints:
                 parse_address(endpoint)
         self.deadline_seconds = deadline_seconds
-        self._pump = ClientPump(endpoints, session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0, dialer=dialer)
+        self._pump = ClientPump(
+            endpoints, session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0, dialer=dialer or dialer_of(tls)
+        )
         self._renewals = Renewals(self._renew_all, self._pump.start_soon)
 
     async def __aenter__(self) -> Self:

@@ -45,6 +45,7 @@ class _Connection:
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
         self.socket: trio.socket.SocketType | None = None  # Set if bytes may be written directly.
+        self.send_at_once: Callable[[bytes], int] | None = None  # Set for a connection with TLS.
         self.outbox: list[bytes] = []
         self.has_output = trio.Event()
         self.is_writing = False
@@ -58,6 +59,10 @@ class _Connection:
         if self.socket is not None and not self.outbox and not self.is_writing:
             with suppress(OSError):  # The socket is full or broken: the writer handles both cases.
                 data = data[os.write(self.socket.fileno(), data) :]  # `fileno()` is -1 after a close.
+            if not data:
+                return
+        elif self.send_at_once is not None and not self.outbox and not self.is_writing:
+            data = data[self.send_at_once(data) :]
             if not data:
                 return
         self.outbox.append(data)
@@ -317,6 +322,8 @@ class ClientPump:
                 async with stream, trio.open_nursery() as nursery:
                     if _WRITES_AT_ONCE and isinstance(stream, trio.SocketStream):
                         connection.socket = stream.socket
+                    elif _WRITES_AT_ONCE:
+                        connection.send_at_once = getattr(stream, "send_at_once", None)
                     self._core.tick(now_ns())
                     self._core.connected(connection_id)
                     nursery.start_soon(self._write_forever, stream, connection)

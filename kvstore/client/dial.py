@@ -1,0 +1,69 @@
+"""Opens the connections of a client, with TLS if the client has certificates."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from kvstore.client.pump import Dialer, dial_tcp
+from kvstore.protocol.addresses import parse_address
+from kvstore.tls import Tls, UnusableCertificates
+
+if TYPE_CHECKING:
+    from raft.runtime import TlsStream
+
+logger = logging.getLogger("kvstore.tls")
+
+
+def dialer_of(tls: Tls | None) -> Dialer:
+    """Return the function that opens connections. Raises UnusableCertificates."""
+    return dial_tcp if tls is None else TlsDialer(tls)
+
+
+class TlsDialer:
+    """Opens connections with TLS. The files are looked at before each of them. Raises UnusableCertificates."""
+
+    def __init__(self, tls: Tls) -> None:
+        # Loaded here, because a client without TLS does not need `raft.runtime`.
+        from raft.runtime import PROTOCOL_CLIENT, UnusableTlsFiles, caller_credentials
+
+        self._told = ""
+        try:
+            self._credentials = caller_credentials(tls.cert, tls.key, tls.ca, PROTOCOL_CLIENT)
+        except UnusableTlsFiles as error:
+            raise UnusableCertificates(str(error)) from error
+
+    async def __call__(self, address: str) -> TlsStream:
+        """Connect to `host:port`, whose certificate must be for this host. Raises OSError, InvalidAddress and
+        BrokenResourceError."""
+        from raft.runtime import call
+
+        self._look_at_files()
+        stream = await dial_tcp(address)
+        try:
+            return await call(stream, self._credentials, server_name_of(address))
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+
+    def _look_at_files(self) -> None:
+        from raft.runtime import UnusableTlsFiles
+
+        try:
+            self._credentials.reread_if_changed()
+        except UnusableTlsFiles as error:
+            if error.reason != self._told:
+                self._told = error.reason
+                logger.warning("%s. The former files are used until these can be", error)
+
+
+def server_name_of(address: str) -> str:
+    """The name or IP address that a certificate must have: without the zone of an IPv6 address, and the dot at the end
+    of a name.
+
+    >>> server_name_of("[fe80::1%eth0]:7101"), server_name_of("s1.example.org.:7101")
+    ('fe80::1', 's1.example.org')
+    """
+    return parse_address(address)[0].partition("%")[0].removesuffix(".")

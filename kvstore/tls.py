@@ -1,0 +1,86 @@
+"""Which certificates a client and a member use: the paths of the files, in PEM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstore.errors import StoreError
+from raft import InvalidConfiguration
+
+FilePath = str | Path
+
+
+class UnusableCertificates(StoreError):
+    """The certificates of a member or a client cannot be used. `reason` names the file."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+    @property
+    def hint(self) -> str:
+        return "see docs/operations/tls.md for the files that members and clients need"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """The certificates of a client. Files are read again when they change. Raises InvalidConfiguration.
+
+    `ca`: the authorities that members' certificates must be signed by; the certificate must also have the host that is
+    dialled as a name or an IP address. `cert`: the client's own certificate, with its chain, which a member requires if
+    it was started with `--client-ca`. `key`: the private key of `cert`, without a password; None if it is in the same
+    file.
+    """
+
+    ca: FilePath
+    cert: FilePath | None = None
+    key: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.cert is None:
+            raise InvalidConfiguration("a private key is of no use to a client without its certificate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberTls:
+    """The certificates of one member. Files are read again when they change. Raises InvalidConfiguration.
+
+    `cert`, `key`: the certificate that the client port and the metrics port show, and its private key (None: in the
+    same file). `client_ca`: the authorities of clients' certificates; if it is given, callers of both ports must show
+    one. `peer_cert`, `peer_key`, `peer_ca`: the same for the peer port, where both sides always show a certificate,
+    which must have the member's node id as a DNS name or as its common name.
+
+    `mixed`: while TLS is turned on or off in a running cluster, all ports also take connections without TLS, and peers
+    that do not speak TLS are dialled without. `client`: with what this member's own client reaches the client ports of
+    the other members (to join a cluster, and in `open_node`).
+    """
+
+    cert: FilePath | None = None
+    key: FilePath | None = None
+    client_ca: FilePath | None = None
+    peer_cert: FilePath | None = None
+    peer_key: FilePath | None = None
+    peer_ca: FilePath | None = None
+    mixed: bool = False
+    client: Tls | None = None
+
+    def __post_init__(self) -> None:
+        if self.cert is None and (self.key is not None or self.client_ca is not None):
+            raise InvalidConfiguration(
+                "a key or authorities for the client port need the certificate of the port: --tls-cert"
+            )
+        if (self.peer_cert is None) != (self.peer_ca is None) or (self.peer_key is not None and self.peer_cert is None):
+            raise InvalidConfiguration(
+                "TLS between members needs a certificate and the authorities of the others: --peer-cert and --peer-ca"
+            )
+        if self.mixed and self.cert is None and self.peer_cert is None:
+            raise InvalidConfiguration("connections with and without TLS need certificates: --tls-cert or --peer-cert")
+
+    def protects(self, purpose: str) -> bool:
+        """True if the port for `purpose` (`clients`, `peers`, `metrics`) takes only connections with TLS."""
+        cert = self.peer_cert if purpose == "peers" else self.cert
+        return cert is not None and not self.mixed
