@@ -153,6 +153,7 @@ from kvstore.recipes.optimistic_transaction import OptimisticTransaction
 from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
+from kvstore.tls import MemberTls, Tls, UnusableCertificates
 from raft import Acknowledge, Member
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ __all__ = [
     "MemberConfig",
     "MemberRemoved",
     "MemberStatus",
+    "MemberTls",
     "MemberView",
     "MembersView",
     "Membership",
@@ -309,6 +311,7 @@ __all__ = [
     "StoreError",
     "StoreLimits",
     "Target",
+    "Tls",
     "TooStale",
     "TransactionConflict",
     "TransferRefused",
@@ -318,6 +321,7 @@ __all__ = [
     "UnderReplicated",
     "Unsupported",
     "UnsupportedFeatureLevel",
+    "UnusableCertificates",
     "Watch",
     "WrongContext",
     "change_request",

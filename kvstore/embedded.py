@@ -17,13 +17,14 @@ from types import TracebackType
 import trio
 
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
+from kvstore.client.dial import dialer_of
 from kvstore.client.loop_binding import check_in_trio
-from kvstore.client.pump import dial_tcp
 from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits
 from kvstore.member.config import MemberConfig
 from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
+from kvstore.tls import MemberTls, Tls
 from raft import Member, RaftConfig
 from storage import StorageLimits
 
@@ -36,10 +37,13 @@ IN_PROCESS_ADDRESS = "in-process:0"
 class EmbeddedStore(Client):
     """A client that reaches the member in this process without a network socket."""
 
-    def __init__(self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float) -> None:
+    def __init__(
+        self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float, tls: Tls | None = None
+    ) -> None:
         super().__init__([IN_PROCESS_ADDRESS], deadline_seconds=deadline_seconds, dialer=self._dial_here_or_there)
         self._member = member
         self._serving = nursery
+        self._dial_there = dialer_of(tls)
         own = member.node.core.configuration.member(member.node_id)
         self._own_addresses = {IN_PROCESS_ADDRESS, own.client_address if own else "", member.client_address}
 
@@ -64,7 +68,7 @@ class EmbeddedStore(Client):
 
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
         if address not in self._own_addresses:
-            return await dial_tcp(address)
+            return await self._dial_there(address)
         near, far = trio.socket.socketpair()
         self._serving.start_soon(self._member.port.serve_stream, trio.SocketStream(far))
         return trio.SocketStream(near)
@@ -83,9 +87,12 @@ class open_node:  # noqa: N801 (used like a function)
     new member of that cluster. In this case `members` contains only the new member, which must also be added to the
     cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
     serves other programs. Without `listen_client`, a store of one node does not listen on any port.
+    `tls`: the certificates of the member's ports; `tls.client` has those with which calls on a follower reach the
+    leader.
 
     Before the block runs, raises StorageError (the folder is locked, damaged, not initialised, or belongs to another
-    cluster), CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember or JoinRefused.
+    cluster), CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
+    UnusableCertificates.
 
     If the node fails later, the block is cancelled, and NodeStopped is raised. NewerConfiguration or NewerFormat is
     raised instead of NodeStopped if the node has received data that only a newer build knows, and MemberRemoved if the
@@ -106,12 +113,16 @@ class open_node:  # noqa: N801 (used like a function)
         listen_client: str | None = None,
         dial: Mapping[str, str] | None = None,
         insecure: bool = False,
+        tls: MemberTls | None = None,
         deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
         raft_config: RaftConfig | None = None,
         storage_limits: StorageLimits | None = None,
         service_limits: ServiceLimits | None = None,
     ) -> None:
-        joining = join_config_of(node_id=node_id, members=members or (), endpoints=join) if join else None
+        client_tls = None if tls is None else tls.client
+        joining = (
+            join_config_of(node_id=node_id, members=members or (), endpoints=join, tls=client_tls) if join else None
+        )
         self._config = MemberConfig(
             folder=Path(data_dir),
             node_id=node_id,
@@ -125,11 +136,12 @@ class open_node:  # noqa: N801 (used like a function)
             listen_when_alone=listen_client is not None or joining is not None,
             dial=dict(dial or {}),
             insecure=insecure,
+            tls=tls,
             raft=raft_config or RaftConfig(),
             storage=storage_limits or StorageLimits(),
             service=service_limits or ServiceLimits(),
         )
-        self._deadline_seconds = deadline_seconds
+        self._deadline_seconds, self._client_tls = deadline_seconds, client_tls
         self._failure: BaseException | None = None
 
     async def __aenter__(self) -> EmbeddedStore:
@@ -148,7 +160,7 @@ class open_node:  # noqa: N801 (used like a function)
             assert self._failure is not None
             raise self._failure
         self._member = member
-        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds)
+        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds, self._client_tls)
         await self._store.__aenter__()
         self._block.__enter__()
         return self._store

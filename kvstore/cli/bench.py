@@ -25,10 +25,12 @@ import click
 import trio
 
 from kvstore.cli.common import Data, ExitCode, Failure, Number, client_options, print_json, print_table, run_operation
+from kvstore.cli.options.tls import client_tls
 from kvstore.cli.output import say
 from kvstore.client.client import Client
 from kvstore.errors import StoreError, Unavailable
 from kvstore.protocol.commands import Delete
+from kvstore.tls import Tls
 from raft.runtime import Histogram
 
 SECONDS_MAX = 86_400
@@ -96,6 +98,7 @@ def bench(
         prefix=prefix,
         reads=reads,
         rate=rate,
+        tls=client_tls(),
     )
     result = run_operation(partial(_run, spec, keep, as_json))
     if as_json:
@@ -187,10 +190,15 @@ class BenchSpec:
     prefix: bytes
     reads: float
     rate: float
+    tls: Tls | None = None
 
     def key(self, number: int) -> bytes:
         """Return the key with this number."""
         return b"%b%08d" % (self.prefix, number)
+
+    def client(self) -> Client:
+        """A client of the cluster under load."""
+        return Client(self.endpoints, deadline_seconds=self.deadline_seconds, tls=self.tls)
 
 
 @dataclass(slots=True)
@@ -212,10 +220,7 @@ class Bench:
         """Connect, write all keys if there will be reads, and measure. Raises StoreError if the run cannot begin."""
         spec = self.spec
         async with AsyncExitStack() as stack:
-            clients = [
-                await stack.enter_async_context(Client(spec.endpoints, deadline_seconds=spec.deadline_seconds))
-                for _ in range(min(spec.clients, spec.in_flight))
-            ]
+            clients = [await stack.enter_async_context(spec.client()) for _ in range(min(spec.clients, spec.in_flight))]
             for client in clients:
                 self.has_written = client is not clients[0]
                 await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Connects, and opens a session.
@@ -301,7 +306,7 @@ class Bench:
                 failures.append(error)
 
         async with (
-            Client(spec.endpoints, deadline_seconds=spec.deadline_seconds) as client,
+            spec.client() as client,
             trio.open_nursery() as nursery,
         ):
             for _ in range(DELETERS):

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 import trio
 
+from kvstore.cli.options.tls import TLS_OPTIONS, client_tls
 from kvstore.cli.output import OPERATION, say, show, show_bytes
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.errors import (
@@ -200,7 +201,7 @@ class MemberType(MemberParamType):
 
 
 def client_options(function: FunctionT) -> FunctionT:
-    """Add the options `--endpoints`, `--deadline` and `--json`, which all commands for a cluster have."""
+    """Add the options that all commands for a cluster have: `--endpoints`, `--deadline`, `--json`, and those of TLS."""
     options = [
         click.option(
             "--endpoints",
@@ -220,6 +221,7 @@ def client_options(function: FunctionT) -> FunctionT:
             help="Give up after this time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs."),
+        *TLS_OPTIONS,
     ]
     for option in reversed(options):
         function = option(function)
@@ -229,9 +231,11 @@ def client_options(function: FunctionT) -> FunctionT:
 def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with a client. An error of the store is raised as a Failure, with one line and an exit code."""
 
+    tls = client_tls()
+
     async def main() -> ResultT:
         addresses = [part.strip() for part in endpoints.split(",") if part.strip()]
-        async with Client(addresses, deadline_seconds=deadline_seconds) as client:
+        async with Client(addresses, deadline_seconds=deadline_seconds, tls=tls) as client:
             return await work(client)
 
     return run_operation(main)

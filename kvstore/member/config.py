@@ -10,6 +10,7 @@ from kvstore.errors import StoreError
 from kvstore.limits import FEATURE_LEVEL_MAX, FEATURE_LEVELS, ServiceLimits
 from kvstore.member.joining import JoinConfig
 from kvstore.protocol.addresses import parse_address
+from kvstore.tls import MemberTls
 from raft import Configuration, InvalidConfiguration, Member, RaftConfig
 from storage import Files, StorageLimits
 
@@ -54,7 +55,8 @@ class MemberConfig:
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
     listen_when_alone: bool = True  # False: a store of one node opens no client port.
     dial: Mapping[str, str] = field(default_factory=dict)
-    insecure: bool = False
+    insecure: bool = False  # True: ports without TLS may listen where other machines can connect.
+    tls: MemberTls | None = None
     raft: RaftConfig = field(default_factory=RaftConfig)
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)

@@ -30,6 +30,7 @@ from kvstore.client.client import Client
 from kvstore.errors import StoreError
 from kvstore.protocol.membership import LEARNER, Membership, MemberView
 from kvstore.protocol.messages import snapshot_request
+from kvstore.tls import Tls
 from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHeader
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
@@ -42,12 +43,13 @@ class JoinConfig:
     """The configuration of a new member: its own advertised addresses, and the client addresses of some members.
 
     `cluster_id`: the id of the cluster to join (16 bytes). If the id is empty, the member joins the cluster of the
-    `endpoints`.
+    `endpoints`. `tls`: the certificates with which the new member connects to client ports; None: without TLS.
     """
 
     own: Member
     endpoints: tuple[str, ...]
     cluster_id: bytes = b""
+    tls: Tls | None = None
 
 
 class JoinRefused(StoreError):
@@ -89,6 +91,7 @@ def join_config_of(
     members: Sequence[Member],
     endpoints: Sequence[str] = (),
     cluster_id: bytes = b"",
+    tls: Tls | None = None,
 ) -> JoinConfig:
     """Make the `JoinConfig` of a new member. `members`: the new member, and perhaps other members. Raises
     InvalidConfiguration."""
@@ -101,7 +104,7 @@ def join_config_of(
         raise InvalidConfiguration("a member that joins is given the client address of one member at least")
     if not own[0].peer_address or not own[0].client_address:
         raise InvalidConfiguration(f"{own[0].node_id} needs a peer address and a client address at which it is found")
-    return JoinConfig(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id)
+    return JoinConfig(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id, tls=tls)
 
 
 async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
@@ -122,7 +125,7 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
     Raises JoinRefused, StorageError, BackupFailed, and the errors of a client.
     """
-    async with Client(joining.endpoints, session=False, deadline_seconds=ASK_SECONDS) as client:
+    async with Client(joining.endpoints, session=False, deadline_seconds=ASK_SECONDS, tls=joining.tls) as client:
         found = await client.membership(of_leader=True, about=joining.own.node_id)
         check_may_join(joining, found)
         header, chunks = await _newest_snapshot(client, found)

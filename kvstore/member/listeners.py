@@ -31,7 +31,7 @@ class CannotServe(StoreError):
 
 
 class ReachableByOthers(StoreError):
-    """A port would be reachable from other machines, but its connections are neither encrypted nor authenticated."""
+    """A port without TLS would be reachable from other machines."""
 
     def __init__(self, purpose: str, address: str) -> None:
         super().__init__(purpose, address)
@@ -45,7 +45,8 @@ class ReachableByOthers(StoreError):
 
     @property
     def hint(self) -> str:
-        return "listen on 127.0.0.1, or say --insecure if the network is yours alone"
+        option = "--peer-cert and --peer-ca" if self.purpose == "peers" else "--tls-cert"
+        return f"give it certificates ({option}), listen on 127.0.0.1, or say --insecure if the network is yours alone"
 
 
 @dataclass(slots=True)
@@ -76,7 +77,8 @@ async def open_listeners(config: MemberConfig, own: Member, *, has_peers: bool) 
 
 async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio.SocketListener]:
     host, number = parse_address(address or "127.0.0.1:0")
-    if not config.insecure and not is_loopback(host):
+    has_tls = config.tls is not None and config.tls.protects(purpose)
+    if not config.insecure and not has_tls and not is_loopback(host):
         raise ReachableByOthers(purpose, address)
     try:
         listeners = await trio.open_tcp_listeners(number, host=host)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvstore.limits import FEATURE_LEVELS
+from kvstore.member.certificates import MemberCertificates
 from kvstore.member.config import MemberConfig
 from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.joining import MemberRemoved, open_or_join
@@ -49,13 +50,16 @@ class RunningMember:
     """A member that serves requests. The member listens at its addresses. An address is empty if the member has no such
     port."""
 
-    def __init__(self, driver: Driver, port: ClientListener, listeners: Listeners) -> None:
+    def __init__(
+        self, driver: Driver, port: ClientListener, listeners: Listeners, certificates: MemberCertificates
+    ) -> None:
         self.node = driver.node
         self.port = port
         self.client_address = address_of(listeners.clients)
         self.peer_address = address_of(listeners.peers)
         self.metrics_address = address_of(listeners.metrics)
         self.is_stopping = False
+        self.certificates = certificates
         self._driver = driver
 
     @property
@@ -78,9 +82,9 @@ async def run_member(
     clients (`descriptor_budget`).
 
     Before the member serves requests, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
-    InvalidConfiguration, NotAMember, MetricsNotInstalled, and the errors of `open_or_join`. Later, raises NodeStopped
-    if the node has failed, NewerBuildNeeded if a peer sent data that only newer builds know, and MemberRemoved if this
-    member was removed from its cluster.
+    InvalidConfiguration, NotAMember, MetricsNotInstalled, UnusableCertificates, and the errors of `open_or_join`.
+    Later, raises NodeStopped if the node has failed, NewerBuildNeeded if a peer sent data that only newer builds know,
+    and MemberRemoved if this member was removed from its cluster.
     """
     config = replace(config, service=budget_descriptors(config.service))
     joining = config.joining
@@ -143,6 +147,7 @@ async def _run(
     own = configuration.member(identity.node_id)
     is_configured, own = own is not None, own or joins_as
     has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
+    certificates = MemberCertificates(identity.node_id, config.tls)
     listeners = await open_listeners(config, own, has_peers=has_peers)
     transport = (
         Transport(
@@ -154,6 +159,7 @@ async def _run(
             listeners=listeners.peers,
             insecure=config.insecure,
             levels=FEATURE_LEVELS,
+            credentials=certificates.peers,
         )
         if has_peers
         else None
@@ -161,14 +167,14 @@ async def _run(
     service = (metrics.service if metrics else Service)(node, machine, config.service)
     service.cluster.own_address = address_of(listeners.clients)
     service.cluster.own_peer_address = address_of(listeners.peers)
-    port = ClientListener(service)
+    port = ClientListener(service, certificates.clients)
     if transport is not None:
         service.cluster.duplicate_members = lambda: transport.duplicate_members
     driver = (metrics.driver if metrics else Driver)(
         node, completions=completions, application=port, transport=transport, files=files
     )
     port.attach(driver)
-    await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
+    await _serve(RunningMember(driver, port, listeners, certificates), driver, listeners, metrics, task_status)
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
@@ -218,7 +224,11 @@ async def _serve(
         await nursery.start(drive)
         await nursery.start(member.port.serve, listeners.clients)
         if metrics is not None:
-            await nursery.start(metrics.serve, listeners.metrics, lambda: member.is_stopping)
+            await nursery.start(
+                metrics.serve, listeners.metrics, lambda: member.is_stopping, member.certificates.metrics
+            )
+        if member.certificates.all:
+            nursery.start_soon(member.certificates.keep_fresh)
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__

@@ -19,9 +19,10 @@ from kvstore.errors import StoreError
 from kvstore.limits import ServiceLimits
 from kvstore.monitoring.health import liveness_problem, readiness_problem
 from kvstore.monitoring.metrics_counts import CountingApplication, CountingMachine, CountingService, Counts
+from kvstore.server.secure_port import SecurePort
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftConfig
-from raft.runtime import Acceptor, Application, MeasuredDriver, Transport
+from raft.runtime import Acceptor, Application, Credentials, MeasuredDriver, Transport
 from storage import RealFiles
 
 _missing_library: str | None = None
@@ -156,10 +157,11 @@ class Exchange:
 
 
 class PageServer:
-    """Serves `pages` by path."""
+    """Serves `pages` by path; with `credentials`, only by HTTPS."""
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
+    def __init__(self, pages: Mapping[str, Page], credentials: Credentials | None = None) -> None:
         self._pages = pages
+        self._security = None if credentials is None else SecurePort(credentials, _refusal_without_tls)
         self._waiting: dict[int, trio.CancelScope] = {}  # Connections without a complete request, oldest first.
         self._answering: dict[int, trio.CancelScope] = {}
         self._last_id = 0
@@ -182,10 +184,13 @@ class PageServer:
             crowd.pop(next(iter(crowd))).cancel()
         try:
             with scope:
+                if self._security is not None and isinstance(stream, trio.SocketStream):
+                    with trio.fail_after(REQUEST_SECONDS_MAX):
+                        stream = await self._security.accept(stream)
                 async with stream:
                     await self._converse(stream, own_id)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # The client has disconnected.
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            pass  # The client has disconnected, or has not shaken hands.
         except Exception:  # No input may end the member, even if this module has a bug.
             logger.exception("a connection is closed whose request could not be read or answered; the member goes on")
         finally:
@@ -283,6 +288,7 @@ class MetricsServer:
         self,
         listeners: Sequence[trio.SocketListener],
         is_stopping: Callable[[], bool],
+        credentials: Credentials | None = None,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -312,11 +318,17 @@ class MetricsServer:
         async def ready() -> HttpResponse:
             return _health(await readiness_problem(node, is_stopping), "ready")
 
-        pages = PageServer({"/metrics": exposition, "/livez": alive, "/readyz": ready})
+        pages = PageServer({"/metrics": exposition, "/livez": alive, "/readyz": ready}, credentials)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._counts.watch_the_loop)
             await nursery.start(pages.serve, listeners)
             task_status.started()
+
+
+def _refusal_without_tls(reason: str) -> bytes:
+    exchange = Exchange()
+    exchange.is_garbage = True
+    return exchange.encode(HttpResponse.text(HTTPStatus.BAD_REQUEST, reason))
 
 
 def _health(reason: str | None, well: str) -> HttpResponse:

@@ -16,9 +16,10 @@ import trio
 
 from kvstore.limits import SECOND_NS
 from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
+from kvstore.server.secure_port import SecurePort
 from kvstore.server.service import Service
 from raft import CompletionBatch, TraceEvent
-from raft.runtime import Acceptor, receive_at_once, send_at_once
+from raft.runtime import Acceptor, Credentials, receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.client_port")
 
@@ -134,10 +135,14 @@ class _NoDriver:
 
 
 class ClientListener:
-    """Serves streams with one `Service`. Call `attach` before use. The driver of the node calls `complete`."""
+    """Serves streams with one `Service`. Call `attach` before use. The driver of the node calls `complete`.
 
-    def __init__(self, service: Service) -> None:
+    With `credentials`, clients that connect by TCP use TLS. Streams inside this program never do.
+    """
+
+    def __init__(self, service: Service, credentials: Credentials | None = None) -> None:
         self._service = service
+        self._security = None if credentials is None else SecurePort.of_clients(credentials)
         self._driver: NodeDriver = _NoDriver()
         self._last_turn = 0
         self._turn_bytes = 0  # Bytes read since the last flush of the node.
@@ -228,6 +233,8 @@ class ClientListener:
         self._admit(connection)
         try:
             with connection.everything:
+                if self._security is not None and type(stream) is trio.SocketStream:
+                    stream = await self._secure(self._security, stream, connection)
                 async with stream, trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_forever, stream, connection_id, connection)
                     self._flush()
@@ -245,6 +252,17 @@ class ClientListener:
             self._closing.pop(connection_id, None)
             self._places.leave(connection)
             self._service.disconnected(connection_id)
+
+    async def _secure(
+        self, security: SecurePort, stream: trio.SocketStream, connection: _Connection
+    ) -> trio.abc.HalfCloseableStream:
+        """Shake hands, while the connection has its place already. Output waits: it must not leave unencrypted."""
+        if connection.origin == IN_PROCESS:
+            return stream
+        connection.is_writing = True
+        connection.stream = await security.accept(stream)
+        connection.is_writing = False
+        return connection.stream
 
     def _admit(self, connection: _Connection) -> None:
         victim = self._places.admit(connection)

@@ -161,8 +161,9 @@ def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
     """Return a receiver of all signals that a member handles.
 
     If the process has a terminal, SIGHUP means that the terminal was closed, and the member stops. If the process has
-    no terminal, SIGHUP comes from a supervisor that wants the server to read its options again, and the member ignores
-    the signal. If SIGHUP is ignored from the start (`nohup`), SIGHUP stays ignored.
+    no terminal, SIGHUP comes from a supervisor that wants the server to read its files again: the member looks at its
+    certificates, and ignores the signal if it has none. If SIGHUP is ignored from the start (`nohup`), SIGHUP stays
+    ignored.
     """
     numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -188,7 +189,9 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
     told: set[int] = set()
     async for number in signals:
         if number not in stops:
-            if number not in told:
+            if number == signal.SIGHUP and running and running[0].certificates.all:
+                running[0].certificates.reread()
+            elif number not in told:
                 told.add(number)
                 LOG.warning(
                     "%s: %s is ignored: options are read at a start",

@@ -12,6 +12,7 @@ import trio
 from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.daemon.configuration import ConfiguredCommand, show_configuration
 from kvstore.cli.daemon.process import failure_of_member, serve
+from kvstore.cli.options.tls import client_tls, join_tls_options, member_tls, member_tls_options
 from kvstore.cli.output import OPERATION, say
 from kvstore.errors import InvalidAddress
 from kvstore.limits import (
@@ -136,7 +137,7 @@ class ClusterId(ClusterIdParamType):
 
 
 def join_options(function: FunctionT) -> FunctionT:
-    """Add the options `--join` and `--cluster-id`."""
+    """Add the options `--join` and `--cluster-id`, and the certificates for connections to that cluster."""
     options = [
         click.option(
             "--join",
@@ -156,7 +157,7 @@ def join_options(function: FunctionT) -> FunctionT:
     ]
     for option in reversed(options):
         function = option(function)
-    return function
+    return join_tls_options(function)
 
 
 def joining_from(
@@ -183,7 +184,9 @@ def joining_from(
         raise InvalidConfiguration(
             "a member that joins is given its own id and addresses: --member ID=PEER/CLIENT, itself alone"
         )
-    return join_config_of(node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"")
+    return join_config_of(
+        node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"", tls=client_tls()
+    )
 
 
 @click.command()
@@ -233,7 +236,8 @@ def init(
     "--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach the peer ID at this address."
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
-@click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
+@member_tls_options
+@click.option("--insecure", is_flag=True, help="Listen where other machines can connect, even without TLS.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Also write the ready line here.")
 @click.option(
     "--heartbeat-ms", type=click.IntRange(1, 30_000), default=50, show_default=True, help="The heartbeat interval."
@@ -360,6 +364,7 @@ def serve_command(
             dial=dict(dials),
             metrics=metrics,
             insecure=insecure,
+            tls=member_tls(),
             raft=_raft_config(
                 heartbeat_ms,
                 election_timeout_ms,

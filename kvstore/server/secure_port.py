@@ -1,0 +1,65 @@
+"""TLS at a port of a member: shakes hands with each caller, and logs why a caller was refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from kvstore.resources.connection_places import origin_of
+from raft import Refusal, frame
+from raft.runtime import Credentials, Handshakes, MemberStream, TlsFailed
+
+logger = logging.getLogger("kvstore.tls")
+
+TOLD_MAX = 100
+"""How many different texts are remembered. After this number all are forgotten, and each may be a warning again."""
+
+
+class SecurePort:
+    """The TLS of one port. `refusal` makes the bytes that tell a caller without TLS the reason."""
+
+    def __init__(self, credentials: Credentials, refusal: Callable[[str], bytes]) -> None:
+        self._handshakes = Handshakes(credentials, refusal)
+        self._purpose, self._node_id = credentials.purpose, credentials.node_id
+        self._told: set[str] = set()
+
+    @classmethod
+    def of_clients(cls, credentials: Credentials) -> SecurePort:
+        """For a port at which frames are exchanged."""
+        return cls(credentials, lambda reason: frame(Refusal("tls_required", reason).encode()))
+
+    async def accept(self, stream: trio.SocketStream) -> MemberStream:
+        """Return the stream to talk on. If there is none, close the connection, log the reason and raise TlsFailed, or
+        BrokenResourceError if the caller is gone."""
+        origin = _origin(stream)
+        try:
+            accepted = await self._handshakes.accept(stream)
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if isinstance(error, TlsFailed):
+                code = "tls_required" if error.is_plain else "tls_failed"
+                words = f"a connection of {self._purpose} from {origin} is refused ({code}): {error.reason}"
+                self._warn_once("refused", words, origin, code=code, reason=error.reason)
+            raise
+        if accepted is stream:
+            words = f"{origin} uses the port for {self._purpose} without TLS, which --tls-mixed allows"
+            self._warn_once("without_tls", words, origin)
+        return accepted
+
+    def _warn_once(self, event: str, words: str, origin: str, **fields: object) -> None:
+        level = logging.DEBUG if words in self._told else logging.WARNING
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told.add(words)
+        fields = {"purpose": self._purpose, "origin": origin, **fields}
+        told = {"node_id": self._node_id, "event": event, "fields": fields, "message": words}
+        logger.log(level, "%(node_id)s: %(message)s", told)
+
+
+def _origin(stream: trio.SocketStream) -> str:
+    try:
+        return origin_of(stream.socket.getpeername()[0])
+    except OSError:
+        return "a caller that is gone"
