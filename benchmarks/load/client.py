@@ -20,7 +20,7 @@ from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.load.workload import Operation, drawn, values_of
 from benchmarks.measure.statistics import latencies_ms
 from benchmarks.measure.usage import cpu_seconds
-from kvstore import Acknowledge, Client, StoreError
+from kvstore import Acknowledge, Client, StoreError, Tls
 
 if TYPE_CHECKING:
     from kvstore.client.acknowledged_calls import Confirmed
@@ -33,6 +33,7 @@ class ClientLoad:
         if spec.rate or spec.fill:
             raise ValueError("the production client is measured in a closed loop only")
         self.spec = spec
+        self.tls = None if spec.tls_ca is None else Tls(ca=spec.tls_ca, cert=spec.tls_cert)
         self.values = itertools.cycle(values_of(spec.value_bytes, spec.seed))
         self.latencies: list[float] = []
         self.errors: Counter[str] = Counter()
@@ -47,7 +48,7 @@ class ClientLoad:
         The revisions before and after show whether every put took place.
         """
         spec = self.spec
-        async with Client(spec.endpoints) as asker:
+        async with Client(spec.endpoints, tls=self.tls) as asker:
             before = (await asker.get("no such key")).revision
             async with trio.open_nursery() as nursery:
                 streams = [drawn(spec.work, spec.existing_keys, spec.seed, n) for n in range(spec.connections)]
@@ -74,7 +75,7 @@ class ClientLoad:
         )
 
     async def _run_client(self, operations: Iterator[Operation], tasks: int) -> None:
-        async with Client(self.spec.endpoints) as client, trio.open_nursery() as nursery:
+        async with Client(self.spec.endpoints, tls=self.tls) as client, trio.open_nursery() as nursery:
             for _ in range(tasks):
                 nursery.start_soon(self._call_forever, client, operations)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
@@ -33,12 +34,18 @@ class Dialect(Protocol):
         """Return the bytes that may be sent now, and remove them from the queue."""
 
 
-def dialed(address: str) -> socket.socket:
-    """Return a blocking connection to `host:port` that sends small frames without delay (TCP_NODELAY)."""
+def dialed(address: str, tls_ca: str | None = None, tls_cert: str | None = None) -> socket.socket:
+    """Return a blocking connection to `host:port` that sends small frames without delay (TCP_NODELAY). With `tls_ca`,
+    the connection has TLS."""
     host, _, port = address.rpartition(":")
     link = socket.create_connection((host, int(port)), timeout=10.0)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return link
+    if tls_ca is None:
+        return link
+    context = ssl.create_default_context(cafile=tls_ca)
+    if tls_cert is not None:
+        context.load_cert_chain(tls_cert)
+    return context.wrap_socket(link, server_hostname=host)
 
 
 def receive_exactly(link: socket.socket, size: int) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import select
+import ssl
 import sys
 import time
 from collections import Counter
@@ -36,8 +37,8 @@ BATCH_MAX = 512
 class Connection:
     """A socket with its dialect, its open requests, and its next operations."""
 
-    def __init__(self, address: str, dialect: Dialect, operations: Iterator[Operation]) -> None:
-        self.link = dialed(address)
+    def __init__(self, spec: LoadSpec, dialect: Dialect, operations: Iterator[Operation]) -> None:
+        self.link = dialed(spec.endpoints[0], spec.tls_ca, spec.tls_cert)
         self.dialect, self.operations = dialect, operations
         self.revision = dialect.setup(self.link)
         self.open: dict[int, float] = {}  # token → when its latency began, in the order of the tokens.
@@ -62,13 +63,16 @@ class Connection:
         if data:
             try:
                 sent = self.link.send(data)
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 sent = 0
             self.unsent = data[sent:]
 
     def receive(self) -> list[float]:
         """Read once from the socket. Returns the time at which the latency of each answered operation began."""
-        data = self.link.recv(RECEIVE_BYTES_MAX)
+        try:
+            data = self.link.recv(RECEIVE_BYTES_MAX)
+        except ssl.SSLWantReadError:  # A part of a TLS record has arrived.
+            return []
         if not data:
             raise ConnectionError("the server closed a connection")
         pop = self.open.pop
@@ -88,8 +92,7 @@ class Load:
         }
         kind = kinds[spec.kind]
         self.connections = [
-            Connection(spec.endpoints[0], kind(values, spec.work), self._operations(number))
-            for number in range(spec.connections)
+            Connection(spec, kind(values, spec.work), self._operations(number)) for number in range(spec.connections)
         ]
         self.by_fileno = {connection.link.fileno(): connection for connection in self.connections}
         self.latencies: list[float] = []

@@ -25,7 +25,7 @@ import trio
 
 from benchmarks.load.plan import Contender
 from benchmarks.load.spec import LoadResult, LoadSpec
-from kvstore import Client, StoreError
+from kvstore import Client, StoreError, Tls
 
 READY_SECONDS = 60.0
 LOAD_SECONDS_MAX = 900.0
@@ -197,10 +197,11 @@ def _start_highwatermark(contender: Contender, members: int, folder: Path, serve
         servers[name] = _spawn(arguments, folder / f"{name}.log")
     _await("all members ready", lambda: all((folder / f"{n}.ready").exists() for n in addresses), servers, folder)
     of_client = {name: f"127.0.0.1:{client}" for name, (_, client) in addresses.items()}
+    tls = None if contender.tls_ca is None else Tls(ca=contender.tls_ca, cert=contender.tls_cert)
 
     async def find_leader() -> str | None:
         try:
-            async with Client(list(of_client.values()), session=False) as client:
+            async with Client(list(of_client.values()), session=False, tls=tls) as client:
                 await client.get("anything", deadline_seconds=2.0)
                 return (await client.members()).leader_id
         except StoreError:

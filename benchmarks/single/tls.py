@@ -1,0 +1,161 @@
+"""`python -m benchmarks.single.tls`: measures puts with TLS on all connections, beside puts without.
+
+Two clusters run as processes at the same time: one whose members and clients show certificates to each other (mutual
+TLS 1.3 with EC keys), and one without. Windows of the two follow each other, in an order that changes. `lean` is the
+generator of the other benchmarks, `client` the production client.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import trustme
+
+from benchmarks.__main__ import RESULTS, data_folder
+from benchmarks.load.plan import SHAPES, USUAL_KEYS, USUAL_VALUE_BYTES, Contender
+from benchmarks.load.spec import LoadSpec
+from benchmarks.measure.machine import describe
+from benchmarks.measure.statistics import median
+from benchmarks.systems.run import Running, running
+
+WARMUP_SECONDS = 0.5
+FILE = "tls.json"
+_HEAD = "| generator | in flight | | puts/s (least–greatest) | TLS / plain | p50 ms | p99 ms | servers' CPU µs |"
+
+
+@click.command()
+@click.option("--members", type=click.IntRange(1, 9), default=3, show_default=True)
+@click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 64, 256, 1024]")
+@click.option("--generator", "generators", multiple=True, type=click.Choice(["lean", "client"]), help="[default: both]")
+@click.option("--repetitions", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the data, on the disk that is measured.",
+)
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{FILE}]")
+def main(
+    members: int,
+    in_flight: tuple[int, ...],
+    generators: tuple[str, ...],
+    repetitions: int,
+    seconds: float,
+    folder: Path | None,
+    out: Path | None,
+) -> None:
+    """Measure puts with TLS and without, and write all windows to a file.
+
+    The exit code is 1 if a window has an error, or if a put was not carried out once.
+    """
+    began = datetime.now(UTC).replace(microsecond=0)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="hwm-bench-", dir=data_folder(folder)) as home:
+        machine = describe(Path(home))
+        for generator in generators or ("lean", "client"):
+            place = Path(home) / generator
+            place.mkdir()
+            rows += _windows(generator, members, place, in_flight or (1, 64, 256, 1024), repetitions, seconds)
+    click.echo(table(rows))
+    content = {"date": began.isoformat(), "seconds": seconds, "members": members, "machine": machine, "rows": rows}
+    (out or RESULTS / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if any(row["errors"] or row["carried_out"] != 1 for row in rows):
+        raise SystemExit(1)
+
+
+def _contenders(generator: str, members: int, folder: Path) -> dict[str, Contender]:
+    """The two systems. All members share one certificate, which names all of them."""
+    authority = trustme.CA()
+    ca, cert = folder / "ca.pem", folder / "cert.pem"
+    authority.cert_pem.write_to_path(ca)
+    names = [f"n{number}" for number in range(1, members + 1)]
+    authority.issue_cert("127.0.0.1", *names).private_key_and_cert_chain_pem.write_to_path(cert)
+    options = [f"--{name}={cert}" for name in ("tls-cert", "peer-cert")]
+    options += [f"--{name}={ca}" for name in ("client-ca", "peer-ca")]
+    plain = Contender("plain", "highwatermark", generator)
+    tls = replace(plain, name="TLS", options=tuple(options), tls_ca=str(ca), tls_cert=str(cert))
+    return {"plain": plain, "TLS": tls}
+
+
+def _windows(
+    generator: str, members: int, folder: Path, in_flight: tuple[int, ...], repetitions: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Start two clusters, and measure all windows on them."""
+    spec = LoadSpec(
+        kind="highwatermark",
+        endpoints=[],
+        work="put",
+        in_flight=256,
+        connections=8,
+        rate=0,
+        value_bytes=USUAL_VALUE_BYTES,
+        existing_keys=USUAL_KEYS,
+        seed=0,
+        warmup_seconds=WARMUP_SECONDS,
+        seconds=seconds,
+    )
+    rows = []
+    with ExitStack() as stack:
+        clusters: dict[str, tuple[Running, LoadSpec]] = {}
+        for name, contender in _contenders(generator, members, folder).items():
+            place = folder / name
+            place.mkdir()
+            own = replace(spec, tls_ca=contender.tls_ca, tls_cert=contender.tls_cert)
+            clusters[name] = stack.enter_context(running(contender, members, place)), own
+            clusters[name][0].run(replace(own, fill=True))
+        for repetition in range(repetitions):
+            for count in in_flight:
+                for name in ("plain", "TLS") if repetition % 2 == 0 else ("TLS", "plain"):
+                    row = _window(*clusters[name], repetition, count)
+                    rows.append({"generator": generator, "system": name, **row})
+    return rows
+
+
+def _window(cluster: Running, spec: LoadSpec, repetition: int, in_flight: int) -> dict[str, Any]:
+    connections = max([few for many, few in SHAPES if many <= in_flight], default=1)
+    result = cluster.run(replace(spec, in_flight=in_flight, connections=connections, seed=repetition))
+    return {
+        "repetition": repetition,
+        "in_flight": in_flight,
+        "connections": connections,
+        "per_second": round(result.operations / result.seconds, 1),
+        "p50_ms": result.latencies_ms.get("p50_ms"),
+        "p99_ms": result.latencies_ms.get("p99_ms"),
+        "cpu_us": round(sum(result.cpu_seconds.values()) / max(1, result.operations) * 1e6, 2),
+        "generator_cpu_us": round(result.generator_cpu_seconds / max(1, result.operations) * 1e6, 2),
+        "carried_out": (result.revision_after - result.revision_before) / max(1, result.puts),
+        "errors": result.errors,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The medians of all windows as a Markdown table. The ratio is the median of the ratios of neighbouring windows."""
+    lines = [_HEAD, "|" + "---|" * _HEAD.count(" |")]
+    cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        cells.setdefault((row["generator"], row["in_flight"]), {}).setdefault(row["system"], []).append(row)
+    for (generator, in_flight), found in cells.items():
+        pairs = zip(found["TLS"], found["plain"], strict=True)
+        ratio = median([tls["per_second"] / plain["per_second"] for tls, plain in pairs])
+        for system, windows in found.items():
+            rates = [row["per_second"] for row in windows]
+            p50, p99, cpu = (median([row[name] for row in windows]) for name in ("p50_ms", "p99_ms", "cpu_us"))
+            spread = f"{median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f})"
+            beside = f"{ratio:.2f}" if system == "TLS" else ""
+            lines.append(
+                f"| {generator} | {in_flight} | {system} | {spread} | {beside} | {p50:.2f} | {p99:.2f} | {cpu:.1f} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
