@@ -16,6 +16,7 @@ import click
 import tomli_w
 from click.core import ParameterSource
 
+from kvstore.cli.options.tls import kept_values
 from kvstore.cli.output import show
 from raft import Member
 
@@ -142,11 +143,12 @@ def show_configuration(ctx: click.Context) -> None:
     """Print every parameter as a line of TOML, with its source as a comment. The output can be used as a file."""
     command = ctx.command
     assert isinstance(command, ConfiguredCommand)
+    values = ctx.params | kept_values(ctx)
     for parameter in command.configurable:
         assert parameter.name is not None
         if parameter.name == CONFIG:
             continue
-        name, value = name_of(parameter), ctx.params[parameter.name]
+        name, value = name_of(parameter), values[parameter.name]
         if value is None or value == ():
             show(f"# {name} is not set")
             continue

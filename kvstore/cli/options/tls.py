@@ -42,6 +42,11 @@ def _client_option(name: str, variable: str, help_text: str) -> Callable[[Functi
     )
 
 
+def kept_values(context: click.Context) -> dict[str, Any]:
+    """The values of the options of this module in the running command, by the names of their parameters."""
+    return {**context.meta.get(_FILES, {}), **context.meta.get(_MEMBER, {})}
+
+
 TLS_OPTIONS: list[Callable[[Any], Any]] = [
     _client_option("ca", "HWM_CA", "Use TLS; members' certificates must be signed by an authority in this file."),
     _client_option("cert", "HWM_CERT", "The certificate to show to members."),
