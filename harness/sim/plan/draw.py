@@ -170,7 +170,7 @@ def with_reads(plan: Plan, random: Random) -> Plan:
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
-    """With probability `share`, draw a number from low to high, uniformly in its logarithm; otherwise return `usual`."""
+    """With probability `share`, draw a number from low to high, uniformly in its logarithm; else return `usual`."""
     tiny = random.random() < share
     drawn = int(low * (high / low) ** random.random())
     return drawn if tiny else usual

@@ -270,7 +270,7 @@ class ClientConnections:
     # -- how connections behave
 
     def _carry(self, connection: ClientConnection, side: int, action: Action, *arguments: Any) -> None:
-        """Call `action` on arrival at `side` (0: the member, 1: the client), after all earlier arrivals at this side."""
+        """Call `action` on arrival at `side` (0: the member, 1: the client), after all earlier arrivals there."""
         if connection.hangs[side]:
             self._world.cover("a client's connection hung")
         elif self._blocked and connection.link(side) in self._blocked:

@@ -51,7 +51,7 @@ class Term:
 
 
 def safe_end(sent_at: int, ttl_ns: int) -> int:
-    """Return the time up to which a lease certainly exists after a grant or a renewal that was requested at `sent_at`."""
+    """Return the time up to which a lease certainly exists after a grant or a renewal that was sent at `sent_at`."""
     return sent_at + int(ttl_ns * (1 - DRIFT_SHARE_MAX))
 
 
@@ -97,7 +97,7 @@ class LeaseChecker:
             self._check_belief(term)
 
     def _check_belief(self, term: Term) -> None:
-        """Check that the owner of an expired lease no longer relies on it, unless a clock drifts more than its bound."""
+        """Check that the owner of an expired lease no longer relies on it, unless a clock drifts too much."""
         lease = self._ended.get(term.lease_id)
         if lease is None or not lease.is_expired or not self._trusts_clocks:
             return
