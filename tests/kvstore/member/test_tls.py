@@ -161,7 +161,7 @@ async def test_a_handshake_has_a_place_and_a_bound_in_time(
     quick_folder: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that begins a handshake and stops counts as a connection, and is closed."""
-    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS_MAX", 3.0)
     async with a_store(quick_folder, port_tls(made)) as store:
         host, _, port = store.client_address.rpartition(":")
         listener = store._member.port
