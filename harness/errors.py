@@ -1,4 +1,7 @@
-"""Errors of the harness itself, as opposed to the cluster under test. Their messages tell the user what to do."""
+"""Errors of the harness itself, as opposed to the cluster under test.
+
+The messages of the errors say what the user can do.
+"""
 
 from __future__ import annotations
 

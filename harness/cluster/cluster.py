@@ -100,7 +100,10 @@ class Cluster:
         return Member(node_id, address.peer, address.client)
 
     async def forget(self, node_id: str) -> None:
-        """Kill a removed member, and drop its address, proxy and volume. Its data and its log are kept."""
+        """Kill a removed member, and drop its address, proxy and volume.
+
+        The data and the log of the member are kept.
+        """
         self.members.pop(node_id).kill()
         self.monitor.forget(node_id)
         self.endpoints.remove(self.addresses.pop(node_id).client)

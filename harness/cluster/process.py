@@ -35,7 +35,7 @@ class MemberProcess:
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
         self.descriptors_max: int | None = None  # The member's limit of open files; None: the limit of the harness.
-        # Environment variables of the member, in addition to those of the harness.
+        # Environment variables of the member, in addition to the environment of the harness.
         self.environment: dict[str, str] = {}
         self._controls: Controls | None = None
         self.may_end = False  # True while a fault allows the process to end by itself; False after `start`.
@@ -135,8 +135,8 @@ class MemberProcess:
     def wrong_end(self) -> int | None:
         """The exit code if the process has ended by itself and no fault allows that; else None.
 
-        Also reports such an end of an earlier process. Otherwise a fault that kills the member would hide that its
-        process had already ended.
+        The result includes the wrong end of an earlier process. Otherwise a fault that kills the member would hide that
+        its process had already ended.
         """
         if self._unseen is not None:
             return self._unseen

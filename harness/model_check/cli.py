@@ -62,7 +62,7 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 def explore(as_json: bool, **bounds: Any) -> None:
     """Try every order of deliveries, losses, syncs, crashes and time-outs in a small world of production cores.
 
-    Shorter paths are tried first, so no path to the violation is shorter than the one shown. Exit code 3: a rule was
+    Shorter paths are tried first, so no path to a violation is shorter than the printed path. Exit code 3: a rule was
     violated.
     """
     search = Search(Bounds(**bounds))

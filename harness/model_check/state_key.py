@@ -22,7 +22,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),
     "CoreState": frozenset(
         {
-            "config", "random",  # These fields, and those in the next line, never change and are equal on all members.
+            "config", "random",  # The fields in this line and the next line never change and are equal on all members.
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
             # Time stands still, nothing is compacted, and open proposals affect only the outcomes for clients.
             "now", "compacted_leader_time", "open_proposals",

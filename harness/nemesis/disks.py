@@ -127,7 +127,7 @@ async def hanging(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def slow(active: ActiveFault) -> AsyncIterator[None]:
-    """The disk hangs briefly again and again, so that a sync can take some tenths of a second."""
+    """The disk repeatedly hangs for a moment, so that a sync can take some tenths of a second."""
     volumes = active.volumes
 
     async def stutter() -> None:

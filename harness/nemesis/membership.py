@@ -83,7 +83,7 @@ async def replaced(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
-    """A member's disk falsely confirms syncs; then its power fails, and a new member replaces the member.
+    """A member's disk confirms syncs that it has not done. Then its power fails, and a new member replaces it.
 
     The old member is never started again, because it cannot know what it has forgotten. The outcome `check` is the
     report of `hwm check` about the old data folder. The run does not judge this report, because `hwm check` cannot

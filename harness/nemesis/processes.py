@@ -48,7 +48,7 @@ async def paused(active: ActiveFault) -> AsyncIterator[None]:
 async def restarted(active: ActiveFault) -> AsyncIterator[None]:
     """The victims are asked to end (SIGTERM), as before an upgrade, and started again at the end.
 
-    Each must end with an exit code that is allowed after a SIGTERM.
+    Each victim must end with an exit code that is allowed after a SIGTERM.
     """
     members = active.members
     exit_codes: dict[str, int] = {}

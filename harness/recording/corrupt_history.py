@@ -50,7 +50,7 @@ def make_stale(source: Path, target: Path) -> StaleAnswer:
 
 
 def find_stale(rows: list[Row]) -> StaleAnswer | None:
-    """Choose a read with two such writes, as close as possible to the middle of the run; None if there is none."""
+    """Choose a read with two such writes, as close to the middle of the run as possible; None if there is none."""
     writes: dict[str, list[Row]] = {}
     for row in rows:
         if row["op"] in ("put", "cas") and row["status"] == "ok" and row["output"]["succeeded"]:

@@ -144,7 +144,7 @@ class RunWriter:
         (self.folder / "calls.jsonl").unlink()
 
     def close(self) -> None:
-        """Record all open operations as `unknown`, and close the files. May be called twice."""
+        """Record all open operations as `unknown`, and close the files. The method may be called twice."""
         for op_id in list(self._open):
             self.end(op_id, status="unknown", error="HarnessStopped")
         self._calls.close()

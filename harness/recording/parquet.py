@@ -100,7 +100,7 @@ class ParquetFiles:
             self._write()
 
     def close(self) -> None:
-        """Write the remaining rows, and return once all files are complete. May be called twice."""
+        """Write the remaining rows, and return once all files are complete. The method may be called twice."""
         if self._pending:
             self._write()
         self._wait()

@@ -118,7 +118,7 @@ class HostileResult:
 
     @property
     def p99_ratio(self) -> float:
-        """The 99th percentile with strangers divided by that without; infinite if one of them has no operations."""
+        """The 99th percentile with strangers divided by that without strangers; infinite if either is missing."""
         if not self.quiet.operations or not self.hostile.operations:
             return math.inf
         return self.hostile.p99_ms / self.quiet.p99_ms

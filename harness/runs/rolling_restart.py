@@ -18,7 +18,7 @@ class Restart:
     """The restart of one member.
 
     `stop_ms`: the time from the request to stop to the end of the process. `longest_pause_ms`: the longest time between
-    two consecutive acknowledgements of writes. This measurement lasts from the request to stop until the cluster is
+    two consecutive acknowledgements of writes. The measurement lasts from the request to stop until the cluster is
     ready again and has acknowledged one more write.
     """
 

@@ -1,4 +1,4 @@
-"""The settings of a run. They are checked before any process is started."""
+"""The settings of a run, which are checked before any process is started."""
 
 from __future__ import annotations
 

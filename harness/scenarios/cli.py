@@ -1,4 +1,4 @@
-"""`hwm-harness scenario`: plays scenarios, shows what happens in them, lists them, and explains their language."""
+"""`hwm-harness scenario`: plays scenarios, prints their steps, lists scenarios, and explains their language."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scenario() -> None:
 @click.option("--show", is_flag=True, help="Show every step, and all members after it.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def play_named(names: tuple[str, ...], as_list: bool, verbs: bool, show: bool, as_json: bool) -> None:
-    """Play scenarios on the production core: those with a NAME, those in a FILE, or by default all named ones.
+    """Play scenarios on the production core: scenarios by NAME, scenarios in a FILE, or by default all named scenarios.
 
     Exit code 3: an expectation did not hold, or the core failed; 2: a file has an error.
     """

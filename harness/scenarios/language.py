@@ -162,7 +162,7 @@ class Run:
 
     @property
     def words(self) -> str:
-        """The level and the ending as text, without those that the scenario does not have."""
+        """The level and the ending of this run as text, if the scenario has levels or endings."""
         return ", ".join([*([f"level {self.level}"] if self.level else []), *([self.ending] if self.ending else [])])
 
 

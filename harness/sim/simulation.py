@@ -74,7 +74,8 @@ def run_seed(seed: int) -> SeedResult:
 class Simulation:
     """A whole run.
 
-    It creates all parts, gives each part the other parts that it needs, and passes on the reports of the machines.
+    The object creates all parts, gives each part the other parts that it needs, and passes on the reports of the
+    machines.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Simulation:
         self.healing = Healing(self, self.injector, self.processes, self.former_folders)
 
     def make_machine(self, node_id: str) -> SimMember:
-        """A machine with an empty disk, and with checks of its own."""
+        """Return a new machine with an empty disk and new checks."""
         return SimMember(self, node_id, MachineChecker(self, node_id, self.commitment))
 
     # -- the run
@@ -387,7 +388,7 @@ class Simulation:
     def connect(self, caller: MachineView, called: MachineView) -> None:
         """Let `caller` dial `called`.
 
-        Each of the two receives the other's hello. Raises PeerRefused if one refuses a hello.
+        Each machine receives the hello of the other machine. Raises PeerRefused if one refuses a hello.
         """
         assert called.node is not None
         self.upgrades.greet(called.node, called.machine, caller.says_it_is)

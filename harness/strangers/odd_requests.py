@@ -70,7 +70,7 @@ async def ask_for_state_hashes(stranger: Stranger) -> None:
 
 
 async def register_sessions(stranger: Stranger) -> None:
-    """Register sessions that nobody uses, with times to live from a minute to a day."""
+    """Register sessions that are never used, with times to live from a minute to a day."""
     random = stranger.random
     ttls_ns = (_DAY_NS, 3_600 * 10**9, 600 * 10**9, 60 * 10**9)
     requests = (wire.frame(wire.register_session(i + 1, random.choice(ttls_ns))) for i in range(_SESSIONS_PER_VISIT))

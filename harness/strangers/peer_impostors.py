@@ -1,7 +1,8 @@
 """Strangers on the peer port that claim to be a member, and then send messages that no honest member sends.
 
-These strangers know only what any client can learn about the members. They send no message that an honest member could
-have sent, because without certificates a member cannot distinguish such a message from an honest message.
+These strangers know only facts about the members that any client can read. These strangers send no message that an
+honest member could have sent, because without certificates a member cannot distinguish such a message from an honest
+message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One stranger, which visits a member again and again."""
+"""One stranger, which visits a member repeatedly."""
 
 from __future__ import annotations
 

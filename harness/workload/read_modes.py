@@ -20,7 +20,7 @@ _USUAL_SHARE = 0.15  # The share of a mode for which `--read-ways` gives no numb
 # The first age is shorter than a heartbeat interval, the second is shorter than an election, and the third is longer
 # than both.
 _AGES_MS = (20, 150, 1_000)
-# This share of the `follower` and `bounded` reads is sent to a single member, even if this member is cut off.
+# The share of the `follower` and `bounded` reads that are sent to a single member, even if this member is cut off.
 _ON_ONE_MEMBER_SHARE = 0.6
 _ONE_PICKED_OF = 2**16
 

@@ -189,7 +189,7 @@ class ServiceWorkers:
             self._end(open_, status="unknown", error=error.word)
             worker.begin_another_life()
 
-    # -- ranges, and reads at a revision
+    # -- ranges and reads at earlier revisions
 
     async def _use_ranges(self, number: int, random: Random, until: float) -> None:
         """Repeatedly write some keys, read keys at earlier revisions, and delete all written keys as a range.

@@ -1,4 +1,7 @@
-"""Records what a watch delivers, in rows with a bounded number of events. Each row continues the row before it."""
+"""Records the events that a watch delivers, in rows with a bounded number of events.
+
+Each row continues the row before it.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class LogPicture:
     sentence: str
     rows: tuple[Row, ...]
     answers: tuple[tuple[str, tuple[str, ...]], ...]
-    marks: Marks | None  # None while there is no leader.
+    marks: Marks | None  # The marks of the leader; None while there is no leader.
 
     @property
     def last_index(self) -> int:

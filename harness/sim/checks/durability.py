@@ -15,7 +15,7 @@ from storage import OpenedStorage, open_storage
 
 
 def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseException:
-    """Return what the production recovery finds in the synced state alone, or the error with which the recovery fails.
+    """Return the result of the production recovery from the synced state alone, or the error with which it fails.
 
     The member's own disk is not touched.
     """

@@ -187,8 +187,8 @@ class MemberChecker:
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
         """Check one step: the member's new commit index, the configurations that it wrote, and its low-water mark.
 
-        A member that ends in this step sends no more messages. But the writes of the member before its end may be on
-        its disk. These writes are judged by the commit index of this life, because the next life starts with another
+        A member that ends in this step sends no more messages. However, the writes of the member before its end may be
+        on its disk. These writes are judged by the commit index of this life, because the next life starts with another
         commit index.
         """
         commit = core.commit_index

@@ -36,7 +36,7 @@ class CommitTimeline:
 
 
 class ReadChecker:
-    """Checks the reads of one process, and remembers the open ones."""
+    """Checks the reads of one process, and remembers the open reads."""
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline

@@ -1,7 +1,7 @@
 """Computes from the log, independently of the store, which sessions are alive and which requests are closed.
 
-This is a second, slow implementation of the rules for sessions. Each entry is processed once, when the first member
-applies the entry.
+This module is a second, slow implementation of the rules for sessions. Each entry is processed once, when the first
+member applies the entry.
 
 See docs/reference/specification.md#92-judging-a-request.
 """

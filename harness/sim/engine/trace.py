@@ -28,7 +28,7 @@ class Trace:
             self._hash.update(content)
 
     def line(self, now_ns: int, place: str, state: str, words: str) -> None:
-        """Write one readable line: time, place, state, and what happened."""
+        """Write one readable line: time, place, state, and a description of the event."""
         if self._write is not None:
             text = f"{now_ns / 1e9:13.9f}  {place:<4}  {state:<58}  {words}"
             self._write(text if len(text) <= LINE_CHARACTERS_MAX else text[:LINE_CHARACTERS_MAX] + " …")

@@ -1,11 +1,11 @@
 """Members that lose their disk with all files. Such a member never returns under its id; a new member replaces it.
 
-When the process of the member is started again, it refuses to run without files. But if its command line has
-`--bootstrap`, it makes a new folder under the old id: a second incarnation, which has forgotten the votes of the first.
-All members that knew the first incarnation refuse all connections with the second incarnation. The process of the
-second incarnation ends when it reads the first of these refusals (`refusals.py`). Then an operator adds a spare
-machine. Once the spare has caught up, the operator replaces the lost member by the spare in one step, as
-docs/operations/guide.md describes. Other faults may happen during the replacement.
+When the process of the member is started again, it refuses to run without files. But with `--bootstrap` on its command
+line, the process makes a new folder under the old id. This second incarnation has forgotten the votes of the first. All
+members that knew the first incarnation refuse all connections with the second incarnation. The process of the second
+incarnation ends when it reads the first of these refusals (`refusals.py`). Then an operator adds a spare machine. Once
+the spare has caught up, the operator replaces the lost member by the spare in one step, as docs/operations/guide.md
+describes. Other faults may happen during the replacement.
 
 A member that has never connected to the first incarnation cannot distinguish the second incarnation from the first. So
 the simulator makes a second incarnation only once all members, past and present, have connected to the first.

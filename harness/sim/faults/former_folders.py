@@ -45,7 +45,7 @@ class FormerFolders:
         return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
 
     def may_be_refused(self, machine: str, by: str) -> bool:
-        """True if member `by` knew the former folder before its newest start, and its log lacks the new folder."""
+        """True if member `by` knew the former folder before its last start, and its log lacks the new folder."""
         member = self._world.members[by]
         if by not in self._met.get(machine, ()) or member.life <= FIRST_LIFE:
             return False

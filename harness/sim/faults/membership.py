@@ -1,6 +1,4 @@
-"""Membership changes: an operator who adds, promotes, removes and replaces members while other faults go on (thesis
-§4).
-"""
+"""Membership changes: an operator adds, promotes, removes and replaces members during other faults (thesis §4)."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Upgrades:
         )
 
     def nothing_prevents_a_level(self) -> bool:
-        """True if the leader would now raise the level to LEVEL_MAX. This requires the newest build on every member."""
+        """True if the leader would now raise the level to LEVEL_MAX. Then every member must have the newest build."""
         leader = self._world.members[choose_target(self._world, None)].node
         if leader is None or leader.core.role is not Role.LEADER:
             return False

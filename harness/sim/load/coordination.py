@@ -50,8 +50,8 @@ SESSION_TTL_NS = 60 * SECOND_NS
 class CoordinationLoad:
     """All programs of this load, and the checkers of their results.
 
-    `expiry_is_near` is called around the time at which a lease that nobody renews may expire, so that a fault can
-    strike then.
+    `expiry_is_near` is called around the time at which a lease that is no longer renewed may expire, to inject a fault
+    at this time.
     """
 
     def __init__(self, world: CheckedWorld, connections: ClientConnections) -> None:

@@ -62,7 +62,7 @@ Then = Callable[[Result | None, StoreError | None], None]
 class Coordination:
     """The parts of a run that the programs of this load use. `cover` is called with coverage points.
 
-    `lease_left` is called when an owner stops renewing its lease. Its argument is the time in ns until the lease may
+    `lease_left` is called when an owner stops renewing its lease. The argument is the time in ns until the lease may
     expire.
     """
 

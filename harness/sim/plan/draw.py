@@ -1,7 +1,7 @@
 """Draws the plan of a seed: cluster size, limits, network, disks, load and faults, before the run begins.
 
-This is swarm testing: each seed turns whole kinds of faults on or off and moves the limits to extremes. Runs in which a
-few kinds of faults are frequent reach more states than runs in which all kinds are rare.
+The draws use swarm testing: each seed turns whole kinds of faults on or off and moves the limits to extremes. Runs in
+which a few kinds of faults are frequent reach more states than runs in which all kinds are rare.
 """
 
 from __future__ import annotations
@@ -170,14 +170,14 @@ def with_reads(plan: Plan, random: Random) -> Plan:
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
-    """With probability `share`, draw a number from low to high, uniformly in its logarithm; else return `usual`."""
+    """With probability `share`, draw a number from low to high (uniform logarithm); otherwise return `usual`."""
     tiny = random.random() < share
     drawn = int(low * (high / low) ** random.random())
     return drawn if tiny else usual
 
 
 def draw_raft(random: Random) -> RaftConfig:
-    """Draw the bounds of a member, from the smallest possible ones to those of production."""
+    """Draw the bounds of a member, from the smallest possible bounds to the bounds of production."""
     heartbeat_ns = random.choice((20, 50, 50, 100)) * MILLISECOND_NS
     shortest_ns = int(heartbeat_ns * (3 + 4 * random.random()))
     return RaftConfig(
@@ -329,8 +329,8 @@ may give the same member.
 def draw_heal(seed: int) -> HealPlan:
     """Draw the members that stay dead: no member, one member, or as many as allowed, each in a third of the seeds.
 
-    If there are dead members, the first is the leader in half of the seeds. The other members then have to elect a new
-    leader, in the state in which the faults have left them.
+    If there are dead members, the first is the leader in half of the seeds. The other members must then elect a new
+    leader, in the state that the faults have caused.
     """
     random = stream(seed, "heal")
     count = random.choice((0, 1, DEAD_MAX))

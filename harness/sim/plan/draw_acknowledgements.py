@@ -79,7 +79,7 @@ def draw_lags(plan: Plan, until_ns: int, lag_ns: int, random: Random) -> list[Fa
 
 
 def at_level_2(plan: Plan) -> Plan:
-    """Let an operator raise the feature level, unless the plan has upgrades of its own: `min_in_sync` needs level 2."""
+    """Let an operator raise the feature level, which `min_in_sync` needs, unless the plan already has upgrades."""
     if plan.upgrades:
         return plan
     asked = tuple(UpgradeStep(at_ns=at_ns, what=RAISE, shape=RAISE_SHAPE) for at_ns in RAISED_AT_NS)

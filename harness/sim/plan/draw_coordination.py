@@ -47,7 +47,7 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
     """Add a coordination load to the plan if its seed draws one.
 
     If the plan has no upgrades, the members begin with builds that know level 2, and an operator raises the level at
-    once. The bounds on entries are those of production, because the transactions of locks do not fit in the smallest
+    once. The plan gets the production bounds on entries, because the transactions of locks do not fit in the smallest
     bounds.
     """
     if random.random() >= COORDINATION_SHARE or not plan.load.with_service:
@@ -155,7 +155,7 @@ HUB_SIZES = {
 def draw_hub(random: Random) -> dict[str, int]:
     """Draw the bounds of the watch hubs.
 
-    The bounds are those of production, or the first sizes in HUB_SIZES, or any sizes in HUB_SIZES.
+    The choice is between the production bounds, the first sizes in HUB_SIZES, and any sizes in HUB_SIZES.
     """
     kind = random.random()
     if kind < 0.25:

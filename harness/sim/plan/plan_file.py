@@ -51,7 +51,7 @@ SHARES = ("_rate", "_share", "target", "shape")
 
 
 def write_plan(plan: Plan, path: Path, comment: str) -> None:
-    """Write `plan` to a file, under a comment that explains what the plan shows."""
+    """Write `plan` to a file, after a comment with an explanation of the plan."""
     path.write_text(plan_text(plan, comment), encoding="utf-8")
 
 

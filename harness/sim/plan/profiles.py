@@ -267,7 +267,7 @@ def snapshot_catch_up(plan: Plan, random: Random) -> Plan:
 
 
 def power_failures(plan: Plan, random: Random) -> Plan:
-    """Power fails again and again, on slow disks, in the middle of frames of many sectors."""
+    """Power fails repeatedly, on slow disks, in the middle of frames of many sectors."""
     return replace(
         plan,
         faults=tuple(
@@ -314,7 +314,7 @@ def delayed_frames(plan: Plan, random: Random) -> Plan:
 
 
 def single_voter(plan: Plan, random: Random) -> Plan:
-    """A single voter crashes again and again, sometimes while it starts."""
+    """A single voter crashes repeatedly, sometimes during its start."""
     until_ns = SECOND_NS
     faults = [
         Fault(
@@ -781,11 +781,11 @@ LEASE_FAULTS = "lease faults"
 def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
     """Give members different settings, as during a rolling change, in half of the seeds with reads by lease.
 
-    One patient member has election time-outs several times as long as those of the others. Some members do not read by
-    lease when they lead, but make the promises that other leaders need for lease reads. In the profile of lease faults,
-    the patient member repeatedly becomes the leader, and is cut off for longer than the others wait. If the patient
-    member relied on its own settings and not on the promises of the others, it would continue to answer reads while
-    another member leads.
+    One patient member has election time-outs several times as long as the time-outs of the others. Some members do not
+    read by lease when they lead, but make the promises that other leaders need for lease reads. In the profile of lease
+    faults, the patient member repeatedly becomes the leader, and is cut off for longer than the others wait. If the
+    patient member relied on its own settings and not on the promises of the others, it would continue to answer reads
+    while another member leads.
     """
     is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
     leaseless = [member for member in plan.members if random.random() < 0.3]

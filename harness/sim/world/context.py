@@ -149,7 +149,10 @@ class PeerConnectionsView(Protocol):
 
 
 class MachineView(Protocol):
-    """A simulated machine. Its `life` grows at each start or end of a process. Events of earlier lives are dropped."""
+    """A simulated machine.
+
+    The number `life` grows at each start or end of a process. Events of earlier lives are dropped.
+    """
 
     node_id: str
     identity: Identity
@@ -293,7 +296,7 @@ class World(Protocol):
     def connect(self, caller: MachineView, called: MachineView) -> None:
         """Connect one machine to another.
 
-        Each of the two receives the other's hello. Raises PeerRefused if one refuses a hello.
+        Each machine receives the hello of the other machine. Raises PeerRefused if one refuses a hello.
         """
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:

@@ -258,7 +258,7 @@ class DiskImage:
     def lie(self, path: str, random: Random) -> str:
         """Carry out a sync that is reported as successful but writes the data nowhere, or to a wrong place.
 
-        Returns a text that states which of the two happened.
+        Returns a text that describes the lie.
 
         A misdirected write hits a durable file of the same folder.
         """
@@ -405,10 +405,7 @@ def settle(inode: Inode, random: Random) -> str:
 
 
 def settle_sectors(inode: Inode, random: Random) -> None:
-    """Draw the fate of each written sector: kept, lost, torn or filled with garbage.
-
-    Also draw whether each change of the size survives.
-    """
+    """Draw the fate of each written sector (kept, lost, torn or filled with garbage) and of each change of the size."""
     for change in inode.pending:
         if isinstance(change, int):
             if random.random() < 0.5:

@@ -41,7 +41,9 @@ TICKS_IN_PLACE_MAX = 1_000
 
 
 class SimMember:
-    """A simulated machine. Its `life` grows at each start or end of a process. Events of earlier lives are dropped.
+    """A simulated machine.
+
+    The number `life` grows at each start or end of a process. Events of earlier lives are dropped.
 
     The machine reports all events to `checks`, which contain the rules.
     """

@@ -45,7 +45,7 @@ class FateChecker:
             require(before is fate, "what became of an entry never changes", f"{words}, before {before.name}")
 
     def cover_lost(self) -> None:
-        """Cover a point if any accepted entry was lost. Called at the end of a run."""
+        """Cover a coverage point if any accepted entry was lost. Call this method at the end of a run."""
         if any(self.is_lost(index, term) for index, term in self.accepted):
             self._cover(LOST)
 

@@ -73,7 +73,7 @@ class LevelChecker:
         self._ticked_at: int | None = None
         self._slack_ns = 0  # The total time for which the process did not run although an event was due.
 
-    # -- what the node takes
+    # -- proposals and applied entries
 
     def proposed(self, node: Node, ticket: int, command: bytes, level: Acknowledge) -> None:
         """Note a proposal that the node has accepted, and check that enough members were in sync for level IN_SYNC."""
@@ -114,7 +114,7 @@ class LevelChecker:
     def _halves(self, last_index: int | None = None) -> Halves:
         return halves_of(self._world.safety.members.in_force(self._member.logs.memory, last_index))
 
-    # -- what the node tells
+    # -- completions
 
     def told(self, node: Node, completions: Iterable[Completion], events: Iterable[TraceEvent], now: int) -> None:
         """Check the proposals that ended in a step of the node, and those that should have ended in this step."""

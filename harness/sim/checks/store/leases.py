@@ -51,7 +51,7 @@ class Term:
 
 
 def safe_end(sent_at: int, ttl_ns: int) -> int:
-    """Return the time up to which a lease certainly exists after a grant or a renewal that was sent at `sent_at`."""
+    """Return the time up to which a lease certainly exists after a grant or renewal that was requested at `sent_at`."""
     return sent_at + int(ttl_ns * (1 - DRIFT_SHARE_MAX))
 
 
@@ -89,7 +89,7 @@ class LeaseChecker:
         self._check_belief(term)
 
     def ended(self, lease: EndedLease) -> None:
-        """Check the end of a lease when the first member applies this end."""
+        """Check the end of a lease, which the first member has just applied."""
         self._ended[lease.lease_id] = lease
         self._cover("a lease expired" if lease.is_expired else "a lease was revoked")
         term = self._terms.get(lease.lease_id)
@@ -97,7 +97,7 @@ class LeaseChecker:
             self._check_belief(term)
 
     def _check_belief(self, term: Term) -> None:
-        """Check that the owner of an expired lease no longer relies on it, unless a clock drifts too much."""
+        """Check that the owner of an expired lease no longer relies on it, unless a clock exceeds its drift bound."""
         lease = self._ended.get(term.lease_id)
         if lease is None or not lease.is_expired or not self._trusts_clocks:
             return

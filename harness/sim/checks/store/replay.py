@@ -40,7 +40,7 @@ MaybeRecord = Record | None
 
 
 class Event(NamedTuple):
-    """A change of one key. `before` and `after`: the record before and after it, or None if the key was absent."""
+    """A change of one key. `before` and `after`: the record before and after the change; None if the key was absent."""
 
     key: bytes
     before: MaybeRecord
