@@ -35,7 +35,7 @@ class Monitor:
         self.leader_changes = 0
         self._node_ids, self._probe = list(node_ids), probe
         self._begin: Callable[[str], None] | None = None
-        self._last_leader: tuple[int, str] | None = None  # (term, node_id)
+        self._last_leader: tuple[int, str] | None = None  # The last recorded leader: (term, node_id).
 
     @property
     def leader_id(self) -> str | None:

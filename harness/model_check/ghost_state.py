@@ -25,7 +25,7 @@ class GhostState:
     duplicates_left: int
     heartbeats_left: int
     hints_left: int
-    leaders: tuple[int, ...]  # By term, from 1.
+    leaders: tuple[int, ...]  # By term, from 1: the leader.
     votes: tuple[int, ...]  # By voter and term: the candidate that got the vote.
     # By index, from 1: (term of the entry, term in which it was committed).
     committed: tuple[tuple[int, int], ...] = ()

@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     state: int
     sent: tuple[int, ...]  # The numbers of the messages that the member has sent.
     notes: Notes  # Facts for the ghost state, each as (kind of fact, number, value).
-    violation: tuple[str, str] | None  # (rule, detail)
+    violation: tuple[str, str] | None  # The broken rule: (rule, detail).
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The one clock of a run: monotonic nanoseconds of this boot (docs/reference/specification.md#107-clocks)."""
+"""The single clock of a run: monotonic nanoseconds of this boot (docs/reference/specification.md#107-clocks)."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _with(strangers: bool) -> str:
 
 
 def visits(stranger_seconds: float) -> tuple[tuple[float, float], ...]:
-    """Plan the visits of strangers: (when they come, when they leave), in seconds since the start of the load.
+    """Plan the visits of strangers: (start, end) of each visit, in seconds since the start of the load.
 
     The visits last `stranger_seconds` in all. All visits are equally long, at most _VISIT_SECONDS_MAX. There is a quiet
     window before the first visit, between visits, and after the last visit. A quiet window is a quarter as long as a

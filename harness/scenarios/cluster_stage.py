@@ -123,7 +123,7 @@ class ClusterStage:
     # By name of the read: (member, number of the member's start, ticket).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
-    writes: dict[str, StagedWrite] = field(default_factory=dict)  # By word.
+    writes: dict[str, StagedWrite] = field(default_factory=dict)  # By word: the write of the word.
 
     def begin(self, images: dict[str, Image]) -> None:
         """Start all members, each with its disk as in `images`, or else with an empty disk."""

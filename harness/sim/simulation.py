@@ -354,7 +354,7 @@ class Simulation:
         """Handle an entry that a machine has applied.
 
         The load is informed of each entry once, when the first machine has applied the entry (`is_first`). The upgrades
-        follow the feature level of each member.
+        check the feature level of each member.
         """
         if is_first:
             self.load.on_first_applied(entry, results)

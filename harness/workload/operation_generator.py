@@ -78,8 +78,9 @@ class Planned:
 class OperationSource:
     """The operations of one worker, which depend on (seed, worker) and, if they expect a record, on `view`.
 
-    `modes`: how reads are requested; None: a fifth of the gets are local, and all other reads are linearizable by a
-    round of heartbeats. `end`: listings show only keys before this key; None: listings may show all keys.
+    `modes`: the modes in which reads are requested; None: a fifth of the gets are local, and all other reads are
+    linearizable by a round of heartbeats. `end`: listings show only keys before this key; None: listings may show all
+    keys.
     """
 
     def __init__(

@@ -20,8 +20,9 @@ class SafetyChecker:
 
     def __init__(self, founding: Configuration | None = None) -> None:
         self.members = ConfigurationHistory(founding or Configuration.of([Member("s1")]), self.is_committed)
-        self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # By (index, term).
-        # By term: the leader and the life (process number) in which it led.
+        # By (index, term): (previous term, kind, payload) of the entry.
+        self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}
+        # By term: (the leader, the life in which it led).
         self._leaders: dict[int, tuple[str, int]] = {}
         self._votes: dict[tuple[str, int], str] = {}  # By (voter, term): the candidate that got the vote.
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".

@@ -184,7 +184,7 @@ class CoverageTracker:
 
     def __init__(self, world: CheckedWorld) -> None:
         self._world = world
-        self._candidates: dict[int, set[str]] = {}  # By term.
+        self._candidates: dict[int, set[str]] = {}  # By term: the candidates of the term.
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # By member: snapshot transfers since its last install.

@@ -47,7 +47,7 @@ class LeaderLossChecker:
         self._heeded_at: int | None = None
         self._ended: str | None = None  # The peer whose connections have ended in this step.
         self._early_term: int | None = None  # The term for which a hint made the member ask for pre-votes.
-        # (sender, next_term) of the pre-vote requests that arrived while the member heard no leader.
+        # The pre-vote requests that arrived while the member heard no leader, as (sender, next_term).
         self._asked: set[tuple[str, int]] = set()
         self._granted: dict[int, set[str]] = {}  # By next_term: the peers that granted a pre-vote.
 

@@ -16,7 +16,7 @@ class LeasePromiseChecker:
 
     def __init__(self, core: RaftCore, now: int) -> None:
         self._silent_until = now + core.configuration.lease_ns
-        # (The last leader that the member heard, the time of the message, the duration of the promise at that time).
+        # The last message from a leader: (leader, time of the message, duration of the promise at that time).
         self._heard: tuple[str, int, int] | None = None
         self._vote = core.term, core.voted_for
         self._asked_to_campaign_in: int | None = None  # The term of the campaign that a leader requested.

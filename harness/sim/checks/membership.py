@@ -29,7 +29,7 @@ class ConfigurationHistory:
 
     def __init__(self, founding: Configuration, is_committed: Callable[[int, int], bool]) -> None:
         self._founding, self._is_committed = founding, is_committed
-        self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
+        self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term): the configuration in the entry.
         self._newest_first: list[tuple[int, int]] = []
         # The appended configurations that are not checked yet: (leader, index, term).
         self.fresh: list[tuple[str, int, int]] = []

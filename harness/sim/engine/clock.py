@@ -78,6 +78,9 @@ class Clock:
         self.run_at(self.usual_rate)
 
     def begin_anew(self) -> None:
-        """Show a random time from now on, which may be earlier, because the machine has lost power."""
+        """Show a random time from now on, because the machine has lost power.
+
+        The random time may be before the present time.
+        """
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
         self._since, self._rate = self._queue.now, self.usual_rate

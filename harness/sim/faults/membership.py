@@ -100,7 +100,7 @@ class MembershipChanges:
             self._world.queue.at(step.at_ns, self._try, step)
 
     def stop(self) -> None:
-        """Begin no further changes. Changes that have begun are completed."""
+        """Begin no further changes. Changes that have already begun are completed."""
         self._operator.is_stopped = True
 
     def promote_the_living(self) -> None:

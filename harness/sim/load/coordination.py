@@ -80,7 +80,7 @@ class CoordinationLoad:
         endpoints = [f"{machine}:1" for machine in world.plan.members]
         limits = world.plan.load.client_limits
         self._session_ttl_ns = world.plan.load.session_ttl_ns or SESSION_TTL_NS
-        self._bounded: set[tuple[str, int]] = set()  # (member, life) of each hub that has the bounds of the plan.
+        self._bounded: set[tuple[str, int]] = set()  # The hubs that have the bounds of the plan, as (member, life).
         self._clients = [
             SimClient(world, connections, f"k{number}", endpoints, limits, self._session_ttl_ns)
             for number in range(self._plan.clients)
@@ -264,7 +264,7 @@ def is_of_coordination(body: Sequence[Any]) -> bool:
 
 
 def without_own_keys(planned: Planned) -> Planned:
-    """Return the operation with an upper end before the keys of this load in all its ranges without an upper end."""
+    """Return an operation of the ordinary load whose ranges do not include the keys of this load."""
     command = _clipped(planned.command)
     return Planned(command, planned.local_of, planned.mode)
 

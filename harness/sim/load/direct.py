@@ -262,7 +262,7 @@ class DirectLoad:
             return
         for command in read_commands(entry.index, entry.payload)[1]:
             if command[3] != CommandKind.PUT:
-                continue  # The command is the operator's command that raises the feature level.
+                continue  # An operator's command, which raises the feature level.
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,

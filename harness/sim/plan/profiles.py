@@ -348,8 +348,8 @@ def production_limits(plan: Plan, _: Random) -> Plan:
 def lease_faults(plan: Plan, random: Random) -> Plan:
     """A leader reads by lease, on the worst clocks that its settings allow, under faults that expose a wrong lease.
 
-    Frames and syncs take a few milliseconds, and promises last many times as long. So another member has time to lead
-    before a lease ends that is too long.
+    Frames and syncs take a few milliseconds, and promises last many times as long. So if a lease is too long, another
+    member has time to lead before this lease ends.
     """
     promise_ns = random.choice((80, 120)) * MILLISECOND_NS
     drift_ppm = random.choice((10_000, 450_000))

@@ -86,8 +86,8 @@ class ClientConnections:
 
     def __init__(self, world: World, plan: ConnectionsPlan) -> None:
         self._world, self._plan = world, plan
-        self._random: dict[str, Random] = {}  # By client.
-        # By client name and connection id of the client.
+        self._random: dict[str, Random] = {}  # By client: its random stream.
+        # By client name and the client's connection id: the connection.
         self._connections: dict[tuple[str, int], ClientConnection] = {}
         self._at_member: dict[int, ClientConnection] = {}
         self._full: dict[int, ClientConnection] = {}  # Connections with data in their inbox.

@@ -102,9 +102,7 @@ class ProcessChecks(MachineWatcher, Protocol):
 
 
 class MachineChecks(Protocol):
-    """Checks one machine over all its processes: the state from which each process starts, and whether the machine
-    refuses to start when damage requires this.
-    """
+    """Checks one machine over all its processes: the state at each start, and the refusal to start after damage."""
 
     @property
     def logs(self) -> ShadowLogsView:

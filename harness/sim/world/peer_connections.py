@@ -31,7 +31,7 @@ class PeerConnections:
         """Begin with a new process, which has no connections."""
         self._wanted: frozenset[str] = frozenset()
         self._callers: set[str] = set()  # The members that have an open connection to this member.
-        # By called peer: (end of the present pause, length of the next pause), in ns.
+        # By called peer: the end of the present pause and the length of the next pause, in ns.
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def lead_to(self, peer_id: str) -> bool:

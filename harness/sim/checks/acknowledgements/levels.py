@@ -117,7 +117,7 @@ class LevelChecker:
     # -- completions
 
     def told(self, node: Node, completions: Iterable[Completion], events: Iterable[TraceEvent], now: int) -> None:
-        """Check the proposals that ended in a step of the node, and those that should have ended in this step."""
+        """Check the proposals that ended, or should have ended, in a step of the node."""
         term = node.core.leading_term
         if term != self._term or self._in_sync:
             self._follow_leadership(term, now)
