@@ -47,6 +47,11 @@ class Copies:
         """The last index that is durable on every member in sync; 0 if no member is in sync."""
         return min([index for node_id, index in self.positions if node_id in self.in_sync_ids], default=0)
 
+    def is_held(self, index: int) -> bool:
+        """True if the entry at `index` is durable on every member in sync. If nobody is in sync, nobody is waited
+        for."""
+        return not self.in_sync_ids or index <= self.in_sync_index
+
     def holders(self, index: int) -> tuple[str, ...]:
         """The voters that hold the entry at `index` durably, in the order of ids. The entry must be committed."""
         return tuple(node_id for node_id, last_index in self.positions if last_index >= index)

@@ -70,7 +70,7 @@ class Acknowledgements:
         if not self._applied:
             return False
         copies = core.copies()
-        return copies is None or self._applied[0].index <= copies.in_sync_index
+        return copies is None or copies.is_held(self._applied[0].index)
 
     def stepped_down(self) -> None:
         """Note that this node has ceased to lead, or leads in another term. Its log may be cut, so proposals of level
@@ -81,9 +81,11 @@ class Acknowledgements:
         self._undurable.clear()
         self._former.update(ticket for ticket, level in self._levels.items() if level is Acknowledge.IN_SYNC)
 
-    def filtered(self, completions: Iterable[CompletionBatch], core: RaftCore) -> list[CompletionBatch]:
+    def filtered(
+        self, completions: Iterable[CompletionBatch], core: RaftCore, *, has_ended: bool = False
+    ) -> list[CompletionBatch]:
         """Replace the completions of these proposals by the completions of their levels, and add the completions that
-        are due now."""
+        are due now. `has_ended`: the node has stopped or failed, so nothing waits any longer."""
         self._copies = core.copies() or self._copies
         self._is_voter = core.configuration.is_voter(self._node_id)
         found: list[CompletionBatch] = [*self._accepted(core)]
@@ -99,19 +101,12 @@ class Acknowledgements:
                         found.append(each)
                 case _:
                     found.append(each)
-        in_sync_index = None if core.leading_term is None or self._copies is None else self._copies.in_sync_index
-        while self._applied and (in_sync_index is None or self._applied[0].index <= in_sync_index):
+        awaited = None if core.leading_term is None or has_ended else self._copies
+        while self._applied and (awaited is None or awaited.is_held(self._applied[0].index)):
             found.append(self._acknowledged(self._applied.popleft()))
         if core.leading_term is None:
             self._copies = None
         self.is_open = bool(self._levels or self._applied)
-        return found
-
-    def give_up(self) -> list[CompletionBatch]:
-        """Answer every applied proposal with the members that are known to hold it. Called when the node has stopped or
-        failed."""
-        found: list[CompletionBatch] = [self._acknowledged(each) for each in self._applied]
-        self._applied.clear()
         return found
 
     def _accepted(self, core: RaftCore) -> Iterable[Accepted]:

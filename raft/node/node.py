@@ -316,7 +316,9 @@ class Node:
             except ENDING_ERRORS as error:
                 self._fail("using what is stored or was sent", error)
         if self._acknowledgements.is_open:
-            self._effects.completions = self._acknowledgements.filtered(self._effects.completions, self._core)
+            self._effects.completions = self._acknowledgements.filtered(
+                self._effects.completions, self._core, has_ended=self.is_stopped
+            )
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -702,7 +704,6 @@ class Node:
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)
-        self._effects.completions += self._acknowledgements.give_up()
 
     def _fail(self, doing: str, error: BaseException) -> None:
         """End this node, because its disk failed, it needs a newer build, or its data folder was replaced. The node

@@ -242,6 +242,67 @@ def test_a_node_that_stops_answers_what_is_applied() -> None:
     assert [type(each) for each in answers(leader, 1)] == [AppliedInSync]
 
 
+def test_a_write_that_is_applied_in_the_very_turn_of_the_stop_is_answered() -> None:
+    """Nothing moves after this turn, so the write must not wait for the members in sync."""
+    world = World()
+    leader = world.elect()
+    slow, quick = others(world, leader)
+    hold_disk(slow)
+    hold_disk(quick)
+    propose(leader, "all", 1, Acknowledge.IN_SYNC)
+    world.exchange()
+    leader.node.begin_stop()
+    stop_by = world.now + world.config.outcome_wait_ns
+    index = leader.node.core.last_index
+    quick.disk_hangs = False
+    late: list[Message] = []
+
+    def carries(_: str, receiver: str, message: Message) -> bool:
+        if receiver == leader.node_id and isinstance(message, AppendAccepted) and message.match_index >= index:
+            late.append(message)
+            return False
+        return True
+
+    world.carries = carries
+    world.run(lambda: world.now >= stop_by - 10 * MS)
+    leader.node.receive(quick.node_id, late[-1])
+    leader.tick_to(stop_by)
+    leader.flush()
+
+    assert leader.node.is_stopped
+    (answer,) = answers(leader, 1)
+    assert isinstance(answer, AppliedInSync)
+    assert answer.acknowledged_by == tuple(sorted([leader.node_id, quick.node_id]))
+
+
+def test_a_write_waits_for_nobody_while_nobody_is_in_sync() -> None:
+    """A leader that is being removed votes no longer, so it is not in the set. All others may lag too much at once."""
+    world = World(4)
+    leader = world.elect()
+    slow, *quick = others(world, leader)
+    hold_disk(slow)
+
+    def carries(_: str, __: str, message: Message) -> bool:
+        """The final configuration never arrives. Heartbeats do, so the leader keeps its quorum."""
+        final = leader.node.core.last_index
+        is_final = not leader.node.core.configuration.is_voter(leader.node_id)
+        entries = message.entries if isinstance(message, AppendEntries) else ()
+        return not (is_final and entries and entries[-1].index == final)
+
+    world.carries = carries
+    propose(leader, "all", 1, Acknowledge.IN_SYNC)
+    world.exchange()
+    leader.node.propose_change(removing(leader.node_id), 2)
+    world.exchange()
+    assert not leader.node.core.configuration.is_joint
+    assert answers(leader, 1) == []
+
+    world.run(lambda: _in_sync(leader) == ())
+    (answer,) = answers(leader, 1)
+    assert isinstance(answer, AppliedInSync)
+    assert answer.acknowledged_by == tuple(sorted(member.node_id for member in quick))
+
+
 def test_a_command_that_certainly_has_no_effect_is_refused_at_every_level_but_none() -> None:
     world = World()
     leader = world.elect()
