@@ -22,8 +22,9 @@ REJOIN_HEARTBEATS = 2
 """A voter joins the set again only if its lag was that small at this many heartbeats in a row."""
 
 PAUSE_HEARTBEATS = 2
-"""If the leader itself sent no heartbeat for this many intervals, it was paused. The pause is not counted as a lag of
-its peers."""
+"""If the leader itself made no heartbeat for this many intervals, it was paused. The pause is not counted as a lag of
+its peers. Until a peer has caught up again, only one such pause is left out of its lag. So a dead peer leaves the set
+even if the clock of the host is so coarse that each interval looks like a pause."""
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class _Peer:
     caught_up_at: int  # Monotonic ns: when the peer's durable log last contained the leader's log.
     is_in_sync: bool
     good_heartbeats: int = 0  # Heartbeats in a row with a small lag, while the peer is not in sync.
+    is_excused: bool = False  # A pause of the leader was left out of the lag, and the peer has not caught up since.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ class InSyncPeers:
         pause_ns = now - self._ends[-1][0]
         if pause_ns > PAUSE_HEARTBEATS * self._interval_ns:
             for each in self._peers.values():
-                each.caught_up_at += pause_ns - self._interval_ns
+                if not each.is_excused:
+                    each.caught_up_at += pause_ns - self._interval_ns
+                    each.is_excused = True
         for gone in [peer_id for peer_id in self._peers if peer_id not in peers]:
             del self._peers[gone]
         changes = []
@@ -109,7 +113,9 @@ class InSyncPeers:
             peer = self._peers.get(peer_id)
             if peer is None:
                 peer = self._peers[peer_id] = _Peer(now - self._lag_ns_max, is_in_sync=False)
-            peer.caught_up_at = max(peer.caught_up_at, self._caught_up_at(progress))
+            caught_up_at = self._caught_up_at(progress)
+            if caught_up_at > peer.caught_up_at:
+                peer.caught_up_at, peer.is_excused = caught_up_at, False
             change = self._judge(peer_id, peer, now - peer.caught_up_at)
             if change is not None:
                 changes.append(change)

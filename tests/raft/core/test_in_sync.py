@@ -112,6 +112,36 @@ def test_a_pause_of_the_leader_counts_as_lag_of_nobody() -> None:
     assert measured.names == []
 
 
+def test_a_silent_peer_leaves_even_if_each_tick_comes_late() -> None:
+    """The host's clock may have a coarse grain. Then every interval between two heartbeats looks like a pause."""
+    measured = Measured()
+    ends = measured.now + LAG_NS + 6 * INTERVAL_NS  # The first late tick may pass for a pause; no other one may.
+    while measured.now < ends:
+        measured.now += 3 * INTERVAL_NS
+        measured.changes += measured.in_sync.heartbeat(measured.now, 1_000, {"b": measured.peer})
+    assert measured.names == ["left"]
+
+
+def test_a_peer_that_answers_but_stores_nothing_leaves_even_if_each_tick_comes_late() -> None:
+    measured = Measured()
+    measured.run(100, lag_ms=0)
+    ends = measured.now + LAG_NS + 6 * INTERVAL_NS
+    while measured.now < ends:
+        measured.now += 3 * INTERVAL_NS
+        measured.peer.heard_at = measured.now
+        measured.changes += measured.in_sync.heartbeat(measured.now, measured.now // MS, {"b": measured.peer})
+    assert measured.names == ["left"]
+
+
+def test_a_healthy_peer_stays_in_sync_if_each_tick_comes_late() -> None:
+    measured = Measured()
+    for _ in range(100):
+        measured.now += 3 * INTERVAL_NS
+        measured.changes += measured.in_sync.heartbeat(measured.now, measured.now // MS, {"b": measured.peer})
+        measured.peer.match_index, measured.peer.heard_at = measured.now // MS, measured.now
+    assert measured.names == []
+
+
 def test_a_peer_that_is_no_member_any_more_is_forgotten() -> None:
     measured = Measured()
     measured.in_sync.heartbeat(measured.now + INTERVAL_NS, 1_000, {})
