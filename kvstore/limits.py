@@ -183,6 +183,7 @@ class ServiceLimits:
     unsent_bytes_total_max: int = (
         256 * MIB
     )  # All connections together: 32 clients that read nothing, each at `unsent_bytes_max`.
+    mark_waits_max: int = 10_000  # Requests that wait for the high-water mark, of all connections, about 1 KB each.
     watches_max: int = 100_000
     watches_per_connection_max: int = 10_000
     watch_ranges_max: int = 10_000  # Distinct watched ranges of keys.

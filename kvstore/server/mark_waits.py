@@ -1,8 +1,8 @@
 """Requests that wait for the high-water mark: `read_log` above the mark, and the outcome of an accepted command.
 
 Each request states its longest waiting time. The waits are checked after each flush of the node, that is, at least once
-per heartbeat interval. Each wait is also an open request of its connection, so `in_flight_max` bounds the number of
-waits.
+per election time-out. A member has at most `mark_waits_max` waits (`kvstore.limits.ServiceLimits`). Each wait is also an
+open request of its connection, so `in_flight_max` bounds the waits of one connection.
 """
 
 from __future__ import annotations
@@ -12,72 +12,89 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft import MILLISECOND_NS, Node
+from raft import MILLISECOND_NS, Busy, Node
 
 WAIT_MS_MAX = 60_000
 """The longest wait of a request. Longer waits are reduced to this time, so that the client gets a response at least
 once a minute."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+STALE_ENTRIES_MIN = 64
+"""The entries of waits that are over are dropped once they outnumber the entries of open waits by this."""
+
+
+@dataclass(frozen=True, slots=True)
 class MarkWait:
     """A request that is answered once the high-water mark has reached `index`, or at the time `until` (monotonic ns).
 
-    The waits are ordered by index. `number` is different in each wait, so a comparison never reaches the later fields.
+    `needs_leader`: only a leader may answer, so the wait ends if this member ceases to lead.
     """
 
-    index: int
     number: int
+    index: int
     until: int
     connection_id: int
     answer: Callable[[], None]
+    needs_leader: bool
 
 
 class MarkWaits:
-    """The waiting requests of one service. The present time is the time of the node's last event."""
+    """The waiting requests of one service. The present time is the time of the node's last event. Each operation costs
+    O(log waits) for each wait that begins or ends."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._by_index: list[MarkWait] = []
-        self._first_until = 0  # No wait times out earlier.
+    def __init__(self, node: Node, waits_max: int) -> None:
+        self._node, self._waits_max = node, waits_max
+        self._waits: dict[int, MarkWait] = {}  # By number, in the order in which they began.
+        # Heaps of (index, number) and of (until, number). They may have entries of waits that are over.
+        self._by_index: list[tuple[int, int]] = []
+        self._by_until: list[tuple[int, int]] = []
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._by_index)
+        return len(self._waits)
 
-    def add(self, index: int, wait_ms: int, connection_id: int, answer: Callable[[], None]) -> None:
-        """Call `answer` once the mark has reached `index`, or after `wait_ms`."""
+    def add(
+        self, index: int, wait_ms: int, connection_id: int, answer: Callable[[], None], *, needs_leader: bool
+    ) -> None:
+        """Call `answer` once the mark has reached `index`, or after `wait_ms`. Raises Busy."""
+        if len(self._waits) >= self._waits_max:
+            raise Busy("mark_waits_max", self._waits_max)
         self._count += 1
         until = self._node.core.clock.now + min(wait_ms, WAIT_MS_MAX) * MILLISECOND_NS
-        heapq.heappush(self._by_index, MarkWait(index, self._count, until, connection_id, answer))
-        self._first_until = until if len(self._by_index) == 1 else min(self._first_until, until)
+        self._waits[self._count] = MarkWait(self._count, index, until, connection_id, answer, needs_leader)
+        heapq.heappush(self._by_index, (index, self._count))
+        heapq.heappush(self._by_until, (until, self._count))
 
     def by_connection(self) -> Counter[int]:
         """Return the number of waits of each connection. Cost: O(waits)."""
-        return Counter(wait.connection_id for wait in self._by_index)
+        return Counter(wait.connection_id for wait in self._waits.values())
 
     def take_due(self) -> list[MarkWait]:
         """Remove and return the finished waits, in the order in which they began."""
-        due = []
-        while self._by_index and self._by_index[0].index <= self._node.core.commit_index:
-            due.append(heapq.heappop(self._by_index))
-        now = self._node.core.clock.now
-        if self._by_index and self._first_until <= now:
-            due += [wait for wait in self._by_index if wait.until <= now]
-            self._keep([wait for wait in self._by_index if wait.until > now])
-        return sorted(due, key=lambda wait: wait.number)
+        mark, now = self._node.core.commit_index, self._node.core.clock.now
+        return self._take([*_pop_up_to(self._by_index, mark), *_pop_up_to(self._by_until, now)])
 
-    def take_all(self) -> list[MarkWait]:
-        """Remove and return all waits, in the order in which they began."""
-        waits, self._by_index = sorted(self._by_index, key=lambda wait: wait.number), []
-        return waits
+    def take_those_of_a_leader(self) -> list[MarkWait]:
+        """Remove and return the waits that only a leader may answer, in the order in which they began."""
+        return self._take([wait.number for wait in self._waits.values() if wait.needs_leader])
 
     def forget(self, connection_id: int) -> None:
         """Drop the waits of a connection that has ended."""
-        if any(wait.connection_id == connection_id for wait in self._by_index):
-            self._keep([wait for wait in self._by_index if wait.connection_id != connection_id])
+        self._take([wait.number for wait in self._waits.values() if wait.connection_id == connection_id])
 
-    def _keep(self, waits: list[MarkWait]) -> None:
-        self._by_index = waits
-        heapq.heapify(waits)
-        self._first_until = min((wait.until for wait in waits), default=0)
+    def _take(self, numbers: list[int]) -> list[MarkWait]:
+        found = [self._waits.pop(number) for number in sorted(set(numbers)) if number in self._waits]
+        if len(self._by_index) + len(self._by_until) > 4 * len(self._waits) + STALE_ENTRIES_MIN:
+            self._by_index = [(wait.index, wait.number) for wait in self._waits.values()]
+            self._by_until = [(wait.until, wait.number) for wait in self._waits.values()]
+            heapq.heapify(self._by_index)
+            heapq.heapify(self._by_until)
+        return found
+
+
+def _pop_up_to(heap: list[tuple[int, int]], bound: int) -> list[int]:
+    """Remove the entries up to `bound`, and return their numbers."""
+    numbers = []
+    while heap and heap[0][0] <= bound:
+        numbers.append(heapq.heappop(heap)[1])
+    return numbers

@@ -142,7 +142,7 @@ class Service:
         self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
         self._reaper = SessionReaper(node, machine, self._open)
         self._results = ResultsPressure(node, machine, self._open)
-        self._mark_waits = MarkWaits(node)
+        self._mark_waits = MarkWaits(node, limits.mark_waits_max)
         self._history_age = HistoryAge(node, machine, self._open, limits.history_age_ns_max)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
@@ -731,7 +731,9 @@ class Service:
             return
         # The fate of an entry of an earlier term is decided once this leader has committed an entry of its own term.
         decided_at = index if term == core.leading_term else min(index, core.last_index)
-        self._wait_for_mark(connection, request_id, decided_at, wait_ms, self._tell_fate, index, term, 0)
+        self._wait_for_mark(
+            connection, request_id, decided_at, wait_ms, self._tell_fate, index, term, 0, needs_leader=True
+        )
 
     def _read_log(self, connection: Connection, request_id: int, items: Sequence[Any], wait_ms: int) -> None:
         """Respond with committed entries, now or once the first requested entry is committed. Raises NotCommitted,
@@ -741,7 +743,9 @@ class Service:
         except NotCommitted as error:
             if not wait_ms:
                 raise
-            self._wait_for_mark(connection, request_id, error.index, wait_ms, self._read_log, items, 0)
+            self._wait_for_mark(
+                connection, request_id, error.index, wait_ms, self._read_log, items, 0, needs_leader=False
+            )
         else:
             self._respond(connection, request_id, Code.OK, fields)
 
@@ -753,17 +757,18 @@ class Service:
         wait_ms: int,
         act: Callable[..., None],
         *arguments: object,
+        needs_leader: bool,
     ) -> None:
         """Call `act(connection, request_id, *arguments)` once the high-water mark has reached `index`, or after
-        `wait_ms`, or if this member ceases to lead."""
+        `wait_ms`, or, if `needs_leader`, when this member ceases to lead. Raises Busy."""
 
         def answer() -> None:
             connection.in_flight -= 1
             if not connection.closed:
                 self._or_refuse(connection, request_id, act, *arguments)
 
+        self._mark_waits.add(index, wait_ms, connection.connection_id, answer, needs_leader=needs_leader)
         connection.in_flight += 1
-        self._mark_waits.add(index, wait_ms, connection.connection_id, answer)
 
     def _tell_state_hash(self, connection: Connection, request_id: int) -> None:
         status = self._hashes.known()
@@ -859,7 +864,7 @@ class Service:
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
-        for wait in self._mark_waits.take_all():
+        for wait in self._mark_waits.take_those_of_a_leader():
             wait.answer()
         self._open.expand_all()
         for ticket, opened in list(self._open.by_ticket.items()):

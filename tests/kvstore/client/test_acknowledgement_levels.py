@@ -13,7 +13,7 @@ from kvstore.client.acknowledged_calls import read_accepted, read_fate, read_in_
 from kvstore.client.client import _PUT_READERS, _read_put
 from kvstore.client.core import SILENT_REQUESTS_MAX
 from kvstore.errors import NotCommitted, NotEnoughInSync, OperationFailed, QuotaExceeded, UnderReplicated
-from kvstore.limits import StoreLimits
+from kvstore.limits import ServiceLimits, StoreLimits
 from kvstore.protocol.commands import ChangeLimits, Get, Put, RaiseFeatureLevel
 from kvstore.protocol.messages import (
     Code,
@@ -25,6 +25,7 @@ from kvstore.protocol.messages import (
     read_log_request,
 )
 from kvstore.protocol.results import Accepted, GetResult, PutResult
+from kvstore.server.mark_waits import STALE_ENTRIES_MIN
 from raft import Acknowledge
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
@@ -285,6 +286,57 @@ def test_a_log_page_above_the_mark_waits_for_the_mark(quick_folder: Path) -> Non
 
     with pytest.raises(NotCommitted):
         client.ask(read_log_request(mark + 100, 0, follower, wait_ms=300))
+
+
+def test_a_log_page_waits_on_while_the_leader_changes(quick_folder: Path) -> None:
+    """Every member reads its log, whether it leads or not. Only the outcome of an entry needs a leader."""
+    cluster = Cluster(quick_folder, 3)
+    client = cluster.client()
+    client.do(Put(b"before", b"1"))
+    old = cluster.leader()
+    index = cluster.hosts[old].node.core.commit_index + 3
+    tickets = [
+        client.submit(read_log_request(index, 0, f"{node_id}:1", wait_ms=30_000), seconds=40)
+        for node_id in cluster.hosts
+    ]
+    cluster.cut = {old}
+    cluster.wait(3)
+    assert cluster.leader() != old
+    assert not client.ended.keys() & set(tickets)
+
+    cluster.cut = set()
+    for _ in range(3):
+        client.do(Put(b"next", b"1"))
+    for ticket in tickets:
+        assert client._response(ticket, 1).fields[0][0][0] == index
+
+
+def test_requests_that_wait_for_the_mark_are_bounded_over_all_connections(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 1, ServiceLimits(mark_waits_max=2))
+    clients = [cluster.client() for _ in range(3)]
+    for client in clients:
+        client.do(Put(b"before", b"1"))
+    waiting = [client.submit(read_log_request(1_000, 0, "s1:1", wait_ms=2_000), seconds=10) for client in clients]
+    service = cluster.hosts["s1"].service
+    assert len(service._mark_waits) == 2
+    service.check()
+
+    cluster.wait(5)
+    for client, ticket in zip(clients, waiting, strict=True):
+        assert isinstance(client.ended[ticket].error, NotCommitted)  # The third one has tried again.
+    assert len(service._mark_waits) == 0
+
+
+def test_waits_that_are_over_leave_nothing_behind(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client()
+    client.do(Put(b"before", b"1"))
+    node, waits = cluster.hosts["s1"].node, cluster.hosts["s1"].service._mark_waits
+    for _ in range(200):
+        client.submit(read_log_request(node.core.commit_index + 1, 0, "s1:1", wait_ms=60_000), seconds=100)
+        client.do(Put(b"next", b"1"))
+    assert len(waits) == 0
+    assert len(waits._by_index) + len(waits._by_until) <= STALE_ENTRIES_MIN + 4
 
 
 def test_a_connection_that_ends_takes_its_waits_with_it(quick_folder: Path) -> None:
