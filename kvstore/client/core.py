@@ -34,7 +34,16 @@ from kvstore.client.response_classifier import (
 from kvstore.client.session import Admission, SessionKeeper
 from kvstore.client.watches.watch_keeper import WatchKeeper
 from kvstore.client.watches.watch_stream import WatchStream
-from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
+from kvstore.errors import (
+    Busy,
+    ClientClosed,
+    OperationFailed,
+    OutcomeUnknown,
+    RequestTooLarge,
+    TooStale,
+    Unavailable,
+    Unsupported,
+)
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
     Code,
@@ -353,7 +362,10 @@ class ClientStateMachine:
         The member answers the requests of a connection in the order in which it reads them. So a request that it does
         answer is sent from time to time, and its answer shows how far the member has read.
         """
-        connection.send_silently(body)
+        if not connection.knows_levels:
+            self._finish(call, error=Unsupported("acknowledgement level NONE: the leader has an older build"))
+            return
+        connection.send_silently(call.request_id, body)
         self._finish(call, response=Response(call.request_id, Code.OK, 0, 0, connection.node_id))
         if connection.silent_count % SILENT_REQUESTS_PER_PROBE == 0:
             connection.probes[self._send_own(connection, members_request()).request_id] = connection.silent_count
@@ -376,6 +388,8 @@ class ClientStateMachine:
         if call is None and response.request_id in connection.watches:
             self._watches.receive(connection, response, self._now)
             return
+        if call is None and connection.take_silent_refusal(response):
+            return
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
         if connection.patient:
@@ -395,7 +409,7 @@ class ClientStateMachine:
         del connection.in_flight[response.request_id]
         call.request_id = 0
         if connection.probes:
-            connection.silent_read = connection.probes.pop(response.request_id, connection.silent_read)
+            connection.probe_answered(response.request_id)
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
         match outcome:  # Facts about the leader and the session are used even if the call was abandoned.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 
 from kvstore.client.calls import Call, CallQueue
 from kvstore.client.watches.watch_stream import WatchStream
-from kvstore.protocol.messages import Response, decode_greeting, decode_response, encode_client_hello
+from kvstore.protocol.messages import Code, Response, decode_greeting, decode_response, encode_client_hello
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
 
 
@@ -33,6 +34,8 @@ class MemberConnection:
         self.silent_count = 0  # Requests sent that the member never answers,
         self.silent_read = 0  # and how many of them it certainly has read.
         self.probes: dict[int, int] = {}  # Request id of a probe → `silent_count` when it was sent.
+        self.silent_ids: deque[int] = deque()  # The ids of the requests that the member may not have read yet.
+        self.knows_levels = True  # False once the member has refused a request because its build knows no levels.
         self.heard_at = now
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._out: list[bytes] = []
@@ -58,10 +61,28 @@ class MemberConnection:
             self.patient.add(call.request_id)
         self._out.append(frame(body))
 
-    def send_silently(self, body: bytes) -> None:
-        """Send a request that the member never answers."""
+    def send_silently(self, request_id: int, body: bytes) -> None:
+        """Send a request that the member never answers, unless its build does not know requests of this kind."""
         self.silent_count += 1
+        self.silent_ids.append(request_id)
         self._out.append(frame(body))
+
+    def probe_answered(self, request_id: int) -> None:
+        """If this request is a probe, the member has read all silent requests that were sent before it."""
+        count = self.probes.pop(request_id, None)
+        if count is not None:
+            self.silent_read = count
+            while self.silent_ids and self.silent_ids[0] < request_id:
+                self.silent_ids.popleft()
+
+    def take_silent_refusal(self, response: Response) -> bool:
+        """True if this is the answer of an older build to a request that others never answer: it does not know
+        requests of this kind."""
+        if response.code != Code.UNSUPPORTED or response.request_id not in self.silent_ids:
+            return False
+        self.silent_ids.remove(response.request_id)
+        self.knows_levels = False
+        return True
 
     @property
     def silent_unread(self) -> int:

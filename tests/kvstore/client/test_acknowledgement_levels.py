@@ -12,7 +12,14 @@ import pytest
 from kvstore.client.acknowledged_calls import read_accepted, read_fate, read_in_sync
 from kvstore.client.client import _PUT_READERS, _read_put
 from kvstore.client.core import SILENT_REQUESTS_MAX
-from kvstore.errors import NotCommitted, NotEnoughInSync, OperationFailed, QuotaExceeded, UnderReplicated
+from kvstore.errors import (
+    NotCommitted,
+    NotEnoughInSync,
+    OperationFailed,
+    QuotaExceeded,
+    UnderReplicated,
+    Unsupported,
+)
 from kvstore.limits import ServiceLimits, StoreLimits
 from kvstore.protocol.commands import ChangeLimits, Get, Put, RaiseFeatureLevel
 from kvstore.protocol.messages import (
@@ -21,12 +28,13 @@ from kvstore.protocol.messages import (
     Request,
     command_request,
     encode_request,
+    encode_response,
     outcome_request,
     read_log_request,
 )
 from kvstore.protocol.results import Accepted, GetResult, PutResult
 from kvstore.server.mark_waits import STALE_ENTRIES_MIN
-from raft import Acknowledge
+from raft import Acknowledge, frame
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
 IN_SYNC_LAG_SECONDS = 1.0
@@ -254,6 +262,50 @@ def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
         client.core.submit(10_000 + number, put(b"key", Acknowledge.NONE), cluster.now + SECOND)
         client.core._advance()
     assert connection.silent_unread == SILENT_REQUESTS_MAX
+
+
+def test_a_member_that_knows_no_levels_keeps_its_connection_and_later_writes_are_refused(quick_folder: Path) -> None:
+    """An older build answers each request of a kind that it does not know, even if the client expects no answer."""
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client()
+    client.do(Put(b"before", b"1"))
+    (connection,) = client.core._connections.values()
+    core = client.core
+    core.submit(1_000, put(b"key", Acknowledge.NONE), cluster.now + SECOND)
+    core.submit(1_001, put(b"key", Acknowledge.NONE), cluster.now + SECOND)
+    assert {ended.ticket: ended.error for ended in core.take_effects().ended} == {1_000: None, 1_001: None}
+    for request_id in (core._last_request_id - 1, core._last_request_id):
+        refusal = encode_response(request_id, Code.UNSUPPORTED, 2, 0, "s1", ("request kind 19",))
+        core.receive(connection.connection_id, frame(refusal))
+
+    with pytest.raises(Unsupported, match="level NONE"):
+        client.ask(put(b"key", Acknowledge.NONE))
+    assert list(core._connections.values()) == [connection]
+    client.do(Put(b"after", b"1"))
+
+
+def test_an_answer_to_a_silent_request_other_than_a_refusal_of_its_kind_ends_the_connection(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client()
+    client.do(Put(b"before", b"1"))
+    (connection,) = client.core._connections.values()
+    client.core.submit(1_000, put(b"key", Acknowledge.NONE), cluster.now + SECOND)
+    client.core.take_effects()
+    client.core.receive(
+        connection.connection_id, frame(encode_response(client.core._last_request_id, Code.OK, 2, 0, "s1", ([1],)))
+    )
+    assert not client.core._connections
+
+
+def test_the_ids_of_silent_requests_are_forgotten_once_the_member_has_read_them(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client()
+    client.do(Put(b"before", b"1"))
+    (connection,) = client.core._connections.values()
+    for _ in range(3 * SILENT_REQUESTS_MAX + 10):
+        client.submit(put(b"key", Acknowledge.NONE))
+        assert len(connection.silent_ids) <= SILENT_REQUESTS_MAX
+    assert len(connection.silent_ids) == 10
 
 
 def test_an_unknown_level_and_a_level_of_a_session_command_are_refused(quick_folder: Path) -> None:
