@@ -81,17 +81,15 @@ async def write_at(
     """Carry out a write of the load at this level. Raises StoreError."""
     match command:
         case Put(key, value):
-            return await store.put(key, value, acknowledge=level, deadline_seconds=deadline_seconds)  # type: ignore[call-overload, no-any-return]
+            return await store.put(key, value, acknowledge=level, deadline_seconds=deadline_seconds)
         case Delete(key):
-            return await store.delete(key, acknowledge=level, deadline_seconds=deadline_seconds)  # type: ignore[call-overload, no-any-return]
+            return await store.delete(key, acknowledge=level, deadline_seconds=deadline_seconds)
         case CompareAndSet(key, value, expected):
-            return await store.compare_and_set(  # type: ignore[call-overload, no-any-return]
+            return await store.compare_and_set(
                 key, value, expected=expected, acknowledge=level, deadline_seconds=deadline_seconds
             )
         case Txn(compares, success, failure):
-            return await store.txn(  # type: ignore[call-overload, no-any-return]
-                compares, success, failure, acknowledge=level, deadline_seconds=deadline_seconds
-            )
+            return await store.txn(compares, success, failure, acknowledge=level, deadline_seconds=deadline_seconds)
     raise AssertionError(f"{command!r} has no level")
 
 

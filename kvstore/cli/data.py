@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,7 +41,6 @@ from kvstore.protocol.transaction_json import InvalidDocument, parse_document, t
 from raft import Acknowledge
 
 if TYPE_CHECKING:
-    from kvstore.client.acknowledged_calls import Early
     from kvstore.client.client import Client
 
 KEY, VALUE = Data(), Data(stdin=True)
@@ -172,8 +171,7 @@ def _put_at(
     """Carry out `put` at a level other than MAJORITY."""
 
     async def work(client: Client) -> PutResult | Accepted | None:
-        # The cast selects the levels with a result, because the level is known only at run time.
-        return await client.put(key, value, lease=lease_id, acknowledge=cast("Early", level))
+        return await client.put(key, value, lease=lease_id, acknowledge=level)
 
     found = run_with_client(endpoints, deadline_seconds, work)
     match found:

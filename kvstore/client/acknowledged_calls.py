@@ -17,9 +17,6 @@ from raft import Acknowledge, ProtocolError
 Confirmed = Literal[Acknowledge.MAJORITY, Acknowledge.IN_SYNC]
 """The levels at which a write is answered with its result."""
 
-Early = Literal[Acknowledge.NONE, Acknowledge.LEADER]
-"""The levels at which a write is answered before it has a result, or not at all."""
-
 WriteT = TypeVar("WriteT", bound=WriteResult)
 
 

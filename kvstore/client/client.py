@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, cast, overload
 
-from kvstore.client.acknowledged_calls import Confirmed, Early, WriteT, read_accepted, read_fate, read_in_sync
+from kvstore.client.acknowledged_calls import Confirmed, WriteT, read_accepted, read_fate, read_in_sync
 from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.dial import dialer_of
@@ -215,9 +215,35 @@ class Client(MemberCalls, LeaseCalls):
         lease: Lease | int | None = None,
         previous: bool = False,
         keep_lease: bool = False,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def put(
+        self,
+        key: Text,
+        value: Text | None,
+        *,
+        lease: Lease | int | None = None,
+        previous: bool = False,
+        keep_lease: bool = False,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def put(
+        self,
+        key: Text,
+        value: Text | None,
+        *,
+        lease: Lease | int | None = None,
+        previous: bool = False,
+        keep_lease: bool = False,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> PutResult | Accepted | None: ...
 
     async def put(
         self,
@@ -255,6 +281,36 @@ class Client(MemberCalls, LeaseCalls):
         acknowledge: Literal[Acknowledge.MAJORITY] = Acknowledge.MAJORITY,
         deadline_seconds: float | None = None,
     ) -> list[PutResult | OperationFailed | OutcomeUnknown]: ...
+
+    @overload
+    async def put_many(
+        self,
+        items: Pairs,
+        *,
+        atomic: bool = False,
+        acknowledge: Literal[Acknowledge.IN_SYNC],
+        deadline_seconds: float | None = None,
+    ) -> list[PutResult | OperationFailed | OutcomeUnknown | UnderReplicated]: ...
+
+    @overload
+    async def put_many(
+        self,
+        items: Pairs,
+        *,
+        atomic: bool = False,
+        acknowledge: Literal[Acknowledge.LEADER],
+        deadline_seconds: float | None = None,
+    ) -> list[Accepted | OperationFailed | OutcomeUnknown]: ...
+
+    @overload
+    async def put_many(
+        self,
+        items: Pairs,
+        *,
+        atomic: bool = False,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> list[OperationFailed | OutcomeUnknown | None]: ...
 
     @overload
     async def put_many(
@@ -315,9 +371,27 @@ class Client(MemberCalls, LeaseCalls):
         self,
         key: Text,
         *,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def delete(
+        self,
+        key: Text,
+        *,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def delete(
+        self,
+        key: Text,
+        *,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> DeleteResult | Accepted | None: ...
 
     async def delete(
         self,
@@ -349,9 +423,33 @@ class Client(MemberCalls, LeaseCalls):
         *,
         prefix: Text | None = None,
         previous: bool = False,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def delete_range(
+        self,
+        start: Text | None = None,
+        end: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        previous: bool = False,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def delete_range(
+        self,
+        start: Text | None = None,
+        end: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        previous: bool = False,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> DeleteRangeResult | Accepted | None: ...
 
     async def delete_range(
         self,
@@ -394,9 +492,31 @@ class Client(MemberCalls, LeaseCalls):
         value: Text,
         *,
         lease: Lease | int | None = None,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def append(
+        self,
+        prefix: Text,
+        value: Text,
+        *,
+        lease: Lease | int | None = None,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def append(
+        self,
+        prefix: Text,
+        value: Text,
+        *,
+        lease: Lease | int | None = None,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> AppendResult | Accepted | None: ...
 
     async def append(
         self,
@@ -428,9 +548,29 @@ class Client(MemberCalls, LeaseCalls):
         key: Text,
         delta: int = 1,
         *,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def add(
+        self,
+        key: Text,
+        delta: int = 1,
+        *,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def add(
+        self,
+        key: Text,
+        delta: int = 1,
+        *,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> AddResult | Accepted | None: ...
 
     async def add(
         self,
@@ -462,9 +602,29 @@ class Client(MemberCalls, LeaseCalls):
         key: Text,
         expected: Text | int,
         *,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def compare_and_delete(
+        self,
+        key: Text,
+        expected: Text | int,
+        *,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def compare_and_delete(
+        self,
+        key: Text,
+        expected: Text | int,
+        *,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> CompareAndSetResult | Accepted | None: ...
 
     async def compare_and_delete(
         self,
@@ -479,14 +639,12 @@ class Client(MemberCalls, LeaseCalls):
         target = Target.MOD_REVISION if isinstance(expected, int) else Target.VALUE
         compare = Compare(name, target, Comparison.EQUAL, expected if isinstance(expected, int) else _bytes(expected))
         txn = Txn((compare,), (Delete(name),), (Get(name),))
-        result = await self._write(txn, TxnResult, acknowledge, deadline_seconds)
-        if not isinstance(result, TxnResult):
-            return result
-        if result.succeeded:
-            return CompareAndSetResult(result.revision, True, acknowledged_by=result.acknowledged_by)
-        (seen,) = result.results
-        assert isinstance(seen, GetResult), seen
-        return CompareAndSetResult(result.revision, False, seen.record, seen.deleted_revision, seen.exact)
+        try:
+            result = await self._write(txn, TxnResult, acknowledge, deadline_seconds)
+        except UnderReplicated as error:
+            deleted = _compared_and_deleted(cast("TxnResult", error.result))
+            raise UnderReplicated(deleted, error.acknowledged_by, error.min_in_sync) from None
+        return _compared_and_deleted(result) if isinstance(result, TxnResult) else result
 
     @overload
     async def compare_and_set(
@@ -506,9 +664,31 @@ class Client(MemberCalls, LeaseCalls):
         value: Text,
         expected: Text | int | None,
         *,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def compare_and_set(
+        self,
+        key: Text,
+        value: Text,
+        expected: Text | int | None,
+        *,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def compare_and_set(
+        self,
+        key: Text,
+        value: Text,
+        expected: Text | int | None,
+        *,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> CompareAndSetResult | Accepted | None: ...
 
     async def compare_and_set(
         self,
@@ -543,9 +723,31 @@ class Client(MemberCalls, LeaseCalls):
         success: Sequence[Operation] = (),
         failure: Sequence[Operation] = (),
         *,
-        acknowledge: Early,
+        acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
-    ) -> Accepted | None: ...
+    ) -> Accepted: ...
+
+    @overload
+    async def txn(
+        self,
+        compares: Sequence[Compare] = (),
+        success: Sequence[Operation] = (),
+        failure: Sequence[Operation] = (),
+        *,
+        acknowledge: Literal[Acknowledge.NONE],
+        deadline_seconds: float | None = None,
+    ) -> None: ...
+
+    @overload
+    async def txn(
+        self,
+        compares: Sequence[Compare] = (),
+        success: Sequence[Operation] = (),
+        failure: Sequence[Operation] = (),
+        *,
+        acknowledge: Acknowledge,
+        deadline_seconds: float | None = None,
+    ) -> TxnResult | Accepted | None: ...
 
     async def txn(
         self,
@@ -1124,6 +1326,18 @@ def _checked_body(command: Command) -> tuple[Any, ...]:
     if flaw is not None:
         raise InvalidRequest(flaw)
     return body
+
+
+def _compared_and_deleted(result: TxnResult) -> CompareAndSetResult:
+    """The result of `compare_and_delete`, from that of its transaction."""
+    acknowledged_by = result.acknowledged_by
+    if result.succeeded:
+        return CompareAndSetResult(result.revision, True, acknowledged_by=acknowledged_by)
+    (seen,) = result.results
+    assert isinstance(seen, GetResult), seen
+    return CompareAndSetResult(
+        result.revision, False, seen.record, seen.deleted_revision, seen.exact, acknowledged_by=acknowledged_by
+    )
 
 
 def _reading(from_revision: int, only: Literal["put", "delete"] | None, window_bytes: int) -> Reading:
