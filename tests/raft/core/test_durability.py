@@ -27,6 +27,7 @@ from tests.raft.support.core_fixture import (
     entries_of,
     heartbeat,
     pre_vote_request,
+    rejected,
     vote_request,
 )
 
@@ -143,6 +144,33 @@ def test_a_rejection_of_a_new_term_waits_for_that_term() -> None:
 
     follower.persist()
     assert follower.sent_to("s2", AppendRejected)[0].term == 2
+
+
+def test_a_rejection_does_not_wait_for_the_position_that_it_hints_at() -> None:
+    """The hint is no acknowledgement (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    follower = a_follower(term=1)
+    follower.step("s2", append(1, (0, 0), [1, 1]))
+    follower.step("s2", append(1, (5, 1), [1]))
+
+    (rejection,) = follower.sent_to("s2", AppendRejected)
+    assert (rejection.hint_index, rejection.hint_term) == (2, 1)
+    assert follower.core.durable_index == 0
+    assert follower.sent_to("s2", AppendAccepted) == []
+
+
+def test_a_leader_counts_nothing_by_a_hint_and_goes_back_further_if_the_entry_there_is_lost() -> None:
+    leader = a_leader(term=2, log_terms=[1] * 5)
+    leader.persist()
+    mark = leader.core.commit_index
+    leader.step("s2", rejected(2, rejected_index=5, hint=(3, 1)))
+    assert leader.sent_to("s2", AppendEntries)[-1].prev_index == 3
+
+    leader.step("s2", rejected(2, rejected_index=3, hint=(1, 1)))  # A crash has lost the entries 2 and 3.
+    assert leader.sent_to("s2", AppendEntries)[-1].prev_index == 1
+    copies = leader.core.copies()
+    assert copies is not None
+    assert dict(copies.positions)["s2"] == 0
+    assert leader.core.commit_index == mark
 
 
 def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
