@@ -150,6 +150,7 @@ from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.lock import Lock
 from kvstore.recipes.optimistic_transaction import OptimisticTransaction
+from kvstore.server.min_in_sync import has_too_few_in_sync, is_under_replicated
 from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
@@ -332,7 +333,9 @@ __all__ = [
     "encode_command",
     "end_with_true_exit_code",
     "from_text",
+    "has_too_few_in_sync",
     "initial_header",
+    "is_under_replicated",
     "members_request",
     "membership_request",
     "open_node",

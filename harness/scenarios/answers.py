@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.scenarios.cluster_stage import ClusterStage
+from kvstore import is_under_replicated
 from raft import Accepted, Acknowledge, Applied, AppliedInSync, Refused, Unknown
 
 ANSWERS = {
@@ -11,6 +12,7 @@ ANSWERS = {
     "accepted": "the entry is on the leader's disk",
     "applied": "the entry is committed and applied",
     "acknowledged by MEMBER…": "the entry is committed and applied, and on the disks of these members",
+    "under-replicated by MEMBER…": "the same, but these are fewer members than the verb `minimum` asks for",
     "refused": "it certainly has no effect",
     "unknown": "the leader does not know whether it has an effect",
     "unanswered": "the member ended before it gave an answer",
@@ -29,7 +31,8 @@ def answer(word: str, stage: ClusterStage) -> str:
         case Applied():
             return "applied"
         case AppliedInSync(acknowledged_by=members):
-            return f"acknowledged by {' '.join(members)}"
+            is_short = is_under_replicated(members, stage.min_in_sync)
+            return f"{'under-replicated' if is_short else 'acknowledged'} by {' '.join(members)}"
         case Refused():
             return "refused"
         case Unknown():

@@ -54,7 +54,8 @@ LOOKS: dict[str, tuple[str, Look]] = {
 OTHERS = {
     "read": "expect read NAME = open, ready or failed",
     "shown": "expect shown NAME = the commands that the read showed",
-    "answer": "expect answer WORD… = waiting, none, accepted, applied, acknowledged by MEMBER…, refused, unknown or "
+    "answer": "expect answer WORD… = waiting, none, accepted, applied, acknowledged by MEMBER…, "
+    "under-replicated by MEMBER…, refused, unknown or "
     "unanswered (`write`)",
     "wire": "expect wire LINK [KIND] = how many messages are there",
     "noticed": "expect noticed EVENT MEMBER… = how often it said so (vote_refused, truncated, append_rejected, …)",

@@ -10,7 +10,7 @@ from harness.core_host.message_names import HeldMessage
 from harness.core_host.node_host import NodeHost
 from harness.scenarios.cluster_stage import ClusterStage, StagedWrite, image, milliseconds
 from harness.scenarios.language import LEVELS, Step
-from harness.scenarios.min_in_sync import too_few_in_sync
+from kvstore import has_too_few_in_sync
 from raft import NODE_ID_PATTERN, Acknowledge, Busy, NotLeader, RaftConfig, Role
 
 Action = Callable[[Step, ClusterStage], None]
@@ -276,8 +276,8 @@ def write(step: Step, stage: ClusterStage) -> None:
     for word in words:
         if word in stage.writes:
             raise step.wrong(f"{word} is written already", "give each write another word")
-        ticket = 0
-        if not too_few_in_sync(host.core.copies(), level, stage.min_in_sync):
+        ticket, copies = 0, host.core.copies() if level is Acknowledge.IN_SYNC else None
+        if copies is None or not has_too_few_in_sync(copies, stage.min_in_sync):
             try:
                 ticket = host.propose(word, level)
             except (NotLeader, Busy) as error:

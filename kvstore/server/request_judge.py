@@ -19,6 +19,7 @@ from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command,
 from kvstore.protocol.watches import HISTORY_IS_OFF, WatchSpec, admit_watch, read_window
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
+from kvstore.server.min_in_sync import has_too_few_in_sync
 from kvstore.store.machine import KvMachine
 from raft import Acknowledge, Hello, HelloRole, MembershipChange, Node, NotLeader, ProtocolError, ReadMode
 
@@ -279,7 +280,7 @@ class RequestJudge:
             return Reply(Code.UNSUPPORTED, (f"acknowledgement level {level.name} for a command about sessions",))
         if level is Acknowledge.IN_SYNC:
             copies, min_in_sync = self._node.copies(), self._machine.limits.min_in_sync
-            if copies is not None and len(copies.in_sync_ids) < min_in_sync:
+            if copies is not None and has_too_few_in_sync(copies, min_in_sync):
                 return Reply(Code.NOT_ENOUGH_IN_SYNC, (copies.in_sync_ids, min_in_sync))
         if kind == CommandKind.REGISTER_SESSION:
             return Registration(asked.raw_command)

@@ -35,6 +35,7 @@ from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRe
 from kvstore.server.fast_requests import RUN_MAX, RequestBatch, parse_batch, parse_uniform_puts
 from kvstore.server.fast_responses import ResponseBatcher
 from kvstore.server.mark_waits import MarkWaits
+from kvstore.server.min_in_sync import is_under_replicated
 from kvstore.server.request_errors import RequestErrors, is_contained
 from kvstore.server.request_judge import (
     Decision,
@@ -937,7 +938,7 @@ class Service:
         the store has refused has no effect, so no member needs to hold it."""
         code, revision, *fields = told.result
         min_in_sync, holders = self._machine.limits.min_in_sync, told.acknowledged_by
-        if code == Code.OK and len(holders) < min_in_sync:
+        if code == Code.OK and is_under_replicated(holders, min_in_sync):
             code, fields = Code.UNDER_REPLICATED, [min_in_sync, holders, *fields]
         elif code == Code.OK:
             fields.append(holders)

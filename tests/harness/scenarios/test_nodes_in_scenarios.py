@@ -123,6 +123,21 @@ def test_below_the_minimum_a_write_of_level_in_sync_is_refused_and_not_appended(
     assert play_to_the_end(scenario) == 3
 
 
+def test_a_write_that_too_few_members_hold_in_the_end_is_under_replicated() -> None:
+    """Enough members are in sync when it is appended; one leaves the set while the write waits for it."""
+    scenario = written(
+        *BEGINNING,
+        "minimum 3",
+        "slow s3",
+        "write s1 A as in-sync",
+        "run 500",
+        "expect answer A = waiting",
+        "run 1000",
+        "expect answer A = under-replicated by s1 s2",
+    )
+    assert play_to_the_end(scenario) == 2
+
+
 def test_a_read_shows_what_was_committed_when_it_was_answered() -> None:
     scenario = written(
         *BEGINNING,
