@@ -48,7 +48,7 @@ class ShadowLogs:
             memory.terms.append(entry.term)
 
     def was_read(self, entries: Sequence[Entry]) -> None:
-        """Check that entries that the node has read from its log were written and not replaced by later entries."""
+        """Check entries that the node has read from its log: no later entry may have replaced them."""
         for entry in entries:
             term = self.memory.term_at(entry.index)
             require(
