@@ -1,8 +1,8 @@
 """Requests that wait for the high-water mark: `read_log` above the mark, and the outcome of an accepted command.
 
 Each request states its longest waiting time. The waits are checked after each flush of the node, that is, at least once
-per election time-out. A member has at most `mark_waits_max` waits (`kvstore.limits.ServiceLimits`). Each wait is also an
-open request of its connection, so `in_flight_max` bounds the waits of one connection.
+per election time-out. A member has at most `mark_waits_max` waits (`kvstore.limits.ServiceLimits`). Each wait is also
+an open request of its connection, so `in_flight_max` bounds the waits of one connection.
 """
 
 from __future__ import annotations
