@@ -28,6 +28,16 @@ OTHER_VALUES: dict[str, Any] = {
     "listen-client": "127.0.0.1:0",
     "dial": ["b=127.0.0.1:7"],
     "metrics": "127.0.0.1:0",
+    "ca": "ca.pem",
+    "cert": "client.pem",
+    "key": "client.key",
+    "tls-cert": "s1.pem",
+    "tls-key": "s1.key",
+    "client-ca": "ca.pem",
+    "peer-cert": "s1.pem",
+    "peer-key": "s1.key",
+    "peer-ca": "ca.pem",
+    "tls-mixed": True,
     "insecure": True,
     "ready-file": "ready",
     "heartbeat-ms": 60,
@@ -50,6 +60,14 @@ NEEDED = {"dir": "data", "node-id": "a", "member": [ONE]}
 ALONE: dict[str, dict[str, Any]] = {
     "join": {"dir": "data", "member": [ONE]},
     "cluster-id": {"dir": "data", "node-id": "a", "member": [ONE, "b=127.0.0.1:3/127.0.0.1:4"]},
+    "cert": NEEDED | {"ca": "ca.pem"},
+    "key": NEEDED | {"ca": "ca.pem", "cert": "client.pem"},
+    "tls-key": NEEDED | {"tls-cert": "s1.pem"},
+    "client-ca": NEEDED | {"tls-cert": "s1.pem"},
+    "peer-cert": NEEDED | {"peer-ca": "ca.pem"},
+    "peer-key": NEEDED | {"peer-cert": "s1.pem", "peer-ca": "ca.pem"},
+    "peer-ca": NEEDED | {"peer-cert": "s1.pem"},
+    "tls-mixed": NEEDED | {"tls-cert": "s1.pem"},
 }
 """Options that need other companions than NEEDED."""
 
