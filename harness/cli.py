@@ -225,6 +225,7 @@ def run(
 @_rate
 @_read_ways
 @_services
+@_levels
 @click.option(
     "--audit/--no-audit", "and_audit", default=True, show_default=True, help="Check all histories at the end."
 )
@@ -242,6 +243,7 @@ def soak(
     rate: float,
     read_ways: str,
     services: str,
+    levels: str,
     and_audit: bool,
     as_json: bool,
 ) -> None:
@@ -261,6 +263,7 @@ def soak(
         operations_per_second=rate,
         read_modes=modes,
         services=ServiceShares.parse(services),
+        levels=LevelShares.parse(levels),
         in_flight=in_flight,
         audit=and_audit,
     )

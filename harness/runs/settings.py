@@ -70,8 +70,6 @@ class RunSettings:
             raise BadInput("--rate is negative", "0 means as fast as the answers come")
         if self.bulk and (self.in_flight > 1 or self.operations_per_second):
             raise BadInput("--bulk goes as fast as it can, one bulk at a time", "leave out --in-flight and --rate")
-        if self.bulk and self.levels:
-            raise BadInput("--levels does not apply to bulks", "leave out --bulk or --levels")
         assert self.ops_format in FORMATS, self.ops_format
         borders = [border for window in self.stranger_windows for border in window]
         assert borders == sorted(borders), self.stranger_windows

@@ -18,6 +18,7 @@ from harness.runs.audit import AuditResult, audit
 from harness.runs.live_view import run_shown
 from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
+from harness.workload.levels import NO_LEVELS, LevelShares
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.service_shares import NO_SERVICES, ServiceShares
 
@@ -43,6 +44,7 @@ class Soak:
     audit: bool
     read_modes: ReadModes = USUAL_READ_MODES
     services: ServiceShares = NO_SERVICES
+    levels: LevelShares = NO_LEVELS
     machine: Capabilities = ANY_MACHINE
 
     def __post_init__(self) -> None:
@@ -64,6 +66,7 @@ class Soak:
             operations_per_second=self.operations_per_second,
             read_modes=self.read_modes,
             services=self.services,
+            levels=self.levels,
             machine=self.machine,
         )
 

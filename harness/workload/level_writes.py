@@ -34,6 +34,8 @@ from kvstore import (
 )
 
 WriteResult = PutResult | DeleteResult | CompareAndSetResult | TxnResult
+EndedWrite = WriteResult | Accepted | UnderReplicated | OutcomeUnknown | OperationFailed | None
+"""The end of a write at a level other than MAJORITY. None: it had the level NONE, and was sent."""
 
 ACCEPTED_KEPT_MAX = 256
 """At most this many accepted writes wait for the question at the end of the run. A newer one replaces the oldest."""
@@ -107,33 +109,38 @@ async def record_write(
     A write that was answered early, or not at all, is recorded as unknown.
     """
     op_id = writer.call({**row, "acknowledge": level.name.lower(), "call_ns": writer.clock.now_ns()})
+    ended: EndedWrite
     try:
-        result = await write_at(worker.store, command, level, deadline_seconds)
-    except UnderReplicated as error:
-        return _end_in_sync(writer, op_id, cast(WriteResult, error.result), command, under_replicated=True)
-    except OutcomeUnknown as error:
-        return writer.end(op_id, status="unknown", error=error.word)
-    except OperationFailed as error:
-        return writer.end(op_id, status="fail", error=error.word, return_ns=writer.clock.now_ns())
-    if result is None:
-        return writer.end(op_id, status="unknown")
-    if isinstance(result, Accepted):
-        accepted.open.append(result)
-        return writer.end(op_id, status="unknown", accepted_index=result.index, accepted_term=result.term)
-    return _end_in_sync(writer, op_id, result, command)
+        ended = await write_at(worker.store, command, level, deadline_seconds)
+    except (UnderReplicated, OutcomeUnknown, OperationFailed) as error:
+        ended = error
+    return end_write(writer, op_id, ended, command, accepted, writer.clock.now_ns())
 
 
-def _end_in_sync(
-    writer: RunWriter, op_id: int, result: WriteResult, command: Command, *, under_replicated: bool = False
+def end_write(
+    writer: RunWriter, op_id: int, ended: EndedWrite, command: Command, accepted: AcceptedWrites, return_ns: int
 ) -> Row:
+    """Record the outcome of a write at a level other than MAJORITY."""
+    match ended:
+        case None:
+            return writer.end(op_id, status="unknown")
+        case Accepted(index, term):
+            accepted.open.append(ended)
+            return writer.end(op_id, status="unknown", accepted_index=index, accepted_term=term)
+        case OutcomeUnknown():
+            return writer.end(op_id, status="unknown", error=ended.word)
+        case OperationFailed():
+            return writer.end(op_id, status="fail", error=ended.word, return_ns=return_ns)
+    is_short = isinstance(ended, UnderReplicated)
+    result = cast(WriteResult, ended.result) if isinstance(ended, UnderReplicated) else ended
     return writer.end(
         op_id,
         status="ok",
-        return_ns=writer.clock.now_ns(),
+        return_ns=return_ns,
         output=answered(result, command),
         revision=result.revision,
         acknowledged_by=list(result.acknowledged_by),
-        under_replicated=under_replicated or None,
+        under_replicated=is_short or None,
     )
 
 

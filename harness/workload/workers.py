@@ -78,7 +78,7 @@ class Workload:
     rate of the load; 0: each operation follows the answer to the previous operation at once. `hasty_share`: the share
     of operations that wait only for HASTE_SECONDS, and so may end `unknown`. `read_modes`: the modes of reads, except
     in bulks. `services`: the workers for watches, leases, locks and ranges, in addition to this load. `levels`: the
-    levels of writes, except writes in bulks and of `services`.
+    levels of writes, except those of `services`; all writes of a bulk have one level.
     """
 
     writer: RunWriter
@@ -148,7 +148,16 @@ class Workload:
         """Run client `number`. For every third number, a new client often takes over the lanes of the old client."""
         random = Random(f"stay {self.seed} {number}")
         lanes = [self._lane(number, place) for place in range(self.in_flight)]
-        bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=self._names, size=self.bulk)
+        bulks = Bulks(
+            self.writer,
+            self.tally,
+            seed=self.seed,
+            client=number,
+            keys=self._names,
+            size=self.bulk,
+            levels=self.levels,
+            accepted=self._accepted,
+        )
         while trio.current_time() < until:
             stays = random.uniform(*_RESTLESS_SECONDS) if number % _RESTLESS_EVERY == 0 else math.inf
             leaves = min(until, trio.current_time() + stays)

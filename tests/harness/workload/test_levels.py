@@ -19,10 +19,12 @@ from harness.errors import BadInput
 from harness.recording.clock import RunClock
 from harness.recording.history import Row, RunWriter, read_rows
 from harness.runs.settings import RunSettings
+from harness.runs.soak import Soak
+from harness.workload.bulk import Bulks
 from harness.workload.level_writes import ACCEPTED_KEPT_MAX, AcceptedWrites, ask_outcome, level_of, record_write
 from harness.workload.levels import NO_LEVELS, LevelShares, min_in_sync_of
 from harness.workload.row_fields import asked
-from harness.workload.tally import Worker
+from harness.workload.tally import Tally, Worker
 from kvstore import (
     Accepted,
     Acknowledge,
@@ -80,8 +82,56 @@ def test_the_settings_of_a_run_without_levels_say_nothing_of_them(tmp_path: Path
     leveled = RunSettings(out=tmp_path, nodes=3, levels=LevelShares(in_sync=0.5)).about()
     assert (leveled["levels"], leveled["min_in_sync"]) == ("in_sync=0.5", 3)
     assert "min_in_sync" not in RunSettings(out=tmp_path, levels=LevelShares(leader=0.5)).about()
-    with pytest.raises(BadInput, match="--levels does not apply to bulks"):
-        RunSettings(out=tmp_path, bulk=8, levels=LevelShares(leader=0.5))
+
+
+def test_all_runs_of_a_soak_have_the_levels(tmp_path: Path) -> None:
+    """The limit follows from the number of members, which alternates."""
+    soak = Soak(
+        out=tmp_path,
+        kills=1,
+        seconds=30,
+        kinds=("kill",),
+        interval_seconds=3,
+        seed=1,
+        clients=1,
+        keys=1,
+        operations_per_second=0,
+        in_flight=1,
+        audit=False,
+        levels=LevelShares(in_sync=0.5),
+    )
+    runs = [soak.run(number).about() for number in range(2)]
+    assert [(run["levels"], run["min_in_sync"]) for run in runs] == [("in_sync=0.5", 3), ("in_sync=0.5", 4)]
+
+
+@pytest.mark.parametrize(
+    ("levels", "status"),
+    [(LevelShares(none=1), "unknown"), (LevelShares(leader=1), "unknown"), (LevelShares(in_sync=1), "ok")],
+)
+def test_the_puts_of_a_bulk_have_one_level_and_its_fields(tmp_path: Path, levels: LevelShares, status: str) -> None:
+    (word,) = [word for word in ("none", "leader", "in_sync") if getattr(levels, word)]
+    writer = RunWriter(tmp_path / "run", run_id="r1", clock=RunClock(), ops_format="jsonl", about={})
+    accepted = AcceptedWrites()
+    keys = [b"k%d" % number for number in range(8)]
+
+    async def main() -> None:
+        with trio.fail_after(20):
+            async with open_node(tmp_path / "data", bootstrap=True) as store:
+                bulks = Bulks(writer, Tally(), seed=1, client=0, keys=keys, size=8, levels=levels, accepted=accepted)
+                while not any(accepted.open) and bulks._written < 16:
+                    await bulks.run(store, trio.current_time() + 0.01, lambda _: PATIENCE_SECONDS)
+
+    trio.run(main)
+    writer.finish()
+    rows = list(read_rows(tmp_path / "run"))
+    puts = [row for row in rows if row["op"] == "put"]
+    assert len(puts) >= 8
+    assert {(row["acknowledge"], row["status"]) for row in puts} == {(word, status)}
+    assert all(bool(row.get("accepted_index")) == (word == "leader") for row in puts)
+    assert all(bool(row.get("acknowledged_by")) == (word == "in_sync") for row in puts)
+    assert all("acknowledge" not in row for row in rows if row["op"] == "get")
+    clients = [row["client"] for row in rows if row["status"] == "unknown"]
+    assert len(clients) == len(set(clients))  # An unknown write stays open, so its client does nothing more.
 
 
 def test_min_in_sync_is_one_more_than_a_majority() -> None:

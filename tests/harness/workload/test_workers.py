@@ -17,6 +17,7 @@ from harness.recording.history import Row, RunWriter, read_rows
 from harness.workload import workers
 from harness.workload.workers import Workload
 from kvstore import (
+    Acknowledge,
     Answer,
     Command,
     GetResult,
@@ -57,8 +58,9 @@ class AStore:
         raise self._next_end() or Unavailable("nobody leads")
 
     async def put_many(
-        self, items: Iterable[tuple[bytes, bytes]], *, deadline_seconds: float
+        self, items: Iterable[tuple[bytes, bytes]], *, acknowledge: Acknowledge, deadline_seconds: float
     ) -> list[PutResult | OperationFailed | OutcomeUnknown]:
+        assert acknowledge is Acknowledge.MAJORITY
         return [self._ended(PutResult(7)) for _ in await self._taken(items)]
 
     async def get_many(
