@@ -973,7 +973,8 @@ class Client(MemberCalls, LeaseCalls):
             _bytes(prefix),
             group=group,
             member=_bytes(member),
-            reading=_reading(from_revision, only, window_bytes),
+            from_revision=_from_revision(from_revision),
+            reading=_reading(only, window_bytes),
             ttl_seconds=ttl_seconds,
             wait_seconds=wait_seconds,
         )
@@ -1006,11 +1007,11 @@ class Client(MemberCalls, LeaseCalls):
         """
         await consume_shares(
             self,
-            GroupAbout(_bytes(prefix), starts_of(shares)),
+            GroupAbout(_bytes(prefix), starts_of(shares), _from_revision(from_revision)),
             work,
             group=group,
             member=_bytes(member),
-            reading=_reading(from_revision, only, window_bytes),
+            reading=_reading(only, window_bytes),
             ttl_seconds=ttl_seconds,
             handover_seconds=handover_seconds,
         )
@@ -1340,12 +1341,18 @@ def _compared_and_deleted(result: TxnResult) -> CompareAndSetResult:
     )
 
 
-def _reading(from_revision: int, only: Literal["put", "delete"] | None, window_bytes: int) -> Reading:
-    if not 0 <= from_revision <= INT64_MAX or window_bytes < 1:
+def _from_revision(revision: int) -> int:
+    if not 0 <= revision <= INT64_MAX:
+        raise InvalidRequest(Reason.OUT_OF_RANGE)
+    return revision
+
+
+def _reading(only: Literal["put", "delete"] | None, window_bytes: int) -> Reading:
+    if window_bytes < 1:
         raise InvalidRequest(Reason.OUT_OF_RANGE)
     if only not in (None, "put", "delete"):
         raise ValueError("only is 'put', 'delete' or None")
-    return Reading(from_revision, only, window_bytes)
+    return Reading(only, window_bytes)
 
 
 def _lease_id(lease: Lease | int | None) -> int:

@@ -37,7 +37,6 @@ from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.store import KeyStore, WatchedChanges
 from kvstore.recipes.waiting_line import PAUSE_SECONDS, obtain, repeat_until_answered
-from kvstore.store.map import FIRST_REVISION
 
 CONSUMER_TTL_SECONDS_DEFAULT = 10.0
 
@@ -56,10 +55,9 @@ WINDOW_BYTES_DEFAULT = 1 << 20
 
 
 class Reading(NamedTuple):
-    """How a consumer reads. `from_revision`: where a new group begins; 0: with the next change. `only`: only puts, or
-    only deletions. `window_bytes`: about how many received bytes may wait for the consumer."""
+    """How a consumer reads. `only`: only puts, or only deletions. `window_bytes`: about how many received bytes may wait
+    for the consumer."""
 
-    from_revision: int = 0
     only: Literal["put", "delete"] | None = None
     window_bytes: int = WINDOW_BYTES_DEFAULT
 
@@ -88,13 +86,21 @@ class Consumer:
     """
 
     def __init__(
-        self, store: KeyStore, keys: GroupKeys, share: Share, contender: Contender, lease: Lease, reading: Reading
+        self,
+        store: KeyStore,
+        keys: GroupKeys,
+        share: Share,
+        first_position: int,
+        contender: Contender,
+        lease: Lease,
+        reading: Reading,
     ) -> None:
+        """`first_position`: the position at which the group began."""
         self.group, self.share, self.lease = keys.group, share, lease
         self.key, self.fence = contender.key, contender.fence
         self.revision = 0
         self._store, self._reading = store, reading
-        self._position_key = keys.position(share.number)
+        self._position_key, self._first_position = keys.position(share.number), first_position
         self._guard = contender.guard()
         self._stored = StoredPosition(0)  # As far as this consumer knows; its mod_revision follows.
         self._position_revision = 0
@@ -180,9 +186,9 @@ class Consumer:
     # Internal helpers.
 
     async def begin(self) -> None:
-        """Read the position. If the group is new, write the position at which it begins."""
+        """Read the position. If the share is new, write the position at which the group began."""
         is_new = Compare(self._position_key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
-        create = Txn((is_new,), (Put(self._position_key, StoredPosition(await self._first_position()).encode()),))
+        create = Txn((is_new,), (Put(self._position_key, StoredPosition(self._first_position).encode()),))
         txn = Txn((self._guard,), (create, Get(self._position_key)))
         result = await repeat_until_answered(self._store, self.lease.id, txn)
         if not result.succeeded:
@@ -192,13 +198,6 @@ class Consumer:
         assert found.record is not None, found
         self._adopt(found.record)
         self.revision = self._given = self.position
-
-    async def _first_position(self) -> int:
-        """The position at which a new group begins: before `from_revision`, or at the present revision."""
-        if self._reading.from_revision:
-            return max(FIRST_REVISION, self._reading.from_revision - 1)  # A new store has this revision, and no change.
-        look = Txn((self._guard,), (Get(self._position_key),))
-        return (await repeat_until_answered(self._store, self.lease.id, look)).revision
 
     def end(self) -> None:
         """Let the iteration end, because the share is given up. The last record can still be committed."""
@@ -356,18 +355,19 @@ async def consumed(
     *,
     group: Text,
     member: bytes,
+    from_revision: int,
     reading: Reading,
     ttl_seconds: float,
     wait_seconds: float,
 ) -> AsyncIterator[Consumer]:
     """Wait until this consumer is the active one of a group without shares, and keep its position during a block."""
-    keys, about = GroupKeys(group), GroupAbout(prefix)
+    keys, about = GroupKeys(group), GroupAbout(prefix, from_revision=from_revision)
     (share,) = about.shares
     async with store.lease(ttl_seconds) as lease:
-        await agree(store, keys, about, lease)
+        first_position = await agree(store, keys, about, lease)
         contender = Contender(keys.owners(share.number), lease.id, member)
         await obtain(store, contender, wait_seconds)
-        consumer = Consumer(store, keys, share, contender, lease, reading)
+        consumer = Consumer(store, keys, share, first_position, contender, lease, reading)
         await consumer.begin()
         try:
             yield consumer
@@ -375,13 +375,14 @@ async def consumed(
             await consumer.close()
 
 
-async def agree(store: KeyStore, keys: GroupKeys, about: GroupAbout, lease: Lease) -> None:
-    """Write the prefix and the shares of a new group. Raises GroupMismatch if the group exists with others."""
+async def agree(store: KeyStore, keys: GroupKeys, about: GroupAbout, lease: Lease) -> int:
+    """Write the prefix, the shares and the beginning of a new group. Returns the position at which the group began; all
+    its shares begin there. Raises GroupMismatch if the group exists with another prefix or other shares."""
     is_new = Compare(keys.about, Target.CREATE_REVISION, Comparison.EQUAL, 0)
     txn = Txn((is_new,), (Put(keys.about, about.encode()),), (Get(keys.about),))
     result = await repeat_until_answered(store, lease.id, txn)
     if result.succeeded:
-        return
+        return about.first_position(result.revision)
     (found,) = result.results
     assert isinstance(found, GetResult), found
     assert found.record is not None, found
@@ -391,3 +392,4 @@ async def agree(store: KeyStore, keys: GroupKeys, about: GroupAbout, lease: Leas
     if present.starts != about.starts:
         counts = f"{len(present.starts)} there, {len(about.starts)} named"
         raise GroupMismatch(keys.group, f"its shares are not those that were named ({counts})")
+    return present.first_position(found.record.create_revision)

@@ -2,7 +2,8 @@
 
 The group `G` has these keys (`SSSS`: the number of a share, in four decimal digits; `L`: a lease id in 16 hex digits):
 
-    consumers/G/about               {"prefix": text, "starts": [text, ...]}, written by the first member
+    consumers/G/about               {"from_revision": number, "prefix": text, "starts": [text, ...]}, written by the
+                                    first member
     consumers/G/members/L           the name of a member; only groups with several shares have these keys
     consumers/G/owners/SSSS/L       the line for the share: the first key belongs to its active consumer
     consumers/G/positions/SSSS      {"fence": number, "number": number, "position": revision}
@@ -23,6 +24,7 @@ from kvstore.protocol.commands import prefix_range
 from kvstore.protocol.results import KeyRecord
 from kvstore.protocol.text import Text, as_bytes, from_text, to_text
 from kvstore.recipes.contender import line_of
+from kvstore.store.map import FIRST_REVISION
 from raft import INT64_MAX
 
 GROUPS_PREFIX = b"consumers/"
@@ -49,11 +51,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class GroupAbout:
-    """The prefix and shares of a group. `starts`: the first key of each share, without the prefix; the first one is
-    empty. A group without shares has one share of all keys."""
+    """The prefix and shares of a group, and where it begins. `starts`: the first key of each share, without the prefix;
+    the first one is empty. A group without shares has one share of all keys. `from_revision`: the first revision that
+    the group consumes; 0: the one after the group was made."""
 
     prefix: bytes
     starts: tuple[bytes, ...] = (b"",)
+    from_revision: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError if no group can have this prefix and these starts."""
@@ -80,16 +84,29 @@ class GroupAbout:
         ends = [*starts[1:], end]
         return tuple(Share(number, low, high) for number, (low, high) in enumerate(zip(starts, ends, strict=True)))
 
+    def first_position(self, made_at: int) -> int:
+        """The position at which each share of the group begins. `made_at`: the create revision of the key `about`.
+
+        A share that is begun later begins there, too. Otherwise the changes in between would be skipped.
+        """
+        # A new store has FIRST_REVISION, and no change.
+        return max(FIRST_REVISION, self.from_revision - 1) if self.from_revision else made_at
+
     def encode(self) -> bytes:
         """The value of the key `about`."""
-        return _json({"prefix": to_text(self.prefix), "starts": [to_text(start) for start in self.starts]})
+        starts = [to_text(start) for start in self.starts]
+        return _json({"from_revision": self.from_revision, "prefix": to_text(self.prefix), "starts": starts})
 
     @classmethod
     def decode(cls, group: bytes, value: bytes) -> GroupAbout:
         """Read what `encode` wrote. Raises GroupMismatch for any other value."""
         try:
             fields = json.loads(value)
-            return cls(from_text(fields["prefix"]), tuple(from_text(start) for start in fields["starts"]))
+            from_revision = fields.get("from_revision", 0)
+            if type(from_revision) is not int or not 0 <= from_revision <= INT64_MAX:
+                raise ValueError("a revision is a number")
+            starts = tuple(from_text(start) for start in fields["starts"])
+            return cls(from_text(fields["prefix"]), starts, from_revision)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise GroupMismatch(group, f"its key {GroupKeys(group).about!r:.200} does not describe a group") from error
 

@@ -46,8 +46,8 @@ async def consume_shares(
     """Be a member of a group, and call `work` with the consumer of each share that this member has."""
     keys = GroupKeys(group)
     async with store.lease(ttl_seconds) as lease:
-        await agree(store, keys, about, lease)
-        await _ShareMember(store, keys, about, lease, member, reading, work, handover_seconds).run()
+        first_position = await agree(store, keys, about, lease)
+        await _ShareMember(store, keys, about, first_position, lease, member, reading, work, handover_seconds).run()
 
 
 class _HeldShare:
@@ -65,6 +65,7 @@ class _ShareMember:
         store: KeyStore,
         keys: GroupKeys,
         about: GroupAbout,
+        first_position: int,
         lease: Lease,
         member: bytes,
         reading: Reading,
@@ -72,7 +73,7 @@ class _ShareMember:
         handover_seconds: float,
     ) -> None:
         self._store, self._keys, self._lease, self._reading, self._work = store, keys, lease, reading, work
-        self._shares, self._name = about.shares, member
+        self._shares, self._first_position, self._name = about.shares, first_position, member
         self._handover_seconds = handover_seconds
         self._place = Contender(keys.members, lease.id, member)
         self._held: dict[int, _HeldShare] = {}
@@ -145,7 +146,9 @@ class _ShareMember:
             if own.record is None:
                 return
             contender.fence = own.record.create_revision  # An earlier attempt, whose response was lost, has taken it.
-        consumer = Consumer(self._store, self._keys, share, contender, self._lease, self._reading)
+        consumer = Consumer(
+            self._store, self._keys, share, self._first_position, contender, self._lease, self._reading
+        )
         self._held[share.number] = held = _HeldShare(consumer, contender)
         self._nursery.start_soon(self._stop_at_error, lambda: self._work_on(held))
 

@@ -18,12 +18,12 @@ from kvstore.errors import (
     PositionConflict,
     RevisionCompacted,
 )
-from kvstore.protocol.commands import Compact, Compare, Comparison, Get, Put, Target
+from kvstore.protocol.commands import Command, Compact, Compare, Comparison, Get, Put, Target, Txn
 from kvstore.recipes.consumers.consumer import BOOKMARK_SECONDS, SLOW_BOOKMARK_SECONDS, ConsumerLag
 from kvstore.recipes.consumers.group_keys import StoredPosition
 from tests.kvstore.support.simulated_store import SimulatedClient, SimulatedStore, renewals_in
 
-POSITION = b"consumers/g/positions/0000"
+ABOUT, POSITION = b"consumers/g/about", b"consumers/g/positions/0000"
 
 
 async def append(store: SimulatedStore, *values: str) -> list[int]:
@@ -135,6 +135,36 @@ async def test_a_position_beyond_the_given_records_is_refused(autojump_clock: tr
         (revision,) = await append(store, "a")
         with pytest.raises(ValueError, match=f"position {revision} is not read yet"):
             await consumer.commit(revision)
+
+
+async def test_a_group_begins_where_it_was_made_even_if_its_first_consumer_dies_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The first consumer has written the prefix of the group, and not yet the position."""
+    async with SimulatedStore() as store:
+        first = store.client()
+        with trio.move_on_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_consume_one, first)
+                while not any(ABOUT in keys_of(command) for command in store.commands):
+                    await store.changed.wait()
+                first.pause(1e9)  # Nothing of it reaches the store any more.
+                nursery.cancel_scope.cancel()
+        await append(store, "a")
+        async with store.client().consume("log/", group="g") as consumer:
+            with trio.fail_after(60):
+                assert (await anext(consumer)).value == b"a"
+
+
+async def _consume_one(client: SimulatedClient) -> None:
+    async with client.consume("log/", group="g", ttl_seconds=5) as consumer:
+        await anext(consumer)
+
+
+def keys_of(command: Command) -> set[bytes]:
+    """The keys that a transaction puts if its comparisons hold."""
+    operations = command.success if isinstance(command, Txn) else ()
+    return {operation.key for operation in operations if isinstance(operation, Put)}
 
 
 async def test_a_paused_consumer_commits_nothing_after_its_lease(autojump_clock: trio.testing.MockClock) -> None:

@@ -191,6 +191,28 @@ async def test_members_have_an_even_part_of_the_shares_and_hand_over_in_order(
         nursery.cancel_scope.cancel()
 
 
+async def test_all_shares_of_a_new_group_begin_at_the_same_revision(autojump_clock: trio.testing.MockClock) -> None:
+    """Its first member takes one share after the other, and records are written meanwhile."""
+    async with SimulatedStore(delay_seconds=1) as store, trio.open_nursery() as nursery:
+        got: set[bytes] = set()
+
+        async def work(consumer: Consumer) -> None:
+            async for record in consumer:
+                assert record.value is not None
+                got.add(record.value)
+
+        nursery.start_soon(lambda: store.client().consume_shares("log/", work, group="g", shares=STARTS))
+        writer = store.client()
+        while (await writer.get(GroupKeys("g").about)).record is None:
+            await store.changed.wait()
+        values = {b"%d" % number for number in range(16)}
+        for value in sorted(values):
+            await writer.append(b"log/%x/" % int(value), value)
+        await trio.sleep(60)
+        assert got == values
+        nursery.cancel_scope.cancel()
+
+
 async def test_members_that_wait_for_records_write_only_renewals(autojump_clock: trio.testing.MockClock) -> None:
     """There are more members than shares, and no records arrive."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
