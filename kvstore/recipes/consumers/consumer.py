@@ -19,6 +19,7 @@ import trio
 
 from kvstore.errors import (
     Busy,
+    ClientClosed,
     GroupMismatch,
     LockLost,
     OutcomeUnknown,
@@ -109,7 +110,7 @@ class Consumer:
         self._committing = trio.Lock()
         self._moved_at = self._bookmark_at = 0.0  # When the position was moved last; when a bookmark may be due.
         self._waiting: trio.CancelScope | None = None
-        self._is_ending = False
+        self._is_ending = self._is_closed = False
         self._stack = AsyncExitStack()
         self._changes: WatchedChanges | None = None
 
@@ -127,8 +128,11 @@ class Consumer:
         """The next record. The consumer waits for it without requests, except for bookmarks (BOOKMARK_SECONDS).
 
         Raises RevisionCompacted if the history does not have all changes after `revision` any more; `present` is then
-        the way on. Iteration ends when this consumer has to give up its share (only in a group with several shares).
+        the way on. Raises ClientClosed after the block. Iteration ends when this consumer has to give up its share
+        (only in a group with several shares).
         """
+        if self._is_closed:
+            raise ClientClosed()
         while not self._is_ending:
             with trio.CancelScope(deadline=self._bookmark_at) as self._waiting:
                 return await self._next_record()
@@ -206,7 +210,8 @@ class Consumer:
             self._waiting.cancel()
 
     async def close(self) -> None:
-        """End the watch."""
+        """End the watch, and read nothing from now on."""
+        self._is_closed = True
         await self._end_watch()
 
     async def _go_on_after(self, revision: int) -> None:
@@ -244,6 +249,9 @@ class Consumer:
         self._changes = await self._stack.enter_async_context(watch)
 
     async def _end_watch(self) -> None:
+        """End the watch. The next one begins after its progress."""
+        if self._changes is not None:
+            self.revision = max(self.revision, self._changes.revision)
         self._changes = None
         await self._stack.aclose()
 

@@ -15,7 +15,7 @@ import trio
 
 from kvstore import Client
 from kvstore.client.leases.renewals import Renewals
-from kvstore.errors import OutcomeUnknown, RevisionCompacted, Unavailable, refusal_of
+from kvstore.errors import OutcomeUnknown, RevisionCompacted, StoreError, Unavailable, refusal_of
 from kvstore.limits import HISTORY_LEVEL
 from kvstore.protocol.commands import (
     Command,
@@ -190,7 +190,8 @@ class SimulatedPump:
 
 
 class SimulatedWatch:
-    """A watch that reads the history of the store. `revision` is its progress, without delay."""
+    """A watch that reads the history of the store. `revision` is its progress, without delay. `failure`: the error with
+    which the member ends the watch."""
 
     def __init__(
         self, client: SimulatedClient, start: bytes, end: bytes | None, from_revision: int, only: str | None
@@ -200,6 +201,7 @@ class SimulatedWatch:
         self._next = from_revision or client.store.machine.revision + 1
         self._changes: deque[Change] = deque()
         self.revision = self._next - 1
+        self.failure: StoreError | None = None
 
     async def __aenter__(self) -> Self:
         await self._client.travel()
@@ -229,6 +231,8 @@ class SimulatedWatch:
 
     async def _wait(self) -> None:
         while not self._changes:
+            if self.failure is not None:
+                raise self.failure
             changed = self._store.changed
             self._take()
             if self._changes:

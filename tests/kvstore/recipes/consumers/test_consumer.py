@@ -10,6 +10,8 @@ import trio
 import trio.testing
 
 from kvstore.errors import (
+    Busy,
+    ClientClosed,
     GroupMismatch,
     InvalidRequest,
     LeaseLost,
@@ -21,7 +23,7 @@ from kvstore.errors import (
 from kvstore.protocol.commands import Command, Compact, Compare, Comparison, Get, Put, Target, Txn
 from kvstore.recipes.consumers.consumer import BOOKMARK_SECONDS, SLOW_BOOKMARK_SECONDS, ConsumerLag
 from kvstore.recipes.consumers.group_keys import StoredPosition
-from tests.kvstore.support.simulated_store import SimulatedClient, SimulatedStore, renewals_in
+from tests.kvstore.support.simulated_store import SimulatedClient, SimulatedStore, SimulatedWatch, renewals_in
 
 ABOUT, POSITION = b"consumers/g/about", b"consumers/g/positions/0000"
 
@@ -165,6 +167,19 @@ def keys_of(command: Command) -> set[bytes]:
     """The keys that a transaction puts if its comparisons hold."""
     operations = command.success if isinstance(command, Txn) else ()
     return {operation.key for operation in operations if isinstance(operation, Put)}
+
+
+async def test_a_consumer_reads_nothing_after_its_block(autojump_clock: trio.testing.MockClock) -> None:
+    """Another consumer may be active by then."""
+    async with SimulatedStore() as store:
+        async with store.client().consume("log/", group="g") as consumer:
+            await append(store, "a", "b")
+            record = await anext(consumer)
+        with trio.fail_after(60):
+            with pytest.raises(ClientClosed):
+                await anext(consumer)
+            with pytest.raises(LockLost):
+                await record.commit()
 
 
 async def test_a_paused_consumer_commits_nothing_after_its_lease(autojump_clock: trio.testing.MockClock) -> None:
@@ -431,6 +446,25 @@ async def test_a_consumer_behind_the_history_reads_the_present_and_goes_on(
         assert await position_of(store) >= revision
         await store.client().put("log/c", "4")
         assert (await anext(consumer)).value == b"4"
+
+
+async def test_a_new_watch_begins_where_the_last_one_had_got_to(autojump_clock: trio.testing.MockClock) -> None:
+    """Its member ends the watch. The history before its progress is gone, and no change of the prefix with it."""
+    async with SimulatedStore() as store, store.client().consume("log/", group="g") as consumer:
+        with trio.move_on_after(1):
+            await anext(consumer)
+        for _ in range(5):
+            revision = (await store.client().put("other", "x")).revision
+        with trio.move_on_after(1):
+            await anext(consumer)
+        watch = consumer._changes
+        assert isinstance(watch, SimulatedWatch)
+        assert watch.revision == revision
+        watch.failure = Busy("its member has too many watches")
+        await store.client().execute(Compact(revision))
+        await append(store, "a")
+        with trio.fail_after(60):
+            assert (await anext(consumer)).value == b"a"
 
 
 async def test_the_present_is_of_one_revision_and_a_loop_that_ends_early_changes_nothing(
