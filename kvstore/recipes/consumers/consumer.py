@@ -56,8 +56,8 @@ WINDOW_BYTES_DEFAULT = 1 << 20
 
 
 class Reading(NamedTuple):
-    """How a consumer reads. `only`: only puts, or only deletions. `window_bytes`: about how many received bytes may wait
-    for the consumer."""
+    """How a consumer reads. `only`: only puts, or only deletions. `window_bytes`: about how many received bytes may
+    wait for the consumer."""
 
     only: Literal["put", "delete"] | None = None
     window_bytes: int = WINDOW_BYTES_DEFAULT

@@ -119,10 +119,13 @@ class _ShareMember:
             return
 
     async def _move(self, items: Sequence[KeyRecord]) -> bool:
-        """Take the next steps. Returns True if a share was tried, so that the keys have to be read again."""
+        """Take the next steps. Returns True if an owner key may have changed, so that the keys have to be read
+        again."""
         members = [_lease_of(item) for item in line_among(items, self._keys.members)]
         if self._lease.id not in members:
             raise LockLost(self._place.key, self._place.fence)
+        if await self._leave_unworked(items):
+            return True
         owned = {share.number for share in self._shares if line_among(items, self._keys.owners(share.number))}
         held = {number for number, each in self._held.items() if not each.is_given_up}
         steps = moves(self._lease.id, members, len(self._shares), owned | self._held.keys(), held)
@@ -132,6 +135,19 @@ class _ShareMember:
         for number in steps.take:
             await self._take(self._shares[number])
         return bool(steps.take)
+
+    async def _leave_unworked(self, items: Sequence[KeyRecord]) -> bool:
+        """Remove this member's owner keys of shares on which it does no work: a claim without a session may take effect
+        after the share was given up. Returns True if there were such keys."""
+        own = {item.key: item for item in items if item.lease_id == self._lease.id}
+        found = False
+        for share in self._shares:
+            contender = Contender(self._keys.owners(share.number), self._lease.id, self._name)
+            if contender.key in own and share.number not in self._held:
+                contender.fence = own[contender.key].create_revision
+                await repeat_until_answered(self._store, self._lease.id, contender.leave())
+                found = True
+        return found
 
     async def _take(self, share: Share) -> None:
         """Take a share, unless it has an owner by now."""
@@ -146,9 +162,7 @@ class _ShareMember:
             if own.record is None:
                 return
             contender.fence = own.record.create_revision  # An earlier attempt, whose response was lost, has taken it.
-        consumer = Consumer(
-            self._store, self._keys, share, self._first_position, contender, self._lease, self._reading
-        )
+        consumer = Consumer(self._store, self._keys, share, self._first_position, contender, self._lease, self._reading)
         self._held[share.number] = held = _HeldShare(consumer, contender)
         self._nursery.start_soon(self._stop_at_error, lambda: self._work_on(held))
 

@@ -213,6 +213,37 @@ async def test_all_shares_of_a_new_group_begin_at_the_same_revision(autojump_clo
         nursery.cancel_scope.cancel()
 
 
+async def test_a_member_removes_an_owner_key_for_which_it_does_no_work(autojump_clock: trio.testing.MockClock) -> None:
+    """A claim of a client without a session may take effect late, when the share was given up already."""
+    async with SimulatedStore() as store, trio.open_nursery() as nursery:
+        handled: list[bytes] = []
+
+        async def be_member(scope: trio.CancelScope) -> None:
+            async def work(consumer: Consumer) -> None:
+                async for record in consumer:
+                    handled.append(record.key)
+                    await record.commit()
+
+            with scope:
+                await store.client().consume_shares("log/", work, group="g", shares=2)
+
+        scopes = [trio.CancelScope(), trio.CancelScope()]
+        for scope in scopes:
+            nursery.start_soon(be_member, scope)
+            await trio.sleep(5)
+        status = await store.client().consumer_group("g")
+        assert status is not None
+        first = status.shares[0].active
+        assert first is not None
+        await store.client().put(GroupKeys("g").owners(1) + b"/%016x" % first.lease_id, "", lease=first.lease_id)
+        scopes[1].cancel()
+        await trio.sleep(5)
+        await store.client().put(b"log/\xff", "in the second share")
+        await trio.sleep(5)
+        assert handled == [b"log/\xff"]
+        nursery.cancel_scope.cancel()
+
+
 async def test_members_that_wait_for_records_write_only_renewals(autojump_clock: trio.testing.MockClock) -> None:
     """There are more members than shares, and no records arrive."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
