@@ -22,6 +22,7 @@ from kvstore.errors import (
     ClientClosed,
     GroupMismatch,
     LockLost,
+    OperationFailed,
     OutcomeUnknown,
     PositionConflict,
     RevisionCompacted,
@@ -167,7 +168,8 @@ class Consumer:
         Sends nothing if the position is there already. Otherwise repeats the transaction until its outcome is known or
         the lease is lost. Raises LockLost, with nothing done, if this consumer is not the active one any more. Raises
         PositionConflict, with nothing done, if the position is beyond `position` already, or was changed by another
-        program. Raises ValueError if some record up to `position` was not given yet.
+        program. Raises LeaseLost or OutcomeUnknown if an attempt that got no answer may have taken effect before the
+        lease was lost. Raises ValueError if some record up to `position` was not given yet.
         """
         return await self._transaction(self.revision if position is None else position).commit()
 
@@ -299,29 +301,38 @@ class Consumer:
 
     async def _attempt(self, moving: PositionTransaction, stored: StoredPosition) -> TxnResult:
         is_unmoved = Compare(self._position_key, Target.MOD_REVISION, Comparison.EQUAL, self._position_revision)
-        return await self._store.txn(
-            (self._guard, is_unmoved),
-            (Put(self._position_key, stored.encode()), *moving.operations),
-            (Get(self.key), Get(self._position_key)),
-        )
+        was_unanswered, moving.is_unanswered = moving.is_unanswered, True  # It stays so if this attempt is cancelled.
+        try:
+            result = await self._store.txn(
+                (self._guard, is_unmoved),
+                (Put(self._position_key, stored.encode()), *moving.operations),
+                (Get(self.key), Get(self._position_key)),
+            )
+        except OperationFailed:  # This attempt certainly had no effect.
+            moving.is_unanswered = was_unanswered
+            raise
+        moving.is_unanswered = was_unanswered
+        return result
 
     def _learn(self, moving: PositionTransaction, result: TxnResult) -> None:
-        """Learn the stored position from the result of a commit that was not carried out.
+        """Learn the stored position from the result of an attempt that was not carried out.
 
-        A position that this consumer itself has written comes from an attempt whose response was lost. Any other
-        position, or another owner of the share, is an error.
+        A new position that this consumer itself has written comes from an attempt whose response was lost, even if this
+        consumer has lost the share since. Any other position, or another owner of the share, is an error.
         """
         owner, found = result.results
         assert isinstance(owner, GetResult), owner
         assert isinstance(found, GetResult), found
+        is_moved = found.record is None or found.record.mod_revision != self._position_revision
+        stored = None if found.record is None else StoredPosition.decode(self.group, found.record.value)
+        if found.record is not None and is_moved and stored is not None and stored.fence == self.fence:
+            self._adopt(found.record)
+            return
+        if is_moved and moving.is_unanswered:  # By another program, perhaps after an attempt has taken effect.
+            raise OutcomeUnknown(f"an earlier attempt to commit position {moving.position} got no answer")
         if owner.record is None or owner.record.create_revision != self.fence:
             raise LockLost(self.key, self.fence)
-        if found.record is None:
-            raise PositionConflict(self.group, moving.position, self.position, None)
-        stored = StoredPosition.decode(self.group, found.record.value)
-        if stored.fence != self.fence:
-            raise PositionConflict(self.group, moving.position, self.position, stored.position)
-        self._adopt(found.record)
+        raise PositionConflict(self.group, moving.position, self.position, None if stored is None else stored.position)
 
     def _adopt(self, record: Record) -> None:
         self._moved(StoredPosition.decode(self.group, record.value), record.mod_revision)

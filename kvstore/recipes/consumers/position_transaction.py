@@ -38,6 +38,7 @@ class PositionTransaction(TransactionBuilder):
         super().__init__()
         self.position = position
         self.number = 0  # The number of this commit among those of the consumer; 0 before its first attempt.
+        self.is_unanswered = False  # True once an attempt has got no answer, so that it may have taken effect.
         self._commit = commit
 
     def add(self, key: Text, delta: int = 1) -> Self:
@@ -59,6 +60,7 @@ class PositionTransaction(TransactionBuilder):
 
         Raises LockLost, with nothing done, if the consumer is not the active one any more, and PositionConflict, with
         nothing done, if the records are committed already or the stored position was changed by another program. Raises
-        InvalidRequest, QuotaExceeded and other refusals of the writes, with nothing done.
+        LeaseLost or OutcomeUnknown if an attempt that got no answer may have taken effect before the lease was lost.
+        Raises InvalidRequest, QuotaExceeded and other refusals of the writes, with nothing done.
         """
         return await self._commit(self)

@@ -17,12 +17,15 @@ from kvstore.errors import (
     LeaseLost,
     LockLost,
     LockTimeout,
+    OutcomeUnknown,
     PositionConflict,
     RevisionCompacted,
+    StoreError,
 )
 from kvstore.protocol.commands import Command, Compact, Compare, Comparison, Get, Put, Target, Txn
 from kvstore.recipes.consumers.consumer import BOOKMARK_SECONDS, SLOW_BOOKMARK_SECONDS, ConsumerLag
 from kvstore.recipes.consumers.group_keys import StoredPosition
+from kvstore.recipes.consumers.record import ConsumedRecord
 from tests.kvstore.support.simulated_store import SimulatedClient, SimulatedStore, SimulatedWatch, renewals_in
 
 ABOUT, POSITION = b"consumers/g/about", b"consumers/g/positions/0000"
@@ -328,6 +331,56 @@ async def test_a_commit_whose_answer_is_lost_is_carried_out_once(autojump_clock:
         store.lost_share = 0
         assert lost > 5
         assert (await store.client().add("n", 0)).number == 30
+
+
+@pytest.mark.parametrize("successor", ["none", "idle", "moves the position"])
+async def test_a_commit_whose_answer_came_after_the_lease_is_not_called_undone(
+    successor: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its first attempt took effect, and its answer was lost. The next attempt arrives when the lease is over."""
+    async with SimulatedStore() as store, trio.open_nursery() as nursery:
+        await append(store, "a", "b")
+        slow = store.client()
+        outcomes: list[object] = []
+
+        async def commit(record: ConsumedRecord) -> None:
+            try:
+                outcomes.append((await record.transaction().add("n").commit()).position == record.revision)
+            except StoreError as error:
+                outcomes.append(type(error))
+
+        async def be_slow() -> None:
+            with suppress(LeaseLost):
+                async with slow.consume("log/", group="g", from_revision=1, ttl_seconds=4) as consumer:
+                    record = await anext(consumer)
+                    with trio.CancelScope(shield=True):
+                        store.lost_share = 1.0
+                        nursery.start_soon(lose_one_answer)
+                        await commit(record)
+
+        async def lose_one_answer() -> None:
+            while b"n" not in changed_keys(store):
+                await store.changed.wait()
+            await trio.sleep(2 * store.delay_seconds)
+            store.lost_share = 0.0
+            slow.pause(4.5)  # Longer than the lease, and shorter than the deadline of a request.
+
+        async def succeed() -> None:
+            async with store.client().consume("log/", group="g") as consumer:
+                record = await anext(consumer)
+                assert record.value == b"b"
+                if successor != "idle":
+                    await record.commit()
+                await trio.sleep(60)
+
+        nursery.start_soon(be_slow)
+        await trio.sleep(1)
+        if successor != "none":
+            nursery.start_soon(succeed)
+        await trio.sleep(60)
+        assert outcomes == [OutcomeUnknown if successor == "moves the position" else True]
+        assert (await store.client().add("n", 0)).number == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_cancelled_commit_is_known_afterwards(autojump_clock: trio.testing.MockClock) -> None:
