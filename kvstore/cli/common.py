@@ -14,7 +14,7 @@ import click
 import trio
 
 from kvstore.cli.options.tls import TLS_OPTIONS, client_tls
-from kvstore.cli.output import OPERATION, say, show, show_bytes
+from kvstore.cli.output import OPERATION, say, show, show_bytes, show_when_read
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.errors import (
     ChangeRefused,
@@ -283,9 +283,18 @@ def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
 
 def print_json(value: Any) -> None:
     """Print one value as JSON, on one line, with bytes as text."""
+    show(_json_line(value))
+
+
+async def print_json_when_read(value: Any) -> None:
+    """Print one value as JSON, as `show_when_read` prints a line."""
+    await show_when_read(_json_line(value))
+
+
+def _json_line(value: Any) -> str:
     if (context := click.get_current_context(silent=True)) is not None:
         context.meta[HAS_PRINTED] = True
-    show(escape_controls_in_json(json.dumps(value, ensure_ascii=False, default=_json_default)))
+    return escape_controls_in_json(json.dumps(value, ensure_ascii=False, default=_json_default))
 
 
 def _json_default(value: Any) -> Any:

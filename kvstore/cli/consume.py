@@ -7,16 +7,23 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import click
 import trio
 
-from kvstore.cli.common import Data, ExitCode, client_options, print_json, print_table, run_with_client
+from kvstore.cli.common import (
+    Data,
+    ExitCode,
+    client_options,
+    print_json,
+    print_json_when_read,
+    print_table,
+    run_with_client,
+)
 from kvstore.cli.lock import ttl_option, wait_option
-from kvstore.cli.output import say, show
-from kvstore.cli.standard_streams import OutputDescriptor
+from kvstore.cli.output import say, show_when_read, stdout_descriptor
 from kvstore.cli.watch import change_json, change_line
 from kvstore.client.client import Client
 from kvstore.errors import RevisionCompacted
@@ -99,14 +106,14 @@ def consume(
     is_for_programs = as_json or not sys.stdout.isatty()
     name = member if member is not None else f"{socket.gethostname()}:{os.getpid()}".encode()
 
-    def print_all(changes: tuple[Change, ...]) -> None:
+    async def print_all(changes: tuple[Change, ...]) -> None:
         for change in changes:
             if is_for_programs:
-                print_json(change_json(change, with_previous=False))
+                await print_json_when_read(change_json(change, with_previous=False))
             else:
-                show(change_line(change, with_previous=False))
-        raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-        if isinstance(raw, OutputDescriptor) and raw.failure is not None:
+                await show_when_read(change_line(change, with_previous=False))
+        descriptor = stdout_descriptor()
+        if descriptor is not None and descriptor.failure is not None:
             raise _OutputLost
 
     async def as_member(client: Client, named: bytes) -> str:
@@ -131,7 +138,7 @@ def consume(
             async def follow() -> None:
                 count = 0
                 async for changes in watch.batches():
-                    print_all(changes)
+                    await print_all(changes)
                     count += 1
                     if count == limit:
                         return
@@ -149,7 +156,11 @@ class _Printing:
     """Prints the records of a consumer, and commits the written records."""
 
     def __init__(
-        self, consumer: Consumer, print_all: Callable[[tuple[Change, ...]], None], commit_every: int, limit: int
+        self,
+        consumer: Consumer,
+        print_all: Callable[[tuple[Change, ...]], Awaitable[None]],
+        commit_every: int,
+        limit: int,
     ) -> None:
         self._consumer, self._print_all = consumer, print_all
         self._commit_every, self._limit = commit_every, limit
@@ -180,7 +191,7 @@ class _Printing:
             if idle.cancelled_caught:
                 await self.commit()
                 continue
-            self._print_all(record.changes)
+            await self._print_all(record.changes)
             self._printed, self._uncommitted, count = record.revision, self._uncommitted + 1, count + 1
             if self._uncommitted >= self._commit_every:
                 await self.commit()
@@ -194,7 +205,7 @@ class _Printing:
         async for item in items:
             count += 1
             record = Record(item.value or b"", item.create_revision, item.mod_revision, item.version, item.lease_id)
-            self._print_all((Change("put", item.key, record, None, item.mod_revision),))
+            await self._print_all((Change("put", item.key, record, None, item.mod_revision),))
         self._printed = self._consumer.revision
         await self.commit()
         return count

@@ -6,11 +6,14 @@ because a key with a line end must not look like two keys, and such text must no
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
 import click
+import trio
 
+from kvstore.cli.standard_streams import WRITE_BYTES_MAX, OutputDescriptor
 from kvstore.protocol.text import escape_controls
 
 
@@ -38,9 +41,38 @@ def say(words: str) -> None:
 
 def show(line: object) -> None:
     """Print one line of data to stdout."""
-    show_bytes(escape_controls(str(line)).encode("utf-8", "surrogateescape") + b"\n")
+    show_bytes(_line_bytes(line))
+
+
+async def show_when_read(line: object) -> None:
+    """Print one line of data to stdout. Meanwhile the other tasks run, even if the reader of a pipe reads nothing.
+
+    If this is cancelled, only a part of the line may be printed.
+    """
+    data = _line_bytes(line)
+    for place in range(0, len(data), WRITE_BYTES_MAX):
+        await _until_stdout_is_writable()
+        show_bytes(data[place : place + WRITE_BYTES_MAX])
 
 
 def show_bytes(data: bytes) -> None:
     """Print data unchanged to stdout, as bytes, because click would remove terminal colours from a text."""
     click.echo(data, nl=False)
+
+
+def stdout_descriptor() -> OutputDescriptor | None:
+    """The descriptor below `sys.stdout`; None if a test has put another stream there."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw if isinstance(raw, OutputDescriptor) else None
+
+
+async def _until_stdout_is_writable() -> None:
+    await trio.lowlevel.checkpoint()
+    descriptor = stdout_descriptor()
+    if descriptor is not None and descriptor.failure is None:
+        with suppress(OSError):  # A regular file cannot be waited for, and is always writable.
+            await trio.lowlevel.wait_writable(descriptor.fileno())
+
+
+def _line_bytes(line: object) -> bytes:
+    return escape_controls(str(line)).encode("utf-8", "surrogateescape") + b"\n"
