@@ -1,5 +1,5 @@
-"""The keys of a store in byte order, sorted lazily. The places of remembered deletions are stored in the same
-structure.
+"""The keys of a store in byte order, sorted lazily. The same class keeps the remembered deletions in the order in which
+they happened (`DeletionPlace`).
 
 The keys are in blocks of at most 2,000, with a bound between each two neighbouring blocks. Appending a new key to its
 block takes 0.6 µs, while inserting it into a sorted list takes 2.1 µs (10⁶ random keys). A block is sorted when it is

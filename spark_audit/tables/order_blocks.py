@@ -105,7 +105,7 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
             if margin is None:
                 continue
             late = np.flatnonzero((rows.clock == other) & _leads(reach[:-1], rows.ended, margin))
-            # 1 + the place of the first row with this call; 0 if the call is that of the carry.
+            # For each late row, the origin of the latest call before it. 0: the carry; n: row n - 1 of this block.
             first = np.searchsorted(reach, reach[late]) if len(late) else late
             for place, by in zip(late.tolist(), first.tolist(), strict=True):
                 guilty.setdefault(place, int(rows.op_id[by - 1]) if by else carry[clock][1])

@@ -264,7 +264,8 @@ def is_of_coordination(body: Sequence[Any]) -> bool:
 
 
 def without_own_keys(planned: Planned) -> Planned:
-    """Return an operation of the ordinary load whose ranges do not include the keys of this load."""
+    """Return `planned`, an operation of the ordinary load, with ranges cut so that they leave out the keys of the
+    coordination load."""
     command = _clipped(planned.command)
     return Planned(command, planned.local_of, planned.mode)
 

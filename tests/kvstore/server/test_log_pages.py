@@ -12,7 +12,8 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 
 
 def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
-    """1 MiB of entries of 60 bytes took a member 100 ms; 200 such requests in one read blocked it for 20 s."""
+    """When a page could have 1 MiB of entries of 60 bytes, a member took 100 ms for it. 200 requests that arrived
+    together blocked the member for 20 s."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = RawClient(cluster)
