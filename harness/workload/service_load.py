@@ -1,7 +1,8 @@
 """Workers that use the services, in addition to the other load: watches, leases, locks, ranges, and appends.
 
 See docs/reference/specification.md#1010-rows-of-services. All keys that these workers write begin with SERVICE_KEYS.
-No watch includes the keys of locks, because a client that waits for a lock writes a key without a row.
+No watch covers the keys of locks: a client that waits for a lock writes a key, and the history has no row for this
+write, so the audit could not explain its event.
 """
 
 from __future__ import annotations

@@ -233,8 +233,8 @@ def _events(row: Row) -> Iterator[tuple[Subject, Fact]]:
 
 
 def _shown(row: Row) -> Iterator[tuple[str, int, Row]]:
-    """Yield (key, time, record) for each record that an acknowledged row shows, except for the records after events.
-    A deletion shows only that there was a record."""
+    """Yield (key, time, record) for each record that an acknowledged row shows. Of an event in a watch, only the record
+    before it is included. A deletion shows only that there was a record."""
     output, seen_ns = row["output"], row["return_ns"]
     match row["op"]:
         case "get" | "cas" if output.get("found"):

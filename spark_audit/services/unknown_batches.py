@@ -131,7 +131,7 @@ class _Settling:
         return self.unknown.get(source[1]) if source[0] == "row" else None
 
     def _exclude(self) -> None:
-        """Exclude an operation that alone can have made a revision from all other revisions.
+        """If only one operation can have made a revision, remove it from the candidates of all other revisions.
 
         The end of a lease is not excluded, because it may make several revisions.
         """

@@ -95,7 +95,7 @@ class Healing:
     def latest_term_of_the_dead(self) -> int:
         """Return the latest term of any dead member.
 
-        A member that comes back with a later term than the leader's deposes the leader.
+        If a member comes back with a later term than the leader has, the leader steps down.
         """
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.logs.memory.hard_state.term for member in dead), default=0)

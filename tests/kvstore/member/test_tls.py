@@ -63,7 +63,7 @@ async def a_store(folder: Path, tls: MemberTls | None, **options: Any) -> AsyncI
 async def refusal_of(address: str, tls: Tls | None) -> str:
     """Why a client cannot use the member at `address`."""
     with pytest.raises(Unavailable) as caught:
-        async with Client([address], tls=tls, deadline_seconds=0.4) as client:
+        async with Client([address], tls=tls, deadline_seconds=2.0) as client:
             await client.get(b"a")
     return str(caught.value)
 

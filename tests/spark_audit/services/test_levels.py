@@ -102,7 +102,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
 
 
 def test_a_lost_write_has_no_effect_so_a_read_of_its_value_is_a_violation() -> None:
-    """Without the answer, the write has an unknown outcome, and it explains the read."""
+    """Until the answer `lost` is known, the write has an unknown outcome, and it explains the read."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(3, "b", 3, 50, 60, 3)]
     assert judged(*rows).status == "linearizable"
 
