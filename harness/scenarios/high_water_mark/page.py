@@ -58,8 +58,8 @@ def _picture(picture: LogPicture, number: int, ending: str) -> Iterator[str]:
     yield f"<figure><figcaption>{f'<i>{escape(ending)}</i>' if ending else ''}"
     yield f"<b>{number}.</b> {escape(picture.sentence)}</figcaption>"
     yield '<table class="logs"><tr><td></td><td></td><td>term</td><td class="start"></td>'
-    yield "".join(f"<td>{index}</td>" for index in range(1, picture.last_index + 1))
-    yield "<td>disk</td><td>mark</td><td>in sync</td><td>a client sees</td></tr>"
+    yield "".join(f'<td class="index">{index}</td>' for index in range(1, picture.last_index + 1))
+    yield '<td class="disk">disk</td><td>mark</td><td>in sync</td><td>a client sees</td></tr>'
     for row in picture.rows:
         yield from _row(row, picture.last_index)
     yield "</table>"
@@ -84,7 +84,7 @@ def _row(row: Row, last_index: int) -> Iterator[str]:
     in_sync = {True: "yes", False: "no", None: "–"}[row.in_sync]
     sees = "–" if row.sees is None else escape(ranges(row.sees)) or "nothing"
     mark = "–" if row.mark is None else row.mark
-    yield f"<td>{row.durable_index}</td><td>{mark}</td><td>{in_sync}</td><td>{sees}</td></tr>"
+    yield f'<td class="disk">{row.durable_index}</td><td>{mark}</td><td>{in_sync}</td><td>{sees}</td></tr>'
 
 
 def _answers(picture: LogPicture) -> Iterator[str]:

@@ -23,8 +23,8 @@ LABEL_CHARACTERS_MAX = 34
 
 ROLES = {
     "leader": "#1a7f37",
-    "candidate": "#d97706",
-    "pre-candidate": "#eab308",
+    "candidate": "#b45309",
+    "pre-candidate": "#a16207",
     "follower": "#2563eb",
     "": "#6b7280",
 }
