@@ -190,6 +190,8 @@ class Outbound:
             seconds = CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX
             stream = await self._open_secured(host, port, seconds)
             try:
+                # Before anything is said or believed: a refusal can end this member for ever (code `removed`).
+                check_certificate(stream, self._peer_id)
                 self._announced_address = self._own_address()
                 await stream.send_all(
                     own_hello(self._identity, self._announced_address, self._levels, self._process_id)
@@ -198,7 +200,6 @@ class Outbound:
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
                     raise PeerRefused(self._peer_id, "wrong_node", reason)
-                check_certificate(stream, peer.node_id)
                 self._hello(peer.node_id, peer.incarnation_id, peer.levels)
             except BaseException as error:
                 try:

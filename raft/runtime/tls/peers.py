@@ -19,6 +19,6 @@ def check_certificate(stream: MemberStream, node_id: str) -> None:
             raise PeerRefused(
                 node_id,
                 "wrong_certificate",
-                f"its certificate names {', '.join(map(repr, names)) or 'nobody'}, not {node_id!r}; give it one "
-                "with its own node id as a DNS name",
+                f"its certificate names {', '.join(map(repr, names)) or 'nobody'}, not {node_id!r}; "
+                "check its address, or give it one with its own node id as a DNS name",
             )

@@ -12,11 +12,11 @@ from random import Random
 import pytest
 import trio
 
-from raft import FrameSplitter, Refusal, decode_hello
-from raft.runtime import Credentials, Transport, caller_credentials, peer_credentials
+from raft import FrameSplitter, Refusal, decode_hello, frame
+from raft.runtime import Credentials, Transport, caller_credentials, peer_credentials, port_credentials
 from raft.runtime.errors import InsecureAddress
 from raft.runtime.tls.contexts import PROTOCOL_PEER
-from raft.runtime.tls.handshakes import call
+from raft.runtime.tls.handshakes import Handshakes, call
 from tests.raft.runtime.test_connection_log import events
 from tests.raft.support.certificates import Certificates
 from tests.raft.support.machines import Machine, a_cluster, a_listener, peer_hello, the_leader, until
@@ -119,6 +119,40 @@ async def test_a_member_that_is_dialled_must_be_the_one_that_its_certificate_nam
             await until(lambda: bool(events(caplog, "refused", "s1")))
             assert s1.transport.connected == frozenset()
     assert events(caplog, "refused", "s1")[0]["code"] == "wrong_certificate"
+
+
+async def test_a_refusal_counts_only_from_the_member_that_was_dialled(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client with a certificate of the same authority took the address of s2, and says that s1 was removed. If s1
+    believed that, it would stop for ever."""
+    caplog.set_level(logging.WARNING, "raft.transport")
+    answerer = port_credentials("s2", "clients", PROTOCOL_PEER, made.issue("c.pem", "a-client"), None, made.ca)
+    heard: list[bytes] = []
+
+    async def refuse(plain: trio.SocketStream) -> None:
+        stream = await Handshakes(answerer).accept(plain)
+        try:
+            await stream.send_all(frame(Refusal("removed", "you are no member any more").encode()))
+            heard.append(bytes(await stream.receive_some()))
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    with trio.fail_after(20):
+        own, _ = await a_listener()
+        taken, address = await a_listener()
+        s1 = Machine("s1", ["s1", "s2"], own, {"s2": address}, credentials=made.peer("s1"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, refuse, [taken])
+            await nursery.start(s1.driver.run)
+            await until(lambda: bool(heard))
+            nursery.cancel_scope.cancel()
+
+    assert not s1.node.is_removed
+    assert events(caplog, "refused", "s1")[0]["code"] == "wrong_certificate"
+    refusal = decode_hello(FrameSplitter(1 << 16).feed(heard[0])[0])  # Not the hello of s1, with its incarnation.
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "wrong_certificate"
 
 
 @pytest.mark.parametrize("flaw", ["expired", "foreign", "none"])
