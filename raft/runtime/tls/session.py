@@ -54,8 +54,13 @@ class TlsSession:
             raise TlsFailed(words, is_plain=not self.has_heard) from None
         except ssl.SSLError as error:
             raise failure_of(error, is_established=False) from None
+        if self._object.session_reused:  # Only TLS 1.2: OpenSSL has kept the session. It forgets it with this object.
+            raise TlsFailed("the other side wants to resume an earlier session, which would skip its certificate")
+        try:
+            self.certificate = self._object.getpeercert() or None
+        except (ValueError, ssl.SSLError):  # OpenSSL checks the chain, but not that each name is text.
+            raise TlsFailed("the certificate of the other side has a name that cannot be decoded") from None
         self.is_established = True
-        self.certificate = self._object.getpeercert() or None
         self.protocol = self._object.selected_alpn_protocol()
 
     def feed(self, cipher: bytes) -> bytes:

@@ -8,6 +8,10 @@ import warnings
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtensionOID
 
 from raft.runtime.tls.contexts import PROTOCOL_CLIENT, PROTOCOL_PEER
 from raft.runtime.tls.credentials import Credentials, caller_credentials, peer_credentials, port_credentials
@@ -34,6 +38,30 @@ class Certificates:
         )
         path = self.folder / file_name
         issued.private_key_and_cert_chain_pem.write_to_path(path)
+        return path
+
+    def issue_with_names(self, file_name: str, names: bytes) -> Path:
+        """Issue a certificate whose names (SAN) are these bytes of DER, which may be no text."""
+        key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+        authority = x509.load_pem_x509_certificate(self.authority.cert_pem.bytes())
+        signer = serialization.load_pem_private_key(self.authority.private_key_pem.bytes(), None)
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        issued = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=10))
+            .add_extension(x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, names), critical=False)
+            .sign(signer, hashes.SHA256())
+        )
+        own = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        path = self.folder / file_name
+        path.write_bytes(own + issued.public_bytes(serialization.Encoding.PEM))
         return path
 
     def peer(self, node_id: str, *, is_mixed: bool = False) -> Credentials:

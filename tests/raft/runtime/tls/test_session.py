@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import ssl
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,7 +15,8 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raft.runtime.tls.credentials import Credentials
+from raft.runtime.tls.contexts import PROTOCOL_CLIENT
+from raft.runtime.tls.credentials import Credentials, caller_credentials
 from raft.runtime.tls.errors import TlsFailed
 from raft.runtime.tls.session import HANDSHAKE_BYTES_MAX, TlsSession
 from tests.raft.support.certificates import Certificates
@@ -165,6 +170,48 @@ def test_a_handshake_has_a_bound_in_bytes(pair: tuple[Credentials, Credentials])
 
     with pytest.raises(TlsFailed):
         feed_all()
+
+
+def test_a_session_of_tls_1_2_that_a_caller_offers_is_refused_and_forgotten(tmp_path: Path) -> None:
+    """OpenSSL keeps sessions of TLS 1.2 in memory even without tickets. The next attempt shakes hands in full."""
+    made = Certificates(tmp_path)
+    port, context = made.port().server, made.caller().client
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def connect(earlier: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        answerer, incoming, outgoing = TlsSession(port, is_server=True), ssl.MemoryBIO(), ssl.MemoryBIO()
+        caller = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1", session=earlier)
+        while not answerer.is_established:
+            with suppress(ssl.SSLWantReadError):
+                caller.do_handshake()
+            answerer.feed(outgoing.read())
+            incoming.write(answerer.take_output())
+        incoming.write(answerer.close())
+        with suppress(ssl.SSLError):
+            caller.unwrap()
+        answerer.feed(outgoing.read())
+        return caller.session
+
+    earlier = connect(None)
+    with pytest.raises(TlsFailed, match="resume an earlier session"):
+        connect(earlier)
+    gc.collect()  # The error, its traceback and the connection are a cycle.
+    assert connect(earlier) is not None
+    assert port.session_stats()["hits"] == 1
+
+
+@pytest.mark.parametrize("kind", [0x81, 0x82, 0x86])
+def test_a_certificate_that_cannot_be_decoded_breaks_only_its_own_handshake(tmp_path: Path, kind: int) -> None:
+    """OpenSSL accepts a name (SAN: a mail address, a DNS name, a URI) that is no text; Python cannot decode it."""
+    made = Certificates(tmp_path)
+    cert = made.issue_with_names("odd.pem", bytes([0x30, 4, kind, 2, 0xFF, 0xFE]))
+    odd = caller_credentials(cert, None, made.ca, PROTOCOL_CLIENT)
+    caller = TlsSession(odd.client, is_server=False, server_name="127.0.0.1")
+    answerer = TlsSession(made.port().server, is_server=True)
+
+    with pytest.raises(TlsFailed, match="cannot be decoded"):
+        shake_hands(caller, answerer, Random(1))
+    assert not answerer.is_established
 
 
 def test_no_session_is_resumed(pair: tuple[Credentials, Credentials]) -> None:
