@@ -108,11 +108,15 @@ class Handshakes:
 
     async def _wait_in_line(self) -> None:
         while len(self._under_way) >= HANDSHAKES_MAX:
-            oldest, began = next(iter(self._under_way.items()))
-            left = began + UNDISTURBED_SECONDS - trio.current_time()
-            if left <= 0:
-                oldest.cancel()
-                left = UNDISTURBED_SECONDS
+            left = UNDISTURBED_SECONDS
+            for scope, began in self._under_way.items():
+                if scope.cancel_called:
+                    continue  # Another caller in line has given it up, and it has not had its turn yet.
+                if (undisturbed := began + UNDISTURBED_SECONDS - trio.current_time()) > 0:
+                    left = undisturbed
+                else:
+                    scope.cancel()
+                break
             with trio.move_on_after(left):
                 await self._line.park()
 

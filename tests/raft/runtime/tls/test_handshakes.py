@@ -189,3 +189,28 @@ async def test_handshakes_that_are_begun_and_left_make_room_for_others(
         for each in pairs:
             for stream in each:
                 await stream.aclose()
+
+
+async def test_callers_in_line_that_also_stop_keep_nobody_away_for_long(
+    made: Certificates, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """All places and most of the line are taken by callers that have sent only a beginning. The callers in line wake
+    at the same time: each must give up another handshake, or one place would become free in UNDISTURBED_SECONDS."""
+    monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 8)
+    port, said = Handshakes(made.port()), list[str | MemberStream]()
+    pairs = [a_pair() for _ in range(33)]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for ours, theirs in pairs[:32]:
+                await ours.send_all(b"\x16\x03\x01\x02\x00\x01")
+                nursery.start_soon(accepted, port, theirs, said)
+            await until(lambda: port.count == 8)
+            nursery.start_soon(accepted, port, pairs[32][1], said)
+            began = trio.current_time()
+            async with await call(pairs[32][0], made.caller(), "127.0.0.1"):
+                assert trio.current_time() - began < 5  # Of 32 callers ahead, eight give way each second.
+                assert port.count <= 8
+            nursery.cancel_scope.cancel()
+        for each in pairs:
+            for stream in each:
+                await stream.aclose()
