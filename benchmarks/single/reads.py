@@ -4,7 +4,8 @@ A get of the first kind is confirmed by a round of messages; one of the second k
 leader. Windows of the two kinds alternate. One process has one `Client` and many tasks, each of which awaits one get
 after the other. Both kinds of gets use `Client.execute`, so they cost the client the same. (`Client.execute` costs more
 than the usual `Client.get`, which `python -m benchmarks.single.client` measures.) So the difference between the two
-kinds is the cost of the round: the messages to both followers and back, and the work of the leader."""
+kinds is the cost of the round: the messages to both followers and back, and the work of the leader.
+"""
 
 from __future__ import annotations
 
