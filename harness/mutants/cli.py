@@ -1,4 +1,5 @@
-"""`hwm-harness mutants`: shows for each mutant of the catalogue which seed and which rule of the simulator catch it.
+"""`hwm-harness mutants`: shows for each mutant of the catalogue which seed and rule of the simulator, or which test,
+catch it.
 
 Exit codes: 0: all mutants were caught; 3: some mutants survived; 1: a mutant does not apply or does not run, or the
 code without a mutant breaks a rule.
@@ -56,7 +57,10 @@ def mutants(
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Put one small defect at a time into a copy of the production code, and simulate seeds until a rule catches it."""
+    """Put one small defect at a time into a copy of the production code, and simulate seeds until a rule catches it.
+
+    A mutant whose code the simulator does not run names its tests. These run instead of seeds, which needs a checkout.
+    """
     chosen = [mutant for mutant in choose(load_catalogue(), only) if mutant.is_named or not only_named]
     if only_list:
         show_list(chosen, as_json=as_json)
@@ -68,7 +72,7 @@ def mutants(
         show_results(results)
     if any(result.error for result in results):
         sys.exit(EXIT_ERROR)
-    if any(result.caught is None for result in results):
+    if not all(result.is_killed for result in results):
         sys.exit(EXIT_SURVIVORS)
 
 
@@ -117,6 +121,8 @@ def one_line(result: HuntResult) -> str:
     """Return one result as a line of text, which is printed as soon as the result is known."""
     if result.error:
         return f"error     {result.name}: {result.error}"
+    if result.failed_test is not None:
+        return f"killed    {result.name}: {result.seconds:.1f} s, {result.failed_test}"
     if result.caught is None:
         return f"survived  {result.name}: {result.seeds_run} seeds, {result.seconds:.1f} s"
     return f"killed    {result.name}: seed {result.caught.seed}, {result.seconds:.1f} s, {result.caught.caught_by}"
@@ -124,7 +130,7 @@ def one_line(result: HuntResult) -> str:
 
 def progress(hunt: Hunt, total: int) -> Table:
     """Return the table that is shown while seeds run."""
-    killed = sum(result.caught is not None for result in hunt.results.values())
+    killed = sum(result.is_killed for result in hunt.results.values())
     table = Table.grid(padding=(0, 2))
     table.add_row("killed", f"{killed} of {total}", "seeds", f"{hunt.seeds_run:,}")
     living = sorted(hunt.under_way.items(), key=lambda item: -item[1])
@@ -136,7 +142,7 @@ def progress(hunt: Hunt, total: int) -> Table:
 def summary(results: Sequence[HuntResult], first_seed: int, seeds_max: int) -> dict[str, object]:
     """Return all results as JSON data."""
     return {
-        "killed": sum(result.caught is not None for result in results),
+        "killed": sum(result.is_killed for result in results),
         "total": len(results),
         "first_seed": first_seed,
         "seeds_max": seeds_max,
@@ -147,11 +153,11 @@ def summary(results: Sequence[HuntResult], first_seed: int, seeds_max: int) -> d
 def show_results(results: Sequence[HuntResult]) -> None:
     """Print the final table, and the errors of the mutants for which no search was possible."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    killed = sum(result.caught is not None for result in results)
+    killed = sum(result.is_killed for result in results)
     table = Table("mutant", "", "seeds", "seconds", "caught by", title=f"mutants killed: {killed} of {len(results)}")
     for result in results:
-        caught_by = result.caught.caught_by if result.caught else ""
-        table.add_row(result.name, result.verdict, f"{result.seeds_run:,}", f"{result.seconds:.1f}", caught_by)
+        seeds = "-" if result.failed_test else f"{result.seeds_run:,}"
+        table.add_row(result.name, result.verdict, seeds, f"{result.seconds:.1f}", result.caught_by)
     console.print(table, markup=False, highlight=False)
     for result in results:
         if result.error:
@@ -166,6 +172,7 @@ def show_list(chosen: Sequence[Mutant], *, as_json: bool) -> None:
                 "name": mutant.name,
                 "why": mutant.why,
                 "property": mutant.property_lost,
+                "tests": list(mutant.tests),
                 "files": sorted({change.file for change in mutant.changes}),
                 "named": mutant.is_named,
             }

@@ -46,6 +46,40 @@ class CleanCodeFails(HarnessError):
         )
 
 
+class CleanTestsFail(HarnessError):
+    """A test fails even on the code without a mutant, so it proves nothing about a mutant."""
+
+    def __init__(self, test: str) -> None:
+        self.test = test
+        super().__init__(test)
+
+    def __str__(self) -> str:
+        return f"{self.test} fails on the code as it is\nhint: mend that first"
+
+
+class NoTests(HarnessError):
+    """A mutant is to be killed by tests, and there are none."""
+
+    def __str__(self) -> str:
+        return "only tests can kill this mutant, and they are not installed\nhint: run the search in a checkout"
+
+
+class TestsFailed(HarnessError):
+    """The process that runs tests on a copy ended without a result."""
+
+    __test__ = False
+
+    def __init__(self, exit_code: int, tail: str) -> None:
+        self.exit_code, self.tail = exit_code, tail
+        super().__init__(exit_code, tail)
+
+    def __str__(self) -> str:
+        return (
+            f"the tests do not run on the copy (exit code {self.exit_code}): {self.tail}\n"
+            "hint: do the tests that the mutant names exist?"
+        )
+
+
 class WorkerFailed(HarnessError):
     """The process that runs seeds on a copy ended with an error."""
 

@@ -5,17 +5,19 @@ All searches advance together: the next chunk of seeds always goes to a mutant o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.mutants.errors import CleanCodeFails
+from harness.mutants.errors import CleanCodeFails, CleanTestsFail
 from harness.mutants.mutant import Mutant
 from harness.mutants.outcome import REPLAYED, HuntResult, SeedOutcome
 from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
+from harness.mutants.tested import TestOutcome, run_tests
 
 FIRST_LOOK_SEEDS = 4
 """The number of seeds in a mutant's first chunk, the *first look*. These seeds are run twice if none of them catches
@@ -92,10 +94,15 @@ class Hunt:
     def run(self) -> Iterator[HuntResult | None]:
         """Search for all mutants. Yields each result, and None after each chunk that has not ended a search.
 
-        Raises CleanCodeFails or WorkerFailed if the code without a mutant breaks a rule or does not run.
+        Raises CleanCodeFails, CleanTestsFail or WorkerFailed if the code without a mutant breaks a rule, fails a test,
+        or does not run.
         """
-        self.check_clean()
+        if any(not mutant.tests for mutant in self._mutants):
+            self.check_clean()
         for mutant in self._mutants:
+            if mutant.tests:
+                yield self._ended(self._test(mutant))
+                continue
             try:
                 root = self._copies.with_mutant(mutant)
             except HarnessError as error:
@@ -120,6 +127,23 @@ class Hunt:
         """Check that the code without a mutant breaks no rule in the first seeds. Raises CleanCodeFails."""
         for outcome in self.first_look(self._copies.clean, self._first_seed, min(FIRST_LOOK_SEEDS, self._seeds_max)):
             _require_clean(outcome)
+
+    def _test(self, mutant: Mutant) -> HuntResult:
+        """Run the tests of a mutant on its copy. Raises CleanTestsFail if a test fails without the mutant, too."""
+        begun = time.monotonic()
+        error: str | None = None
+        outcome = TestOutcome()
+        try:
+            root = self._copies.with_mutant(mutant)
+            outcome = run_tests(root, mutant.tests)
+            self._copies.remove(root)
+        except HarnessError as failure:
+            error = str(failure)
+        seconds = time.monotonic() - begun
+        failed = outcome.failed[0] if outcome.failed else None
+        if failed is not None and (clean := run_tests(self._copies.clean, mutant.tests)).failed:
+            raise CleanTestsFail(clean.failed[0])
+        return HuntResult(name=mutant.name, seeds_run=0, seconds=seconds, failed_test=failed, error=error)
 
     def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
         """Run seeds. If none of them breaks a rule, run them again with another hash seed, and compare the traces."""

@@ -9,6 +9,7 @@ replaces = '''…'''                        # exact text, which occurs `count` t
 by = '''…'''
 also = [{ file = "…", replaces = "…", by = "…" }]   # optional: further changes of the same defect
 named = true                              # optional: a classic mistake, against which any implementation is measured
+tests = ["tests/….py::test_…"]            # optional: the tests that kill it, if the simulator does not run its code
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One defect. `property_lost`: the property that no longer holds. `is_named`: one of the classic mistakes."""
+    """One defect. `property_lost`: the property that no longer holds. `is_named`: one of the classic mistakes. `tests`:
+    the ids of the tests of which at least one must fail; empty if a seed of the simulator must find the defect."""
 
     name: str
     why: str
     property_lost: str
     changes: tuple[Change, ...]
     is_named: bool = False
+    tests: tuple[str, ...] = ()
 
     def mutated(self, root: Path) -> dict[str, str]:
         """Return the new text of every changed file, by its path below `root`. Raises DoesNotApply."""
@@ -86,12 +89,15 @@ def load_catalogue(folder: Path = CATALOGUE) -> list[Mutant]:
 
 
 def _mutant(place: str, fields: Mapping[str, Any]) -> Mutant:
-    unknown = set(fields) - {*_TEXTS, "count", "also", "named"}
+    unknown = set(fields) - {*_TEXTS, "count", "also", "named", "tests"}
     if unknown:
         raise BadCatalogue(place, f"unknown fields {', '.join(sorted(unknown))}")
     for name in _TEXTS:
         if not isinstance(fields.get(name), str) or (name != "by" and not fields[name].strip()):
             raise BadCatalogue(place, f"{name} must be a text")
+    tests = fields.get("tests", [])
+    if not isinstance(tests, list) or not all(isinstance(test, str) and "::" in test for test in tests):
+        raise BadCatalogue(place, "tests must be a list of test ids, as in tests/x.py::test_y")
     first = {key: fields[key] for key in ("file", "replaces", "by", "count") if key in fields}
     return Mutant(
         name=fields["name"],
@@ -99,6 +105,7 @@ def _mutant(place: str, fields: Mapping[str, Any]) -> Mutant:
         property_lost=fields["property"],
         changes=tuple(_change(place, each) for each in (first, *fields.get("also", ()))),
         is_named=fields.get("named") is True,
+        tests=tuple(tests),
     )
 
 

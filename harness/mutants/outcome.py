@@ -54,23 +54,36 @@ class SeedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuntResult:
-    """How the search for one mutant ended. Without `caught` and `error`, the mutant survived all `seeds_run` seeds."""
+    """How the search for one mutant ended. Without `caught`, `failed_test` and `error`, the mutant survived all
+    `seeds_run` seeds, or all its tests."""
 
     name: str
     seeds_run: int
     seconds: float
     caught: SeedOutcome | None = None
+    failed_test: str | None = None
     error: str | None = None
 
     @property
     def verdict(self) -> str:
         """The verdict in one word."""
-        return "error" if self.error else "killed" if self.caught else "survived"
+        return "error" if self.error else "killed" if self.is_killed else "survived"
+
+    @property
+    def is_killed(self) -> bool:
+        """True if a seed or a test has caught the mutant."""
+        return self.caught is not None or self.failed_test is not None
+
+    @property
+    def caught_by(self) -> str:
+        """The rule or the test that has caught the mutant; empty if nothing has."""
+        return self.caught.caught_by if self.caught else (self.failed_test or "").rpartition("::")[2]
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON data.
 
-        `seed` is the seed that caught the mutant. `seconds` is the processor time of all seeds that ran on the mutant.
+        `seed` is the seed that caught the mutant, and `test` the test that did. `seconds` is the processor time of all
+        seeds that ran on the mutant, or the time of its tests.
         """
         caught = self.caught
         return {
@@ -79,7 +92,8 @@ class HuntResult:
             "seeds": self.seeds_run,
             "seconds": round(self.seconds, 3),
             "seed": caught.seed if caught else None,
-            "caught_by": caught.caught_by if caught else None,
+            "caught_by": self.caught_by or None,
+            "test": self.failed_test,
             "rule": caught.rule if caught else None,
             "detail": caught.detail if caught else None,
             "error": self.error,

@@ -9,6 +9,9 @@ import harness
 from harness.mutants.mutant import Mutant
 
 PACKAGES = ("raft", "storage", "kvstore", "harness", "spark_audit")
+TESTS = ("tests", "pyproject.toml")
+"""What is copied, too, if the checkout has it: some mutants are killed by tests. It has no defect."""
+
 CLEAN = "clean"
 
 
@@ -27,21 +30,32 @@ class Copies:
         for package in PACKAGES:
             origin = (source or source_root()) / package
             shutil.copytree(origin, self.clean / package, ignore=shutil.ignore_patterns("__pycache__"))
+        self._others = list(PACKAGES)
+        for name in TESTS:
+            path = (source or source_root()) / name
+            if path.is_dir():
+                shutil.copytree(path, self.clean / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif path.is_file():
+                shutil.copy(path, self.clean / name)
+            if path.exists():
+                self._others.append(name)
         self._made = 0
 
     def with_mutant(self, mutant: Mutant) -> Path:
-        """Make a copy with the defect, in which unchanged packages are symbolic links. Raises DoesNotApply."""
+        """Make a copy with the defect. Unchanged packages are symbolic links, unless tests are to kill the mutant. Raises
+        DoesNotApply."""
         texts = mutant.mutated(self.clean)
         self._made += 1
         root = self._folder / f"mutant-{self._made}"
         root.mkdir()
         touched = {change.package for change in mutant.changes}
-        for package in PACKAGES:
-            if package in touched:
+        for package in self._others:
+            is_copied = package in touched or bool(mutant.tests)  # Tests check that the packages are beside them.
+            if is_copied and (self.clean / package).is_dir():
                 # No byte code is copied, because Python could use the byte code of the original for the changed file.
                 shutil.copytree(self.clean / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
             else:
-                (root / package).symlink_to(self.clean / package, target_is_directory=True)
+                (root / package).symlink_to(self.clean / package)
         for file, text in texts.items():
             (root / file).write_text(text, encoding="utf-8")
         return root

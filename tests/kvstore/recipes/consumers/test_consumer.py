@@ -142,6 +142,13 @@ async def test_a_position_beyond_the_given_records_is_refused(autojump_clock: tr
             await consumer.commit(revision)
 
 
+async def test_a_new_group_begins_with_the_revision_that_it_names(autojump_clock: trio.testing.MockClock) -> None:
+    async with SimulatedStore() as store:
+        revisions = await append(store, "a", "b", "c")
+        async with store.client().consume("log/", group="g", from_revision=revisions[1]) as consumer:
+            assert (await anext(consumer)).value == b"b"
+
+
 async def test_a_group_begins_where_it_was_made_even_if_its_first_consumer_dies_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

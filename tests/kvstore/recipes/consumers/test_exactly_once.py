@@ -213,6 +213,32 @@ async def test_all_shares_of_a_new_group_begin_at_the_same_revision(autojump_clo
         nursery.cancel_scope.cancel()
 
 
+async def test_members_that_join_together_take_each_share_once(autojump_clock: trio.testing.MockClock) -> None:
+    """All of them see shares without an owner, and claim the same ones."""
+    works: Counter[int] = Counter()
+    for seed in range(20):
+        works.clear()
+        async with SimulatedStore(seed, delay_seconds=1) as store, trio.open_nursery() as nursery:
+
+            async def work(consumer: Consumer) -> None:
+                number = consumer.share.number
+                works[number] += 1
+                assert works[number] == 1, number
+                async for _ in consumer:
+                    pytest.fail("there are no records")
+                works[number] -= 1
+
+            async def be_member() -> None:
+                await trio.sleep(store.random.uniform(0, 3))
+                await store.client().consume_shares("log/", work, group="g", shares=4)
+
+            for _ in range(3):
+                nursery.start_soon(be_member)
+            await trio.sleep(60)
+            assert sum(works.values()) == 4
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_member_removes_an_owner_key_for_which_it_does_no_work(autojump_clock: trio.testing.MockClock) -> None:
     """A claim of a client without a session may take effect late, when the share was given up already."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
