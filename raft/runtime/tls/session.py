@@ -19,6 +19,17 @@ HANDSHAKE_BYTES_MAX = 256 * 1024
 """The most bytes that the other side may send before the handshake is done. A chain of ten certificates has 20 KiB."""
 
 
+RECORD_CIPHER_BYTES_MAX = RECORD_BYTES_MAX + 2048
+"""The most encrypted bytes of one record after its header (RFC 5246 §6.2.3; TLS 1.3 allows less)."""
+
+RECORDS_WITHOUT_DATA_MAX = 32
+DATA_BYTES_PER_RECORD_WITHOUT = 1024 * 1024
+"""The most records without data after the handshake, and after how many bytes of data one more is allowed. Such a
+record changes the keys, which takes up to 80 µs. Honest callers change them after gigabytes."""
+
+_HEADER_BYTES = 5
+
+
 class TlsSession:
     """One side of a connection. All methods are synchronous. After TlsFailed, only `take_output` may be called: it
     returns the alert for the other side.
@@ -32,6 +43,8 @@ class TlsSession:
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=is_server, server_hostname=server_name
         )
+        self._beginning = b""  # Of a record that has not arrived as a whole, after the handshake.
+        self._data_bytes = self._records_without_data = 0
         self._handshake_bytes = 0
         self.is_established = False  # The handshake is done, as seen from this side.
         self.is_ended = False  # The other side will send no more: close-notify, or the end of its stream.
@@ -69,10 +82,10 @@ class TlsSession:
         There may be output afterwards (`has_output`). The end of the stream without a close-notify counts as an end,
         because each protocol above states its own lengths. Raises TlsFailed.
         """
-        if cipher:
-            self._incoming.write(cipher)
-        else:
+        if not cipher:
             self._incoming.write_eof()
+        elif not self.is_established:
+            self._incoming.write(cipher)
         if not self.is_established:
             self._handshake_bytes += len(cipher)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
@@ -80,7 +93,34 @@ class TlsSession:
             self.handshake()
             if not self.is_established:
                 return b""
-        return self._read()
+            cipher = self._incoming.read()  # Whole records, of which OpenSSL has read nothing, and a beginning.
+        elif not cipher:
+            return self._read()
+        return self._read_records(self._beginning + cipher if self._beginning else cipher)
+
+    def _read_records(self, cipher: bytes) -> bytes:
+        """Take one record after another: in one call, OpenSSL would process any number of records without data."""
+        parts: list[bytes] = []
+        begin, size = 0, len(cipher)
+        while size - begin >= _HEADER_BYTES and not self.is_ended:
+            length = cipher[begin + 3] << 8 | cipher[begin + 4]
+            end = begin + _HEADER_BYTES + length
+            if end > size:
+                if length <= RECORD_CIPHER_BYTES_MAX and cipher[begin + 1] == 3:
+                    break
+                end = size  # This is no record; OpenSSL says what is wrong.
+            self._incoming.write(cipher[begin:end])
+            begin = end
+            if plain := self._read():
+                self._data_bytes += len(plain)
+                parts.append(plain)
+            elif not self.is_ended:
+                self._records_without_data += 1
+                allowed = RECORDS_WITHOUT_DATA_MAX + self._data_bytes // DATA_BYTES_PER_RECORD_WITHOUT
+                if self._records_without_data > allowed:
+                    raise TlsFailed(f"the other side has sent more than {allowed} records without data")
+        self._beginning = cipher[begin:]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read(self) -> bytes:
         tls, incoming = self._object, self._incoming

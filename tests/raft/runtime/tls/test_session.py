@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from raft.runtime.tls.contexts import PROTOCOL_CLIENT
 from raft.runtime.tls.credentials import Credentials, caller_credentials
 from raft.runtime.tls.errors import TlsFailed
-from raft.runtime.tls.session import HANDSHAKE_BYTES_MAX, TlsSession
+from raft.runtime.tls.session import HANDSHAKE_BYTES_MAX, RECORDS_WITHOUT_DATA_MAX, TlsSession
 from tests.raft.support.certificates import Certificates
+from tests.raft.support.key_updates import Forger
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -170,6 +171,39 @@ def test_a_handshake_has_a_bound_in_bytes(pair: tuple[Credentials, Credentials])
 
     with pytest.raises(TlsFailed):
         feed_all()
+
+
+@pytest.mark.parametrize("data", [b"", b"x"])
+def test_changes_of_keys_are_bounded(tmp_path: Path, data: bytes) -> None:
+    """Each change costs up to 80 µs, and a read of 64 KiB has 2,400 of them: it would stop the member for 0.2 s, also
+    with a byte of data between two changes."""
+    made, key_log = Certificates(tmp_path), tmp_path / "key_log"
+    caller_context = made.caller().client
+    caller_context.keylog_filename = str(key_log)
+    caller = TlsSession(caller_context, is_server=False, server_name="127.0.0.1")
+    answerer = TlsSession(made.port().server, is_server=True)
+    shake_hands(caller, answerer, Random(1))
+    forger = Forger(key_log)
+
+    few = [forger.key_update(is_answer_wanted=True) + forger.data(b"data") for _ in range(RECORDS_WITHOUT_DATA_MAX)]
+    assert answerer.feed(b"".join(few)) == b"data" * RECORDS_WITHOUT_DATA_MAX
+    answerer.take_output()
+    with pytest.raises(TlsFailed, match="without data"):
+        answerer.feed(b"".join(forger.key_update() + (forger.data(data) if data else b"") for _ in range(10)))
+
+
+def test_changes_of_keys_are_allowed_between_much_data(tmp_path: Path) -> None:
+    made, key_log = Certificates(tmp_path), tmp_path / "key_log"
+    caller_context = made.caller().client
+    caller_context.keylog_filename = str(key_log)
+    caller = TlsSession(caller_context, is_server=False, server_name="127.0.0.1")
+    answerer = TlsSession(made.port().server, is_server=True)
+    shake_hands(caller, answerer, Random(1))
+    forger, block = Forger(key_log), bytes(16_000)
+
+    for _ in range(3 * RECORDS_WITHOUT_DATA_MAX):
+        wire = forger.key_update() + b"".join(forger.data(block) for _ in range(66))
+        assert b"".join(answerer.feed(piece) for piece in (wire[:70_000], wire[70_000:])) == block * 66
 
 
 def test_a_session_of_tls_1_2_that_a_caller_offers_is_refused_and_forgotten(tmp_path: Path) -> None:
