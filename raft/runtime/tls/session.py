@@ -84,19 +84,21 @@ class TlsSession:
         """
         if not cipher:
             self._incoming.write_eof()
-        elif not self.is_established:
+            if self.is_established:
+                return self._read()
+        if self.is_established:
+            return self._read_records(self._beginning + cipher if self._beginning else cipher)
+        if cipher:
             self._incoming.write(cipher)
-        if not self.is_established:
-            self._handshake_bytes += len(cipher)
-            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
-                raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the end of the handshake")
-            self.handshake()
-            if not self.is_established:
-                return b""
-            cipher = self._incoming.read()  # Whole records, of which OpenSSL has read nothing, and a beginning.
-        elif not cipher:
-            return self._read()
-        return self._read_records(self._beginning + cipher if self._beginning else cipher)
+        return self._feed_handshake(len(cipher))
+
+    def _feed_handshake(self, byte_count: int) -> bytes:
+        self._handshake_bytes += byte_count
+        if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+            raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the end of the handshake")
+        self.handshake()
+        # OpenSSL has read whole records. What follows the handshake may be data already.
+        return self._read_records(self._incoming.read()) if self.is_established else b""
 
     def _read_records(self, cipher: bytes) -> bytes:
         """Take one record after another: in one call, OpenSSL would process any number of records without data."""
