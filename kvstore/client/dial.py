@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvstore.client.pump import Dialer, dial_tcp
-from kvstore.protocol.addresses import parse_address
+from kvstore.protocol.addresses import ascii_form, parse_address
 from kvstore.tls import Tls, UnusableCertificates
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class TlsDialer:
 
 def server_name_of(address: str) -> str:
     """The name or IP address that a certificate must have: without the zone of an IPv6 address, and the dot at the end
-    of a name.
+    of a name. An internationalized name is in the ASCII form that trio looks up; that of `ssl` may be another name.
 
-    >>> server_name_of("[fe80::1%eth0]:7101"), server_name_of("s1.example.org.:7101")
-    ('fe80::1', 's1.example.org')
+    >>> server_name_of("[fe80::1%eth0]:7101"), server_name_of("s1.example.org.:7101"), server_name_of("straße.de:7101")
+    ('fe80::1', 's1.example.org', 'xn--strae-oqa.de')
     """
-    return parse_address(address)[0].partition("%")[0].removesuffix(".")
+    return ascii_form(parse_address(address)[0].partition("%")[0]).removesuffix(".")

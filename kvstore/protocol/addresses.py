@@ -63,10 +63,9 @@ def host_flaw(host: str) -> str:
     if not host.isprintable():
         return "its host has a character that cannot be seen"
     try:
-        ascii_form = host if host.isascii() else _ascii_form(host)
+        name = ascii_form(host).removesuffix(".")
     except UnicodeError:
         return "its host cannot be written as an internationalized name (IDNA)"
-    name = ascii_form.removesuffix(".")
     if len(name) > HOST_NAME_BYTES_MAX:
         return f"its host has {len(name)} bytes; a name has up to {HOST_NAME_BYTES_MAX}"
     for label in name.split("."):
@@ -79,8 +78,10 @@ def host_flaw(host: str) -> str:
     return ""
 
 
-def _ascii_form(host: str) -> str:
-    """Return a name in its ASCII form. Raises UnicodeError."""
+def ascii_form(host: str) -> str:
+    """Return a name in the ASCII form that trio looks up. Raises UnicodeError."""
+    if host.isascii():
+        return host
     host.encode("idna")  # Must not raise, because trio makes the same call before it resolves a name.
     return idna.encode(host, uts46=True).decode("ascii")
 
@@ -102,6 +103,6 @@ def _is_wildcard(host: str) -> bool:
     try:
         if ":" in host:
             return ipaddress.IPv6Address(host.partition("%")[0]).is_unspecified
-        return not any(socket.inet_aton(host if host.isascii() else _ascii_form(host)))
+        return not any(socket.inet_aton(ascii_form(host)))
     except (OSError, UnicodeError):
         return False

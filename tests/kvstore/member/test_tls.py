@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from kvstore import Client, Member, MemberTls, StoreError, Tls, Unavailable, UnusableCertificates, open_node
 from kvstore.cli.options.tls import join_tls_options, member_tls, member_tls_options
-from kvstore.client.dial import TlsDialer
+from kvstore.client.dial import TlsDialer, server_name_of
+from kvstore.client.pump import dial_tcp
 from kvstore.embedded import EmbeddedStore
 from kvstore.member.listeners import ReachableByOthers
 from raft import InvalidConfiguration
@@ -124,6 +125,25 @@ async def test_a_certificate_for_another_host_is_refused_by_the_client(quick_fol
     elsewhere = port_tls(made, cert=made.issue("elsewhere.pem", "s9.example.org"))
     async with a_store(quick_folder, elsewhere) as store:
         assert "IP address mismatch" in await refusal_of(store.client_address, client_tls(made))
+
+
+@pytest.mark.parametrize("host", ["straße.example", "straße.example．"])
+async def test_the_name_that_is_compared_is_the_one_that_is_looked_up(host: str) -> None:
+    """`ssl` reads names by older rules, by which this one is strasse.example: the host of somebody else."""
+    asked: list[str] = []
+
+    class Resolver(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, host: bytes | None, *_: object, **__: object) -> Any:
+            asked.append((host or b"").decode().removesuffix("."))
+            raise OSError
+
+        async def getnameinfo(self, *_: object) -> Any:
+            raise OSError
+
+    trio.socket.set_custom_hostname_resolver(Resolver())
+    with pytest.raises(OSError):
+        await dial_tcp(f"{host}:7101")
+    assert asked == [server_name_of(f"{host}:7101")] == ["xn--strae-oqa.example"]
 
 
 async def test_a_client_with_tls_at_a_plain_port_is_told_so(quick_folder: Path, made: Certificates) -> None:
