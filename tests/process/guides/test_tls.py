@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import Client, Tls, Unavailable
+from kvstore import Client, MemberTls, Tls, Unavailable, UnusableCertificates
+from kvstore.member.certificates import MemberCertificates
 from tests.process.guides.test_upgrade import replaced
 from tests.process.servers import Server, ServerCluster, hwm, running_cluster
 from tests.process.test_server_kills import Ledger
@@ -48,6 +49,15 @@ def tls_of(folder: Path) -> Tls:
 
 def log_of(server: Server) -> str:
     return server.log.read_text(encoding="utf-8")
+
+
+def test_the_certificate_of_a_client_names_no_host(folder: Path) -> None:
+    """With such a name, a client could pose as a member to other clients."""
+    with pytest.raises(UnusableCertificates, match="names client, and this member is s1"):
+        certs = folder / "certs"
+        MemberCertificates(
+            "s1", MemberTls(peer_cert=certs / "client.pem", peer_key=certs / "client.key", peer_ca=certs / "ca.pem")
+        )
 
 
 def test_a_new_cluster_with_tls_is_used_from_a_shell(tmp_path: Path, folder: Path) -> None:
