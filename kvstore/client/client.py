@@ -138,7 +138,7 @@ from kvstore.recipes.lease import Lease, kept_lease
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
 from kvstore.tls import Tls
-from raft import INT64_MAX, Acknowledge, EntryKind, ProtocolError
+from raft import INT64_MAX, Acknowledge, EntryKind, InvalidConfiguration, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
@@ -159,7 +159,8 @@ class Client(MemberCalls, LeaseCalls):
 
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
     does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
-    the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates.
+    the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates, and
+    InvalidConfiguration if a `dialer` is given too, which opens the connections itself.
     """
 
     def __init__(
@@ -173,6 +174,10 @@ class Client(MemberCalls, LeaseCalls):
     ) -> None:
         if isinstance(endpoints, str):
             raise InvalidAddress(endpoints, "endpoints are a list of addresses")
+        if dialer is not None and tls is not None:
+            raise InvalidConfiguration(
+                "a dialer opens the connections, and tls would be ignored: give it to the dialer"
+            )
         if dialer is None:
             for endpoint in endpoints:
                 parse_address(endpoint)

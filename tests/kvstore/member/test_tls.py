@@ -127,6 +127,12 @@ async def test_a_certificate_for_another_host_is_refused_by_the_client(quick_fol
         assert "IP address mismatch" in await refusal_of(store.client_address, client_tls(made))
 
 
+def test_a_dialer_and_certificates_exclude_each_other(made: Certificates) -> None:
+    """The certificates would be ignored, and everything be sent in clear."""
+    with pytest.raises(InvalidConfiguration, match="dialer"):
+        Client(["127.0.0.1:1"], dialer=dial_tcp, tls=client_tls(made))
+
+
 @pytest.mark.parametrize("host", ["straße.example", "straße.example．"])
 async def test_the_name_that_is_compared_is_the_one_that_is_looked_up(host: str) -> None:
     """`ssl` reads names by older rules, by which this one is strasse.example: the host of somebody else."""
