@@ -42,8 +42,8 @@ class Copies:
         self._made = 0
 
     def with_mutant(self, mutant: Mutant) -> Path:
-        """Make a copy with the defect. Unchanged packages are symbolic links, unless tests are to kill the mutant. Raises
-        DoesNotApply."""
+        """Make a copy with the defect. Unchanged packages are symbolic links, unless tests are to kill the mutant.
+        Raises DoesNotApply."""
         texts = mutant.mutated(self.clean)
         self._made += 1
         root = self._folder / f"mutant-{self._made}"
