@@ -53,11 +53,10 @@ def log_of(server: Server) -> str:
 
 def test_the_certificate_of_a_client_names_no_host(folder: Path) -> None:
     """With such a name, a client could pose as a member to other clients."""
+    certs = folder / "certs"
+    tls = MemberTls(peer_cert=certs / "client.pem", peer_key=certs / "client.key", peer_ca=certs / "ca.pem")
     with pytest.raises(UnusableCertificates, match="names client, and this member is s1"):
-        certs = folder / "certs"
-        MemberCertificates(
-            "s1", MemberTls(peer_cert=certs / "client.pem", peer_key=certs / "client.key", peer_ca=certs / "ca.pem")
-        )
+        MemberCertificates("s1", tls)
 
 
 def test_a_new_cluster_with_tls_is_used_from_a_shell(tmp_path: Path, folder: Path) -> None:
