@@ -26,7 +26,7 @@ from raft.runtime.tls import handshakes
 from tests.raft.support.certificates import Certificates
 from tests.raft.support.machines import a_listener, until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 FILES = ("cert", "key", "client_ca", "peer_cert", "peer_key", "peer_ca")
 KEY = b"the-secret-key"
@@ -56,7 +56,7 @@ def peer_tls(made: Certificates, node_id: str) -> MemberTls:
 
 @asynccontextmanager
 async def a_store(folder: Path, tls: MemberTls | None, **options: Any) -> AsyncIterator[EmbeddedStore]:
-    with trio.fail_after(40):
+    with trio.fail_after(100):
         async with open_node(folder / "data", bootstrap=True, listen_client="127.0.0.1:0", tls=tls, **options) as store:
             yield store
 

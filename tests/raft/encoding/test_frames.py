@@ -62,5 +62,7 @@ def test_the_words_of_another_protocol_are_shown_as_such() -> None:
     bytes."""
     with pytest.raises(ProtocolError, match="'HTTP': who speaks there is no member"):
         FrameSplitter(bytes_max=10).feed(b"HTTP/1.1 400 Bad Request\r\n")
-    with pytest.raises(ProtocolError, match=r"the bound is 1 to 10$"):
+    with pytest.raises(ProtocolError, match="it began with a TLS handshake, and this port has no TLS"):
         FrameSplitter(bytes_max=10).feed(b"\x16\x03\x01\x02")
+    with pytest.raises(ProtocolError, match=r"the bound is 1 to 10$"):
+        FrameSplitter(bytes_max=10).feed(b"\x16\x01\x01\x02")
