@@ -280,7 +280,7 @@ class Search:
         return tuple(options)
 
     def _is_dead(self, letter: int, state: int) -> bool:
-        """Return True if this message is an answer that no member needs any more, so that it can have no effect.
+        """Return True if this message is an answer for which no member waits. Such a message can have no effect.
 
         The receiver's *durable* term decides whether the receiver may still wait for the answer, because a crash can
         undo a term that is not yet synced. In addition, the core must ignore the message if it arrives now.

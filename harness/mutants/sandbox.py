@@ -10,7 +10,8 @@ from harness.mutants.mutant import Mutant
 
 PACKAGES = ("raft", "storage", "kvstore", "harness", "spark_audit")
 TESTS = ("tests", "pyproject.toml")
-"""What is copied, too, if the checkout has it: some mutants are killed by tests. It has no defect."""
+"""The tests and their configuration. They are copied without a defect, if the checkout has them, for mutants that tests
+kill."""
 
 CLEAN = "clean"
 

@@ -209,8 +209,8 @@ def read_events(folder: Path) -> list[Row]:
 def close_unfinished_run(folder: Path) -> int:
     """Make the run of a killed harness auditable: add an `unknown` row for each call without a row.
 
-    Returns the number of added rows. Each added row gets a different `client` name, because an unknown operation stays
-    open for ever, and only one operation may be open under a name.
+    Returns the number of added rows. Each added row gets a different `client` name, because an unknown operation is
+    never closed, and only one operation may be open under a name.
     """
     about, calls_path = read_about(folder), folder / "calls.jsonl"
     if about.get("finished") or not calls_path.exists():

@@ -177,7 +177,7 @@ class RaftCore:
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
         """Append one entry to the log and return its position. A later `Ready` contains the outcome: the entry is in
-        `apply` or in `ended`. The outcome may also stay open for ever.
+        `apply` or in `ended`. There may also never be an outcome.
 
         Raises NotLeader, Busy (too many uncommitted bytes) or TooLarge. If the call raises an error, it certainly had
         no effect.

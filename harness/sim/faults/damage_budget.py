@@ -10,7 +10,7 @@ class DamageBudget:
 
     A member counts as damaged from the moment of the damage, even before it notices the damage, because a copy on a
     disk that has lied is not a good copy. The member no longer counts once it has started with everything that it
-    promised on its disk, because it then uses no damaged bytes. A lost member counts for ever, because it never comes
+    promised on its disk, because it then uses no damaged bytes. A lost member always counts, because it never comes
     back.
     """
 

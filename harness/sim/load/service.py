@@ -469,8 +469,8 @@ def check_store(machine: KvMachine) -> None:
 def check_requests(service: Service) -> None:
     """Check that no request caused an unexpected error, and that all requests counted as in flight are open.
 
-    After an unexpected error the service closes one connection and continues, but the error is still a bug. If an
-    answer is lost, its request counts as in flight for ever.
+    After an unexpected error the service closes one connection and continues, but the error is still a bug. A request
+    whose answer is lost never ceases to count as in flight.
     """
     errors = service.request_errors
     require(errors.total == 0, "no request meets an unexpected error", errors.places)

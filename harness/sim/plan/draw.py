@@ -268,7 +268,7 @@ def draw_load(random: Random) -> LoadPlan:
 
 
 def draw_stay(random: Random) -> int:
-    """Draw the average time for which client programs run, in ns; 0 means for ever.
+    """Draw the average time until a client program is restarted, in ns; 0 means never.
 
     In three of ten seeds programs are restarted, so that some sessions have ended while others are still open.
     """

@@ -208,7 +208,7 @@ class CoordinationPlan:
     The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. Each of the `watchers`
     is a separate client. All these fields are numbers. `lease_grace_ns`, `history_bytes_max`, `history_events_max` and
     `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: the average time
-    until a client's process is restarted; 0 means for ever. `death_share`: among the leases that their owners stop
+    until a client's process is restarted; 0 means never. `death_share`: among the leases that their owners stop
     renewing, the share for which a fault hits the leader near the end of the lease. `put_share`: among the actions of
     writers, the share of plain puts of keys that other programs attach to leases. If this share is not 0, writers pause
     only briefly. `hub`: bounds of the members' watch hubs, by name; all other bounds have their values in production.
@@ -293,7 +293,7 @@ class LoadPlan:
     loyal: int = 0  # Without service: the number of clients that call only their own member, whether it leads or not.
     extras: ExtraPlan = NO_EXTRAS  # Used only with service.
     burst: int = 0  # With service: the number of burst callers of each client, whose puts leave together.
-    # With service: the average time until a client's program is restarted, in ns; 0 means for ever.
+    # With service: the average time until a client's program is restarted, in ns; 0 means never.
     stay_ns: int = 0
 
 

@@ -166,3 +166,30 @@ def test_a_consumer_behind_the_history_prints_the_present_if_asked(cluster: Serv
     append(cluster, "eight/", "c")
     after = run(cluster, "consume", "eight/", "--group", "g8", "--limit", "1")
     assert values_in(after.stdout) == ["c"]
+
+
+def test_a_reader_that_stops_reading_does_not_cost_the_lease(cluster: ServerCluster) -> None:
+    """The pipe is full, so `hwm consume` waits for its reader, and renews its lease meanwhile."""
+    values = [f"{number:03}" + "x" * 5_000 for number in range(60)]
+    first, *_ = append(cluster, "nine/", *values)
+    process = subprocess.Popen(
+        hwm("consume", "nine/", "--group", "g9", "--from-revision", str(first), "--limit", "60", "--ttl", "3"),
+        env=environment(cluster), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+    async def until_a_lease_would_be_over() -> None:
+        async with cluster.client() as client, client.watch(prefix="consumers/g9/", from_revision=first) as changes:
+            with trio.fail_after(PATIENCE_SECONDS):
+                while b"/positions/" not in (await anext(changes)).key:
+                    pass
+            with trio.move_on_after(7):
+                async for change in changes:
+                    assert change.kind == "put", change
+
+    try:
+        trio.run(until_a_lease_would_be_over)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, values_in(out.decode())) == (0, values), err

@@ -63,7 +63,7 @@ class LevelChecker:
     def __init__(self, world: CheckedWorld, member: MachineView, config: RaftConfig) -> None:
         self._world, self._member, self._config = world, member, config
         self._node_id = member.node_id
-        self._open: dict[int, _Write] = {}  # By ticket: the open proposals. Proposals of level NONE stay open for ever.
+        self._open: dict[int, _Write] = {}  # By ticket: the open proposals, and all proposals of level NONE.
         self._in_sync: dict[int, _Write] = {}  # By ticket: the open proposals of level IN_SYNC.
         self._unapplied: dict[int, _Write] = {}  # By ticket: proposals of every level, in the order of the log.
         self._term: int | None = None  # The term in which the node leads.
