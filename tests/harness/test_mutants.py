@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,36 @@ def test_a_mutant_names_nothing_that_is_not_there(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_tests_that_mutants_name_exist() -> None:
+    named_tests = {test for mutant in CATALOGUE for test in mutant.tests}
+    assert named_tests
+    for test in named_tests:
+        file, _, function = test.partition("::")
+        defined = {getattr(node, "name", "") for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body}
+        assert function in defined, test
+
+
+@pytest.mark.timeout(200)
+def test_a_mutant_that_names_tests_is_killed_by_one_of_them_or_survives(tmp_path: Path) -> None:
+    """No seed runs. The tests run in a copy with the defect, and must pass in the copy without it."""
+    killed = named("a commit does not compare the position")
+    (change,) = killed.changes
+    harmless = a_mutant(change.file, change.replaces, change.replaces + "  # indeed", name="harmless")
+    absent = a_mutant(change.file, change.replaces, change.replaces + "  # indeed", name="no such test")
+    hunt = a_hunt(
+        tmp_path,
+        killed,
+        replace(harmless, tests=killed.tests),
+        replace(absent, tests=("tests/harness/test_mutants.py::test_nothing",)),
+    )
+
+    results = {result.name: result for result in hunt.run() if result is not None}
+
+    assert results[killed.name].to_json()["test"] == killed.tests[0]
+    assert (results[killed.name].verdict, results["harmless"].verdict) == ("killed", "survived")
+    assert "no test ran" in str(results["no such test"].error)
+
+
 CLASSICS = {
     "two changes of the members are in flight",
     "members change before the leader has committed in its own term",
@@ -121,6 +152,10 @@ def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
     ("text", "problem"),
     [
         ("mutant = 3", "a list of"),
+        (
+            "[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='raft/a.py'\nreplaces='a'\nby='b'\ntests=['x']",
+            "list of test ids",
+        ),
         ("[[mutant]]\nname = 'x'", "why must be a text"),
         ("[[mutant]]\nname =", "Invalid value"),
         ("[[mutant]]\nseeds = 3", "unknown fields seeds"),
