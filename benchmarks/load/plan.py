@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.load.spec import LoadSpec
+
 KEY_BYTES = 16
 SHAPES: tuple[tuple[int, int], ...] = ((1, 1), (16, 4), (64, 8), (256, 8), (1024, 16))
 """The usual pairs (requests in flight, connections). The pairs are the same for every system that has connections."""
@@ -180,3 +182,20 @@ def narrowed(
             cells += closed(group, works or tuple(kept), shapes or tuple(in_plan))
         cells += open_loop(group, rates)
     return Plan(plan.name, tuple(cells), plan.repetitions, plan.seconds, plan.warmup_seconds)
+
+
+def usual_puts(warmup_seconds: float, seconds: float) -> LoadSpec:
+    """Puts of the usual values to the usual keys. The caller sets the endpoints, the number in flight and the seed."""
+    return LoadSpec(
+        kind="highwatermark",
+        endpoints=[],
+        work="put",
+        in_flight=256,
+        connections=8,
+        rate=0,
+        value_bytes=USUAL_VALUE_BYTES,
+        existing_keys=USUAL_KEYS,
+        seed=0,
+        warmup_seconds=warmup_seconds,
+        seconds=seconds,
+    )

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from benchmarks.__main__ import RESULTS, data_folder
-from benchmarks.load.plan import SHAPES, USUAL_KEYS, USUAL_VALUE_BYTES, Contender
+from benchmarks.load.plan import SHAPES, Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
 from benchmarks.measure.statistics import median
@@ -85,19 +85,7 @@ def _windows(
 ) -> list[dict[str, Any]]:
     """Start members, and measure all windows on them."""
     lean = Contender("highwatermark", "highwatermark", "lean")
-    spec = LoadSpec(
-        kind="highwatermark",
-        endpoints=[],
-        work="put",
-        in_flight=256,
-        connections=8,
-        rate=0,
-        value_bytes=USUAL_VALUE_BYTES,
-        existing_keys=USUAL_KEYS,
-        seed=0,
-        warmup_seconds=WARMUP_SECONDS,
-        seconds=seconds,
-    )
+    spec = usual_puts(WARMUP_SECONDS, seconds)
     rows = []
     levels = sorted(Acknowledge)
     with running(lean, members, folder) as cluster:

@@ -19,7 +19,7 @@ import click
 import trustme
 
 from benchmarks.__main__ import RESULTS, data_folder
-from benchmarks.load.plan import SHAPES, USUAL_KEYS, USUAL_VALUE_BYTES, Contender
+from benchmarks.load.plan import SHAPES, Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
 from benchmarks.measure.statistics import median
@@ -90,19 +90,7 @@ def _windows(
     generator: str, members: int, folder: Path, in_flight: tuple[int, ...], repetitions: int, seconds: float
 ) -> list[dict[str, Any]]:
     """Start two clusters, and measure all windows on them."""
-    spec = LoadSpec(
-        kind="highwatermark",
-        endpoints=[],
-        work="put",
-        in_flight=256,
-        connections=8,
-        rate=0,
-        value_bytes=USUAL_VALUE_BYTES,
-        existing_keys=USUAL_KEYS,
-        seed=0,
-        warmup_seconds=WARMUP_SECONDS,
-        seconds=seconds,
-    )
+    spec = usual_puts(WARMUP_SECONDS, seconds)
     rows = []
     with ExitStack() as stack:
         clusters: dict[str, tuple[Running, LoadSpec]] = {}
