@@ -1,5 +1,5 @@
 """Rows of services: watches, leases, locks, deletions of ranges, compactions, puts with a lease, reads at a revision,
-and appends, which are puts under a key that the store makes.
+appends, which are puts under a key that the store makes, and commits of consumers.
 
 Each of these rows has its request as JSON text in `request`. Most have their answer as JSON text in `output.answer`.
 The fields are in docs/reference/specification.md#1010-rows-of-services.
@@ -26,10 +26,11 @@ SERVICE_OPS = (
     "compact",
     "lock",
     "unlock",
+    "consume",
     "outcome",
 )
 # The service operations whose acknowledged rows have `output.answer`.
-ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock", "outcome")
+ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock", "consume", "outcome")
 # The operations of a single key that may have a `request`: a put for its lease or its prefix, a get for its revision.
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
@@ -116,6 +117,10 @@ def parse_service(row: Row) -> Fields:
         raise BadRequest("request: prefix and start or end exclude each other")
     if row["op"] == "delete_range" and row["status"] == "unknown" and parsed["keys"] is None:
         raise BadRequest("request: keys is missing, though the status is unknown")
+    if row["op"] == "consume" and not (row.get("key") and row.get("value") is not None):
+        raise BadRequest("key or value is missing from a commit")
+    if row["op"] == "consume" and row["status"] == "ok" and row.get("revision") is None:
+        raise BadRequest("revision is missing from a commit")
     if row["op"] == "put" and row["status"] == "unknown" and parsed["prefix"] is not None and parsed["lease_id"]:
         raise BadRequest("request: prefix and lease_id exclude each other, because the status is unknown")
     return parsed
@@ -262,6 +267,13 @@ _REQUESTS: dict[str, dict[str, _Field]] = {
     "unlock": {"name": _Field(_text), "key": _Field(_text)},
     "put": {"lease_id": _Field(_is_number, 0), "prefix": _Field(_nullable_text)},
     "get": {"revision": _Field(_is_number, 0)},
+    "consume": {
+        "group": _Field(_text),
+        "log": _Field(_text),
+        "from_revision": _Field(_above_zero),
+        "position": _Field(_above_zero),
+        "prefix": _Field(_text),
+    },
     "outcome": {"index": _Field(_above_zero), "term": _Field(_above_zero)},
 }
 _ANSWERS: dict[str, dict[str, _Field]] = {
@@ -274,6 +286,7 @@ _ANSWERS: dict[str, dict[str, _Field]] = {
     "lease_renew": {"ttl_ns": _Field(_is_number)},
     "lease_revoke": {"found": _Field(lambda value: isinstance(value, bool))},
     "outcome": {"outcome": _Field(lambda value: value in OUTCOMES)},
+    "consume": {"fence": _Field(_above_zero)},
     "lock": {"key": _Field(_text), "fence": _Field(_above_zero), "lease_id": _Field(_above_zero)},
 }
 
@@ -304,7 +317,8 @@ def plain_rows(row: Row) -> Iterator[Row]:
     row yields a deletion of unknown outcome, too. A deletion of a range becomes a transaction that lists the range and
     deletes each listed key; if its outcome is unknown, the transaction only deletes the keys that the request names. A
     lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If the outcome of
-    an append is unknown, its key is not known either. The put then has the key for revision 0, which no append makes.
+    an append is unknown, its key is not known either. The put then has the key for revision 0, which no append makes. A
+    commit of a consumer becomes the append that it carries out.
     """
     if not is_service(row):
         yield row
@@ -317,6 +331,11 @@ def plain_rows(row: Row) -> Iterator[Row]:
             yield {**row, "request": None, "key": appended_key(as_bytes(prefix), 0) if made_key else row["key"]}
             if lease_id and row["status"] != "fail":
                 yield _end_of_lease(row, row["key"], lease_id)
+        case "consume" if row["status"] != "fail":
+            made_key = row["status"] == "unknown"
+            key = appended_key(as_bytes(parse_service(row)["prefix"]), 0) if made_key else row["key"]
+            output = None if made_key else {"succeeded": True}
+            yield {**row, "op": "put", "request": None, "key": key, "output": output}
         case "get":
             if not parse_service(row)["revision"]:
                 yield {**row, "request": None}

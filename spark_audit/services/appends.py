@@ -29,8 +29,11 @@ class Append(NamedTuple):
 
 
 def append_of(row: Mapping[str, Any]) -> Append | None:
-    """Return the append that a well-formed row records; None for a failed append or another operation."""
-    if row["op"] != "put" or row["status"] == "fail" or not is_service(row):
+    """Return the append that a well-formed row records; None for a failed append or another operation.
+
+    A commit of a consumer carries out an append, too.
+    """
+    if row["op"] not in ("put", "consume") or row["status"] == "fail" or not is_service(row):
         return None
     prefix = parse_service(row)["prefix"]
     if prefix is None:

@@ -1,4 +1,5 @@
-"""Collects the watches, leases, locks and appends of a run, and makes the checks that need no facts about single keys.
+"""Collects the watches, leases, locks, appends and commits of a run, and makes the checks that need no facts about
+single keys.
 
 A `Summary` has the services in all rows or in some rows of a run; summaries can be joined. A `Plan` is made from the
 summary of all rows.
@@ -15,6 +16,7 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import as_bytes
 from spark_audit.history.services import is_service, parse_service
 from spark_audit.services.appends import APPENDS, Append, append_of, assign, key_findings
+from spark_audit.services.consumers import CONSUMERS, Commit, commit_of, consumer_findings
 from spark_audit.services.key_check import About, KeyResult, check_key
 from spark_audit.services.key_facts import Fact, Interest, Subject, prefix_and_revision
 from spark_audit.services.leases import LEASES, LeaseCall, calls_of, lease_findings, leases_of
@@ -52,7 +54,7 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Summary:
-    """The watches, leases, locks and appends in some rows of a run.
+    """The watches, leases, locks, appends and commits of consumers in some rows of a run.
 
     `read_at`: the keys that were read at a revision. `unknown`: op_id → unknown transaction or deletion of a range.
     `findings`: violations that a single row shows. `accepted`, `told`, `held`: see outcomes.py. `rows`: the number of
@@ -65,6 +67,7 @@ class Summary:
     leases: list[LeaseCall] = field(default_factory=list)
     locks: list[LockCall] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
     read_at: set[str] = field(default_factory=set)
     unknown: dict[int, UnknownBatch] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -97,6 +100,8 @@ class Summary:
             self.read_at.add(row["key"])
         elif (append := append_of(row)) is not None:
             self.appends.append(append)
+        if (commit := commit_of(row)) is not None:
+            self.commits.append(commit)
         self.leases += calls_of(row)
 
     def _note_level(self, row: Row) -> None:
@@ -119,6 +124,7 @@ class Summary:
         self.leases += other.leases
         self.locks += other.locks
         self.appends += other.appends
+        self.commits += other.commits
         self.read_at |= other.read_at
         self.unknown |= other.unknown
         self.findings += other.findings
@@ -208,12 +214,14 @@ class Plan:
         leases = leases_of(self.summary.leases, keys.ends)
         found = [*self.findings, *settled.findings, *self._order_findings(keys.listed, settled)]
         found += [*lease_findings(leases, self.clocks), *lock_findings(self.summary.locks, self.clocks)]
+        found += consumer_findings(self.summary.commits, self.summary.appends)
         checked: Counter[str] = Counter()
         checked[ONCE] = sum(part.events for part in self.summary.parts)
         checked[BOOKMARK] = sum(part.bookmarks for part in self.summary.parts)
         checked[RESUME] = sum(part.resumes is not None for part in self.summary.parts)
         checked[LEASES] = sum(call.kind != "attach" for call in self.summary.leases)
         checked[LOCKS] = len(self.summary.locks)
+        checked[CONSUMERS] = sum(commit.is_certain for commit in self.summary.commits)
         checked[OUTCOMES] = len(self.summary.told)
         checked[IN_SYNC] = len(self.summary.held) if self.min_in_sync is not None else 0
         told = (append for append in self.summary.appends if append.key is not None)

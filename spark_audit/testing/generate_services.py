@@ -1,4 +1,4 @@
-"""Generates seeded histories with watches, leases, locks, appends and reads at a revision.
+"""Generates seeded histories with watches, leases, locks, appends, reads at a revision, and a consumer group.
 
 The histories are sound by construction.
 
@@ -23,6 +23,7 @@ Row = dict[str, Any]
 Steps = Iterator[int]  # A process. At each step, it yields how long it waits before its next step (ns).
 
 _MS = 1_000_000
+_LOG, _DONE = "kq/", "kr/"  # The prefixes of the records of the group, and of what its consumers append.
 _NULLS: Row = dict.fromkeys(
     [
         *("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error"),
@@ -43,6 +44,7 @@ class ServiceShape:
     parts: int = 3
     lease_owners: int = 2
     lock_owners: int = 3
+    consumers: int = 2
     unknown_share: float = 0.03
 
 
@@ -162,6 +164,7 @@ class _Simulation:
         self.lives = iter(range(10**9))
         self.appended: list[tuple[Row, str]] = []  # The row and the key of each append that took effect.
         self.owner: dict[str, int] = {}  # Name of a lock → the lease of its owner.
+        self.position = self.fence = 1  # The position of the group, and the fence of its active consumer.
 
     def rows(self) -> list[Row]:
         for number in range(self.shape.clients):
@@ -172,6 +175,8 @@ class _Simulation:
             self._start(self._lease_owner(number))
         for number in range(self.shape.lock_owners):
             self._start(self._lock_owner(number))
+        for number in range(self.shape.consumers):
+            self._start(self._consumer(number))
         while self.waiting:
             self.now, _, steps = heappop(self.waiting)
             self.store.at(self.now)
@@ -262,16 +267,19 @@ class _Simulation:
 
     def _append(self, client: str) -> tuple[Row, Callable[[], Row]]:
         """A put under a key that the store makes. The row gets the key only once the put has taken effect."""
-        value, prefix = self._value(), "kq/"
-        row = self._call(client, "put", key=prefix, value=value, request={"prefix": prefix})
+        value = self._value()
+        row = self._call(client, "put", key=_LOG, value=value, request={"prefix": _LOG})
 
         def effect() -> Row:
-            key = appended_key(prefix.encode(), self.store.revision + 1)
-            self._changed((key, value, 0))
-            self.appended.append((row, key))
+            self._appended(row, _LOG, value)
             return {"succeeded": True}
 
         return row, effect
+
+    def _appended(self, row: Row, prefix: str, value: str) -> None:
+        key = appended_key(prefix.encode(), self.store.revision + 1)
+        self._changed((key, value, 0))
+        self.appended.append((row, key))
 
     def _cas(self, client: str) -> tuple[Row, Callable[[], Row]]:
         key, value = self._key(), self._value()
@@ -460,6 +468,50 @@ class _Simulation:
             yield self._wait(1)
             self._return(row, {"succeeded": True}, 0)
             yield self._wait(2)
+
+    # -- consumers
+
+    def _consumer(self, number: int) -> Steps:
+        """A process that repeatedly becomes the active consumer of the group, and commits a few records.
+
+        If there is no record, the process appends one.
+        """
+        while self.left > 0:
+            client = f"g{number}.{next(self.lives)}"
+            yield self._wait(3)
+            fence = self.fence = max(self.store.revision, self.fence + 1)
+            for _ in range(self.random.randrange(1, 8)):
+                record = next((each.revision for each in self.store.events if self._is_next(each)), None)
+                if record is None:
+                    row, effect = self._append(client)
+                    yield from self._perform(row, effect)
+                else:
+                    row = self._call(client, "consume", key=_DONE, value=self._value(), request=_request_of(record))
+                    yield from self._commit(row, record, fence)
+                if row["status"] != "ok":
+                    break
+                yield self._wait()
+
+    def _is_next(self, event: _Event) -> bool:
+        return event.revision > self.position and as_bytes(event.key).startswith(_LOG.encode())
+
+    def _commit(self, row: Row, record: int, fence: int) -> Steps:
+        """Commit a record if the consumer is still the active one, and the record is still the next."""
+
+        def effect() -> Row:
+            if self.fence != fence or self.position >= record:
+                return {}
+            self.position = record
+            self._appended(row, _DONE, row["value"])
+            return {"answer": _canonical({"fence": fence})}
+
+        yield from self._perform(row, effect)
+        if row["status"] == "ok" and not row["output"]:
+            row |= {"status": "fail", "error": "LockLost", "output": None, "revision": None}
+
+
+def _request_of(record: int) -> Row:
+    return {"group": "g", "log": _LOG, "from_revision": 1, "position": record, "prefix": _DONE}
 
 
 def _covers(request: Row, event: _Event) -> bool:

@@ -1,4 +1,4 @@
-"""Injects one fault into a sound history with watches, leases, locks or reads at a revision.
+"""Injects one fault into a sound history with watches, leases, locks, reads at a revision or a consumer group.
 
 Tests then check that the audit finds the fault. Written values must be unique, as they are in generated and recorded
 histories.
@@ -310,6 +310,62 @@ def _missed_historic_read(history: _History) -> Row | None:
     return None
 
 
+def _commits(history: _History) -> Iterator[tuple[Row, Row]]:
+    """Yield pairs of commits: a commit, and the one before it in the order of their revisions."""
+    ordered = sorted(history.of("consume"), key=lambda row: row["revision"])
+    pairs = [(later, before) for before, later in pairwise(ordered)]
+    yield from history.random.sample(pairs, len(pairs))
+
+
+def _change_commit(row: Row, **fields: int) -> Row:
+    row["request"] = _canonical({**_request(row), **fields})
+    return row
+
+
+def _record_consumed_twice(history: _History) -> Row | None:
+    """A consumer commits the record that the commit before has committed."""
+    for row, before in _commits(history):
+        return _change_commit(row, position=_request(before)["position"])
+    return None
+
+
+def _group_moved_back(history: _History) -> Row | None:
+    """A consumer moves the group to a position before the present one."""
+    for row, before in _commits(history):
+        if _request(before)["position"] > 1:
+            return _change_commit(row, position=_request(before)["position"] - 1)
+    return None
+
+
+def _record_left_out(history: _History) -> Row | None:
+    """A consumer moves the group beyond a record that no consumer has committed."""
+    known = {row["revision"] for row in history.of("put")}
+    open_ = [row for row in history.rows if row["op"] == "consume" and row["status"] == "unknown"]
+    known -= {_request(row)["position"] for row in open_}  # Such a commit may have committed the record.
+    for row, _ in _commits(history):
+        position = _request(row)["position"]
+        if position in known and position + 1 < row["revision"]:
+            return _change_commit(row, position=position + 1)
+    return None
+
+
+def _record_from_the_future(history: _History) -> Row | None:
+    """A consumer commits a record that is newer than the commit."""
+    for row, _ in _commits(history):
+        return _change_commit(row, position=row["revision"] + 1)
+    return None
+
+
+def _fence_of_a_former_consumer(history: _History) -> Row | None:
+    """A consumer commits with a fence below that of the commit before."""
+    for row, before in _commits(history):
+        fence = json.loads(before["output"]["answer"])["fence"]
+        if fence > 1:
+            row["output"]["answer"] = _canonical({"fence": fence - 1})
+            return row
+    return None
+
+
 _MADE: dict[str, Callable[[_History], Row | None]] = {
     "dropped_event": _dropped_event,
     "merged_changes": _merged_changes,
@@ -329,6 +385,11 @@ _MADE: dict[str, Callable[[_History], Row | None]] = {
     "wrong_appended_key": _wrong_appended_key,
     "wrong_historic_read": _wrong_historic_read,
     "missed_historic_read": _missed_historic_read,
+    "record_consumed_twice": _record_consumed_twice,
+    "group_moved_back": _group_moved_back,
+    "record_left_out": _record_left_out,
+    "record_from_the_future": _record_from_the_future,
+    "fence_of_a_former_consumer": _fence_of_a_former_consumer,
 }
 SERVICE_FAULTS = tuple(_MADE)
 
@@ -351,6 +412,11 @@ FAULT_PROPERTIES = {
     "wrong_appended_key": "appends",
     "wrong_historic_read": "historic",
     "missed_historic_read": "historic",
+    "record_consumed_twice": "consumers",
+    "group_moved_back": "consumers",
+    "record_left_out": "consumers",
+    "record_from_the_future": "consumers",
+    "fence_of_a_former_consumer": "consumers",
 }
 """The property that each fault violates."""
 

@@ -35,6 +35,7 @@ SERVICE_PROPERTIES = {
     "locks": "fences of locks rise",
     "historic": "reads at a revision",
     "appends": "keys of appends",
+    "consumers": "records of groups once",
 }
 # Properties of histories with writes that have an acknowledgement level.
 LEVEL_PROPERTIES = {

@@ -90,7 +90,7 @@ def test_an_event_settles_an_unknown_write() -> None:
     """If a watch sees all keys, no unknown put that took effect stays undecided."""
     settled = 0
     for seed in range(6):
-        shape = ServiceShape(operations=150, unknown_share=0.15, lease_owners=0, lock_owners=0)
+        shape = ServiceShape(operations=150, unknown_share=0.15, lease_owners=0, lock_owners=0, consumers=0)
         verdict = check_rows(generate_services(shape, seed))
         assert verdict.status == "linearizable", verdict.to_json()
         settled += verdict.settled
@@ -124,7 +124,15 @@ def test_a_settled_write_took_effect_so_in_every_explanation() -> None:
     """
     settled: set[str] = set()
     shape = ServiceShape(
-        operations=10, clients=3, keys=3, watches=2, parts=1, lease_owners=0, lock_owners=0, unknown_share=0.25
+        operations=10,
+        clients=3,
+        keys=3,
+        watches=2,
+        parts=1,
+        lease_owners=0,
+        lock_owners=0,
+        consumers=0,
+        unknown_share=0.25,
     )
     for seed in range(HISTORIES):
         rows = generate_services(shape, seed)
@@ -422,7 +430,15 @@ def test_whatever_is_changed_the_verdict_is_that_of_brute_force(block: int) -> N
     the answers have no explanation."""
     wrong = 0
     shape = ServiceShape(
-        operations=12, clients=2, keys=3, watches=3, parts=2, lease_owners=0, lock_owners=0, unknown_share=0.1
+        operations=12,
+        clients=2,
+        keys=3,
+        watches=3,
+        parts=2,
+        lease_owners=0,
+        lock_owners=0,
+        consumers=0,
+        unknown_share=0.1,
     )
     for number in range(HISTORIES // 3):
         seed = 1_000 * block + number

@@ -10,7 +10,7 @@ import pytest
 
 from spark_audit import check_rows
 from spark_audit.history.rows import problem
-from spark_audit.history.services import LEASE_END_IDS, plain_rows
+from spark_audit.history.services import LEASE_END_IDS, appended_key, plain_rows
 from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.test_odd_input import outcome_of_all
@@ -22,6 +22,14 @@ def _row(op: str, request: object, answer: object = None, **fields: Any) -> Row:
     row: Row = {"run_id": "r", "op_id": 7, "client": "c", "op": op, "request": json.dumps(request), "status": "ok"}
     row |= {"call_ns": 5, "return_ns": 90, "clock_id": "boot", "output": {"answer": json.dumps(answer)}}
     return row | fields
+
+
+_COMMIT = {"group": "g", "log": "log/", "from_revision": 1, "position": 4, "prefix": "done/"}
+
+
+def _commit(answer: object = None, **fields: Any) -> Row:
+    fields = {"key": "done/0", "value": "v", "revision": 5} | fields
+    return _row("consume", _COMMIT, {"fence": 3} if answer is None else answer, **fields)
 
 
 def _watch(*messages: object, **request: Any) -> Row:
@@ -37,6 +45,8 @@ SOUND = [
     _row("lock", {"name": "n"}, {"key": "n/3", "fence": 4, "lease_id": 3}),
     _row("unlock", {"name": "n", "key": "n/3"}),
     _row("compact", {"revision": 4}),
+    _commit(),
+    _commit(status="unknown", return_ns=None, output=None, revision=None),
     _row("delete_range", {"start": "a", "end": None}, output={"items": [{"key": "b"}]}, revision=4),
     _row("delete_range", {"prefix": "a", "keys": ["ab"]}, status="unknown", return_ns=None, output=None),
     _row("get", {"revision": 3}, key="k", output={"found": False}),
@@ -44,6 +54,9 @@ SOUND = [
 ]
 
 MALFORMED = {
+    "key or value is missing from a commit": _commit(value=None),
+    "revision is missing from a commit": _commit(revision=None),
+    "request: log is missing or of the wrong type": _commit() | {"request": json.dumps({**_COMMIT, "log": ""})},
     "request is missing": _watch() | {"request": None},
     "output.answer is missing": _watch() | {"output": {}},
     "request is not a JSON object": _watch() | {"request": "[]"},
@@ -136,6 +149,14 @@ def test_a_lock_is_a_put_of_its_key_at_the_revision_of_its_fence() -> None:
 
     assert (put["op"], put["key"], put["value"], put["revision"]) == ("put", "n/3", "", 4)
     assert (end["op"], end["key"], end["status"]) == ("delete", "n/3", "unknown")
+
+
+def test_a_commit_of_a_consumer_is_the_append_that_it_carries_out() -> None:
+    (put,) = plain_rows(_commit())
+    assert (put["op"], put["key"], put["value"], put["request"]) == ("put", "done/0", "v", None)
+    (perhaps,) = plain_rows(_commit(status="unknown", return_ns=None, output=None, revision=None))
+    assert (perhaps["op"], perhaps["status"], perhaps["key"]) == ("put", "unknown", appended_key(b"done/", 0))
+    assert list(plain_rows(_commit(status="fail", output=None, revision=None))) == []
 
 
 def test_watches_leases_and_compactions_stand_for_nothing() -> None:
