@@ -73,7 +73,8 @@ _services = click.option(
     "--services",
     default=str(NO_SERVICES),
     show_default=True,
-    help="Numbers of further workers, as in watches=100,leases=4,locks=4,ranges=2. Their operations are recorded too.",
+    help="Numbers of further workers, as in watches=100,leases=4,locks=4,ranges=2,consumers=3. Their operations are "
+    "recorded too.",
 )
 _levels = click.option(
     "--levels",

@@ -142,8 +142,9 @@ from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.text import from_text, to_text
 from kvstore.protocol.watches import Change
 from kvstore.recipes.consumers.consumer import Consumer
+from kvstore.recipes.consumers.group_keys import GROUPS_PREFIX
 from kvstore.recipes.consumers.group_status import GroupStatus
-from kvstore.recipes.consumers.position_transaction import PositionTransaction
+from kvstore.recipes.consumers.position_transaction import PositionMoved, PositionTransaction
 from kvstore.recipes.consumers.record import ConsumedRecord
 from kvstore.recipes.election import Election, Leadership
 from kvstore.recipes.guarded_transaction import GuardedTransaction
@@ -187,6 +188,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "FEATURE_LEVELS",
+    "GROUPS_PREFIX",
     "Accepted",
     "Acknowledge",
     "Acknowledged",
@@ -282,6 +284,7 @@ __all__ = [
     "OutcomeUnknown",
     "PeerView",
     "PositionConflict",
+    "PositionMoved",
     "PositionTransaction",
     "Put",
     "PutResult",

@@ -43,7 +43,7 @@ class RunSettings:
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
     read_modes: ReadModes = USUAL_READ_MODES  # Reads in bulks ignore the read modes and are linearizable.
-    services: ServiceShares = NO_SERVICES  # The workers for watches, leases, locks and ranges besides the other load.
+    services: ServiceShares = NO_SERVICES  # The workers of services besides the other load.
     levels: LevelShares = NO_LEVELS  # The acknowledgement levels of the writes.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS

@@ -79,8 +79,8 @@ class OperationSource:
     """The operations of one worker, which depend on (seed, worker) and, if they expect a record, on `view`.
 
     `modes`: the modes in which reads are requested; None: a fifth of the gets are local, and all other reads are
-    linearizable by a round of heartbeats. `end`: listings show only keys before this key; None: listings may show all
-    keys.
+    linearizable by a round of heartbeats. `first`, `end`: listings show only keys from `first` on,
+    and before `end`; `end` None: there is no upper bound.
     """
 
     def __init__(
@@ -91,10 +91,11 @@ class OperationSource:
         keys: Sequence[bytes],
         view: View,
         modes: ReadModes | None = None,
+        first: bytes = b"",
         end: bytes | None = None,
     ) -> None:
         self._random = Random(f"workload {seed} {worker}")
-        self._end = end
+        self._first, self._end = first, end
         self._modes, self._modes_random = modes, Random(f"ways {seed} {worker}")
         self._worker, self._keys, self._view = worker, keys, view
         self._written = 0
@@ -152,9 +153,14 @@ class OperationSource:
         return self._bounded(listing)
 
     def _bounded(self, listing: Range) -> Range:
-        if self._end is None or (listing.end is not None and listing.end <= self._end):
+        first, end = self._first, self._end
+        if end is not None and (listing.end is None or listing.end > end):
+            listing = replace(listing, start=first if listing.start >= end else listing.start, end=end)
+        if listing.start >= first:
             return listing
-        return replace(listing, start=b"" if listing.start >= self._end else listing.start, end=self._end)
+        return replace(
+            listing, start=first, end=end if listing.end is not None and listing.end <= first else listing.end
+        )
 
     def _txn(self) -> Txn:
         """Return a transaction that compares one or two keys.

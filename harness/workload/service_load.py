@@ -1,13 +1,15 @@
-"""Workers that use the services, in addition to the other load: watches, leases, locks, ranges, and appends.
+"""Workers that use the services, in addition to the other load: watches, leases, locks, ranges, appends, consumers.
 
 See docs/reference/specification.md#1010-rows-of-services. All keys that these workers write begin with SERVICE_KEYS.
 No watch covers the keys of locks: a client that waits for a lock writes a key, and the history has no row for this
-write, so the audit could not explain its event.
+write, so the audit could not explain its event. No watch or listing covers the keys of consumer groups, for the same
+reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -22,8 +24,11 @@ from harness.workload.service_shares import ServiceShares
 from harness.workload.tally import Tally, Worker
 from harness.workload.watch_recorder import WatchedKeys, WatchRecorder
 from kvstore import (
+    GROUPS_PREFIX,
     AppendResult,
     Client,
+    ConsumedRecord,
+    Consumer,
     DeleteRangeResult,
     GetResult,
     LeaseGranted,
@@ -31,6 +36,7 @@ from kvstore import (
     LockTimeout,
     OperationFailed,
     OutcomeUnknown,
+    PositionMoved,
     PutResult,
     StoreError,
 )
@@ -38,6 +44,11 @@ from kvstore import (
 SERVICE_KEYS = b"svc/"
 _LEASES, _RANGES, _LOCKS = SERVICE_KEYS + b"lease/", SERVICE_KEYS + b"range/", SERVICE_KEYS + b"~lock/"
 _APPENDS = SERVICE_KEYS + b"append/"
+_LOG, _DONE = SERVICE_KEYS + b"log/", SERVICE_KEYS + b"done/"
+_GROUP = b"harness"
+GROUP_KEYS_END = GROUPS_PREFIX[:-1] + bytes([GROUPS_PREFIX[-1] + 1])
+"""The least key after the keys of all consumer groups."""
+
 _PATIENCE_SECONDS = 5.0
 _PAUSE_SECONDS = (0.02, 0.2)  # The pause of a worker between two rounds of operations.
 _TTL_SECONDS = (1.0, 3.0)
@@ -45,6 +56,9 @@ _LOCK_TTL_SECONDS, _LOCK_WAIT_SECONDS = 3.0, 10.0
 _LOCK_NAMES = 3
 _KEYS_OF_A_LEASE = 2
 _KEYS_OF_A_RANGE = 4
+_CONSUMER_TTL_SECONDS = 2.0
+_CONSUMER_SECONDS = (1.0, 6.0)  # The time after which a consumer is cancelled, often in the middle of a commit.
+_RECORD_SECONDS = (0.01, 0.1)  # The pause between two records of the log.
 _WATCH_SECONDS = (0.5, 5.0)  # The time for which a watch uses one client.
 
 ResultT = TypeVar("ResultT")
@@ -68,6 +82,8 @@ class ServiceWorkers:
             ("lease", self.shares.leases, self._own_leases),
             ("lock", self.shares.locks, self._own_locks),
             ("range", self.shares.ranges, self._use_ranges),
+            ("consumer", self.shares.consumers, self._consume),
+            ("producer", 1 if self.shares.consumers else 0, self._produce),
         )
         async with trio.open_nursery() as nursery:
             for name, workers, work in kinds:
@@ -78,11 +94,12 @@ class ServiceWorkers:
 
     async def _watch(self, number: int, random: Random, until: float) -> None:
         """Watch one range of keys. The watch often moves to a new client, which first connects to a random member."""
-        recorder = WatchRecorder(self.writer, f"watch-{number}", _watched(number, self.keys))
+        first = GROUP_KEYS_END if self.shares.consumers else b""
+        recorder = WatchRecorder(self.writer, f"watch-{number}", _watched(number, self.keys, first))
         while trio.current_time() < until:
-            first = random.randrange(len(self.endpoints))
+            member = random.randrange(len(self.endpoints))
             leaves = min(until, trio.current_time() + random.uniform(*_WATCH_SECONDS))
-            async with Client([*self.endpoints[first:], *self.endpoints[:first]]) as store:
+            async with Client([*self.endpoints[member:], *self.endpoints[:member]]) as store:
                 await recorder.follow(store, leaves, _PATIENCE_SECONDS)
             await trio.sleep(random.uniform(*_PAUSE_SECONDS))
 
@@ -214,17 +231,21 @@ class ServiceWorkers:
                 await trio.sleep(random.uniform(*_PAUSE_SECONDS))
 
     async def _append(self, worker: Worker, prefix: bytes, value: bytes) -> None:
-        """Put the value under a key that the store generates. After the answer, read and delete the key.
+        """Put the value under a key that the store generates. After the answer, read and delete the key."""
+        made = await self._put_appended(worker, prefix, value)
+        if made is not None:
+            await self._get(worker, made.key, 0)
+            await self._delete(worker, made.key)
+
+    async def _put_appended(self, worker: Worker, prefix: bytes, value: bytes) -> AppendResult | None:
+        """Put the value under a key that the store generates.
 
         Before the answer, the row has the prefix of the key instead of the key.
         """
         row: Row = {"op": "put", "key": to_text(prefix), "value": to_text(value)}
         row["request"] = canonical_json({"prefix": to_text(prefix)})
         append = partial(worker.store.append, prefix, value, deadline_seconds=_PATIENCE_SECONDS)
-        made = await self._perform(worker, row, append, lambda _: {"succeeded": True})
-        if made is not None:
-            await self._get(worker, made.key, 0)
-            await self._delete(worker, made.key)
+        return await self._perform(worker, row, append, lambda _: {"succeeded": True})
 
     async def _delete(self, worker: Worker, key: bytes) -> None:
         delete = partial(worker.store.delete, key, deadline_seconds=_PATIENCE_SECONDS)
@@ -234,6 +255,64 @@ class ServiceWorkers:
         request = {"start": None, "end": None, "prefix": to_text(prefix), "keys": [to_text(key) for key in keys]}
         delete = partial(worker.store.delete_range, prefix=prefix, previous=True, deadline_seconds=_PATIENCE_SECONDS)
         await self._perform(worker, {"op": "delete_range", "request": canonical_json(request)}, delete, _deleted)
+
+    # -- consumers
+
+    async def _produce(self, number: int, random: Random, until: float) -> None:
+        """Append records to the log of the group."""
+        async with Client(self.endpoints) as store:
+            worker, written = Worker(store, f"producer-{number}", count()), count()
+            while trio.current_time() < until:
+                await self._put_appended(worker, _LOG, b"record-%d" % next(written))
+                await trio.sleep(random.uniform(*_RECORD_SECONDS))
+
+    async def _consume(self, number: int, random: Random, until: float) -> None:
+        """Consume the log as a member of the group, and commit each record together with an append of its own.
+
+        After a random time, the consumer is cancelled and begins again.
+        """
+        async with Client(self.endpoints) as store:
+            worker = Worker(store, f"consumer-{number}", count())
+            while trio.current_time() < until:
+                leaves = min(until, trio.current_time() + random.uniform(*_CONSUMER_SECONDS))
+                with trio.move_on_at(leaves), suppress(StoreError):
+                    async with store.consume(
+                        _LOG, group=_GROUP, from_revision=1, only="put", ttl_seconds=_CONSUMER_TTL_SECONDS
+                    ) as consumer:
+                        await self._commit_records(worker, consumer)
+                await trio.sleep(random.uniform(*_PAUSE_SECONDS))
+
+    async def _commit_records(self, worker: Worker, consumer: Consumer) -> None:
+        async for record in consumer:
+            await self._commit(worker, record, consumer.fence)
+
+    async def _commit(self, worker: Worker, record: ConsumedRecord, fence: int) -> None:
+        """Commit a record. If the result of the commit is lost, its outcome is recorded as unknown."""
+        value = b"done-%d-%s" % (record.revision, worker.client.encode())
+        request = {"group": to_text(_GROUP), "log": to_text(_LOG), "from_revision": 1, "position": record.revision}
+        row: Row = {"op": "consume", "key": to_text(_DONE), "value": to_text(value)}
+        op_id = self._call(worker, row | {"request": canonical_json(request | {"prefix": to_text(_DONE)})})
+        outcome: Row = {"status": "unknown", "error": "NoResult"}
+        try:
+            moved = await record.transaction().append(_DONE, value).commit()
+        except OperationFailed as error:
+            outcome = {"status": "fail", "error": error.word, "return_ns": self.writer.clock.now_ns()}
+            raise
+        except StoreError as error:
+            outcome["error"] = error.word
+            raise
+        except trio.Cancelled:
+            outcome["error"] = "Cancelled"
+            raise
+        else:
+            if (key := _appended_key(moved)) is not None:
+                output = {"answer": canonical_json({"fence": fence})}
+                returned = {"return_ns": self.writer.clock.now_ns(), "revision": moved.revision, "key": to_text(key)}
+                outcome = {"status": "ok", "output": output, **returned}
+        finally:
+            self._end(op_id, **outcome)
+            if outcome["status"] == "unknown":
+                worker.begin_another_life()
 
     # -- rows
 
@@ -283,17 +362,24 @@ def _deleted(result: DeleteRangeResult) -> Row:
     return {"items": items, "count": result.count}
 
 
-def _watched(number: int, keys: Sequence[bytes]) -> WatchedKeys:
-    """Return the changes that watch `number` requests, among all changes of keys that are not keys of locks."""
-    keys = [key for key in keys if key < SERVICE_KEYS]
+def _appended_key(moved: PositionMoved) -> bytes | None:
+    """Return the key that the append of a commit made; None if the answer to the commit was lost."""
+    (appended,) = moved.result.results if moved.result is not None else (None,)
+    return appended.key if isinstance(appended, AppendResult) else None
+
+
+def _watched(number: int, keys: Sequence[bytes], first: bytes) -> WatchedKeys:
+    """Return the changes that watch `number` requests, among all changes of keys from `first` on that are not keys of
+    locks."""
+    keys = [key for key in keys if first <= key < SERVICE_KEYS]
     key = keys[number % len(keys)]
     match number % 5:
         case 1:
-            return WatchedKeys(start=key[:-1], end=_LOCKS, previous=True)
+            return WatchedKeys(start=max(first, key[:-1]), end=_LOCKS, previous=True)
         case 2:
             return WatchedKeys(start=key, end=key + b"\0", previous=True)
         case 3:
-            return WatchedKeys(start=b"", end=_LOCKS, only="put" if number // 5 % 2 else "delete")
+            return WatchedKeys(start=first, end=_LOCKS, only="put" if number // 5 % 2 else "delete")
         case 4:
             return WatchedKeys(start=SERVICE_KEYS, end=_LOCKS, previous=True)
-    return WatchedKeys(start=b"", end=_LOCKS, previous=number % 2 == 0)
+    return WatchedKeys(start=first, end=_LOCKS, previous=number % 2 == 0)

@@ -22,7 +22,7 @@ from harness.workload.levels import NO_LEVELS, LevelShares
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.row_fields import answered, asked
-from harness.workload.service_load import SERVICE_KEYS, ServiceWorkers
+from harness.workload.service_load import GROUP_KEYS_END, SERVICE_KEYS, ServiceWorkers
 from harness.workload.service_shares import NO_SERVICES, ServiceShares
 from harness.workload.tally import Tally, Worker
 from kvstore import (
@@ -77,8 +77,8 @@ class Workload:
     `bulk`: the size of the bulks that clients use instead of lanes; 0: clients use lanes. `operations_per_second`: the
     rate of the load; 0: each operation follows the answer to the previous operation at once. `hasty_share`: the share
     of operations that wait only for HASTE_SECONDS, and so may end `unknown`. `read_modes`: the modes of reads, except
-    in bulks. `services`: the workers for watches, leases, locks and ranges, in addition to this load. `levels`: the
-    levels of writes, except those of `services`; all writes of a bulk have one level.
+    in bulks. `services`: the workers for watches, leases, locks, ranges and consumers, in addition to this load.
+    `levels`: the levels of writes, except those of `services`; all writes of a bulk have one level.
     """
 
     writer: RunWriter
@@ -183,6 +183,7 @@ class Workload:
                 keys=self._names,
                 view=self._view,
                 modes=self.read_modes,
+                first=GROUP_KEYS_END if self.services.consumers else b"",
                 end=SERVICE_KEYS if self.services else None,
             ),
             patience=Random(f"patience {self.seed} {turn}"),

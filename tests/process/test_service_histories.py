@@ -1,4 +1,5 @@
-"""Real servers carry out watches, leases, locks and ranges while a leader is killed; the audit passes their history."""
+"""Real servers carry out watches, leases, locks, ranges and commits of consumers while a leader is killed; the audit
+passes their history."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ async def test_what_watches_leases_and_locks_told_is_proven(tmp_path: Path, ops_
             clients=3,
             keys=8,
             operations_per_second=60,
-            services=ServiceShares(watches=10, leases=2, locks=2, ranges=1),
+            services=ServiceShares(watches=10, leases=2, locks=2, ranges=1, consumers=2),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(kill_leaders, cluster)
@@ -58,6 +59,7 @@ async def test_what_watches_leases_and_locks_told_is_proven(tmp_path: Path, ops_
         assert verdict.properties[name].checked, name
     assert verdict.properties["historic"].checked
     assert verdict.properties["appends"].checked
+    assert verdict.properties["consumers"].checked
     done = Counter(row["op"] for row in rows if row["status"] == "ok")
     assert all(done[op] for op in ("watch", "lease_grant", "lease_renew", "lock", "unlock", "delete_range")), done
     assert all(json.loads(str(row["request"]))["end"] for row in rows if row["op"] == "watch")
