@@ -453,7 +453,8 @@ class ClientClosed(OperationFailed):
 
 
 class WrongContext(OperationFailed, RuntimeError):
-    """A client was used outside of its trio loop or in a forked process, or was entered a second time.
+    """A client was used outside of its event loop or in a forked process, or was entered a second time; or two tasks
+    read one watch.
 
     Nothing was sent. This error is a mistake in the program. `reason` describes the mistake and the correct use.
     """

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-import trio
-
 from kvstore.client.calls import CallEnded
 from kvstore.errors import ClientClosed, OperationFailed, OutcomeUnknown, UnderReplicated
 from kvstore.protocol.messages import Request, Response
@@ -47,7 +45,7 @@ class BulkCall(Generic[ResultT]):
         self._keys: set[bytes] = set()  # The keys of open operations.
         self._key: bytes | None = None  # The key of the last request from `next_request`.
         self._ends: list[tuple[int, bool, CallEnded]] = []  # Not read yet: (position, is a write, how it ended).
-        self._sleeper: trio.lowlevel.Task | None = None
+        self.wake: Callable[[], object] | None = None  # Set by the caller while it sleeps: called at the next end.
 
     def next_request(self) -> Request | None:
         """The next request to submit. None if an open request must end first. Also None if no requests are left;
@@ -80,19 +78,11 @@ class BulkCall(Generic[ResultT]):
         if key is not None:
             self._keys.discard(key)
         self._ends.append((place, key is not None, end))
-        if self._sleeper is not None:
-            trio.lowlevel.reschedule(self._sleeper)
-            self._sleeper = None
+        if self.wake is not None:
+            self.wake()
 
-    async def wait(self) -> None:
-        """Sleep until one of the open calls has ended, and read the results of all calls that have ended."""
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._sleeper = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._sleeper = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def read_ends(self) -> None:
+        """Read the results of all calls that have ended since the last call of this method."""
         ends, self._ends = self._ends, []
         for place, has_effect, (_, response, error, _) in ends:
             if response is not None:

@@ -26,6 +26,7 @@ from kvstore.client.leases.lease_calls import LeaseCalls
 from kvstore.client.leases.renewals import Renewals
 from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
+from kvstore.client.shell import ClientShell
 from kvstore.client.watches.watch import Watch
 from kvstore.errors import (
     InvalidAddress,
@@ -39,6 +40,7 @@ from kvstore.errors import (
     UnderReplicated,
     Unsupported,
 )
+from kvstore.event_loop import EventLoop
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     HISTORY_LEVEL,
@@ -153,39 +155,19 @@ WAIT_SECONDS_MAX = 60.0
 Pairs = Mapping[bytes, Text] | Mapping[str, Text] | Iterable[tuple[Text, Text]]
 
 
-class Client(MemberCalls, LeaseCalls):
-    """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the client learns the other
-    addresses from the members.
+class ClientCalls(MemberCalls, LeaseCalls):
+    """All calls of a client. They wait for `pump` and its event loop alone, so the clients of trio, of asyncio and of
+    threads share them."""
 
-    `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
-    does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
-    the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates, and
-    InvalidConfiguration if a `dialer` is given too, which opens the connections itself.
-    """
-
-    def __init__(
-        self,
-        endpoints: Sequence[str],
-        *,
-        deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
-        session: bool = True,
-        dialer: Dialer | None = None,
-        tls: Tls | None = None,
-    ) -> None:
-        if isinstance(endpoints, str):
-            raise InvalidAddress(endpoints, "endpoints are a list of addresses")
-        if dialer is not None and tls is not None:
-            raise InvalidConfiguration(
-                "a dialer opens the connections, and tls would be ignored: give it to the dialer"
-            )
-        if dialer is None:
-            for endpoint in endpoints:
-                parse_address(endpoint)
+    def __init__(self, pump: ClientShell[Any, Any], deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
-        self._pump = ClientPump(
-            endpoints, session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0, dialer=dialer or dialer_of(tls)
-        )
-        self._renewals = Renewals(self._renew_all, self._pump.start_soon)
+        self._pump = pump
+        self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop in which the calls wait."""
+        return self._pump.loop
 
     async def __aenter__(self) -> Self:
         await self._pump.start()
@@ -1132,13 +1114,16 @@ class Client(MemberCalls, LeaseCalls):
             except StoreError as error:
                 found[node_id] = error
 
-        await self._pump.gather([(ask, row) for row in view.members])
+        async with self.loop.open_nursery() as nursery:
+            for node_id, address in view.members:
+                nursery.start_soon(ask, node_id, address)
         return {node_id: found[node_id] for node_id, _ in view.members}
 
     async def transfer_leadership(self, to: str | None = None, *, deadline_seconds: float | None = None) -> str:
         """Make `to` the leader; None means the fittest other member. Returns the id of the new leader once it leads.
         Raises TransferRefused."""
         return await hand_over(
+            self.loop,
             lambda request: self.ask(request, deadline_seconds),
             lambda: self.members(deadline_seconds=deadline_seconds),
             to,
@@ -1312,6 +1297,44 @@ class Client(MemberCalls, LeaseCalls):
             if node_id == member and address:
                 return address
         raise InvalidAddress(member, f"no such member; there are {', '.join(node_id for node_id, _ in view.members)}")
+
+
+class Client(ClientCalls):
+    """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the client learns the other
+    addresses from the members.
+
+    `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
+    does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
+    the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates, and
+    InvalidConfiguration if a `dialer` is given too, which opens the connections itself.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
+        session: bool = True,
+        dialer: Dialer | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        if dialer is not None and tls is not None:
+            raise InvalidConfiguration(
+                "a dialer opens the connections, and tls would be ignored: give it to the dialer"
+            )
+        check_endpoints(endpoints, are_addresses=dialer is None)
+        session_ttl_ns = SESSION_TTL_NS_DEFAULT if session else 0
+        pump = ClientPump(endpoints, session_ttl_ns=session_ttl_ns, dialer=dialer or dialer_of(tls))
+        super().__init__(pump, deadline_seconds)
+
+
+def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> None:
+    """Raise InvalidAddress if `endpoints` is no list of addresses. With a dialer, endpoints are any texts."""
+    if isinstance(endpoints, str):
+        raise InvalidAddress(endpoints, "endpoints are a list of addresses")
+    if are_addresses:
+        for endpoint in endpoints:
+            parse_address(endpoint)
 
 
 _BELOW_LEVEL = (Reason.MALFORMED, Reason.UNKNOWN_KIND)

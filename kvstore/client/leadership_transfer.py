@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import trio
-
 from kvstore.errors import TransferRefused
+from kvstore.event_loop import EventLoop
 from kvstore.protocol.messages import MembersView, Request, transfer_request
 
 LOOK_SECONDS = 0.02
 
 
 async def hand_over(
+    loop: EventLoop,
     ask: Callable[[Request], Awaitable[object]],
     members: Callable[[], Awaitable[MembersView]],
     to: str | None,
@@ -28,7 +28,7 @@ async def hand_over(
     """
     first: MembersView | None = None
     is_asked = False
-    with trio.move_on_after(deadline_seconds):
+    with loop.move_on_after(deadline_seconds):
         while True:
             view = await members()
             if view.leader_id is not None:
@@ -39,6 +39,6 @@ async def hand_over(
                 if not is_asked and view.leader_address:
                     is_asked = True
                     await ask(transfer_request(to, view.leader_address))
-            await trio.sleep(LOOK_SECONDS)
+            await loop.sleep(LOOK_SECONDS)
     who = "nobody leads" if first is None else f"{first.leader_id} led when it was asked"
     raise TransferRefused("too_late", f"{to or 'another member'} did not lead by the deadline; {who}")

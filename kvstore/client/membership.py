@@ -11,9 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import trio
-
 from kvstore.errors import ChangeRefused, OperationFailed, OutcomeUnknown, Unavailable
+from kvstore.event_loop import EventLoop
 from kvstore.protocol.membership import (
     LEARNER,
     VOTER,
@@ -35,7 +34,12 @@ LOOK_SECONDS = 0.05
 
 
 class MemberCalls:
-    """The operations of a `Client` on the membership. `Client` implements `ask` and `learn`."""
+    """The operations of a `Client` on the membership. `Client` implements `loop`, `ask` and `learn`."""
+
+    @property
+    @abstractmethod
+    def loop(self) -> EventLoop:
+        """The event loop in which the calls wait."""
 
     @abstractmethod
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
@@ -117,7 +121,7 @@ class MemberCalls:
         """
         if old_id == new.node_id:
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
-        end = trio.current_time() + wait_seconds
+        end = self.loop.time() + wait_seconds
         now = await self.membership(of_leader=True)
         old = now.member(old_id)
         if old is None and old_id not in now.removed:
@@ -141,13 +145,13 @@ class MemberCalls:
 
         if old is None:
             change = MembershipChange(promote=(new.node_id,))
-        return await self._reach(_Goal(change, is_done), max(0.0, end - trio.current_time()))
+        return await self._reach(_Goal(change, is_done), max(0.0, end - self.loop.time()))
 
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
         is_certain = True  # True while each attempt was refused or never sent: none had an effect.
         is_hopeless = False  # True after an attempt that was refused for good.
-        with trio.move_on_after(wait_seconds):
+        with self.loop.move_on_after(wait_seconds):
             while True:
                 was_certain = is_certain
                 try:
@@ -167,7 +171,7 @@ class MemberCalls:
                     error, is_certain = lost, was_certain  # There may be no leader for a moment.
                 except OutcomeUnknown as lost:
                     error = lost  # The response of the leader was lost.
-                await trio.sleep(LOOK_SECONDS)
+                await self.loop.sleep(LOOK_SECONDS)
         if is_certain or isinstance(error, OutcomeUnknown):
             raise error
         raise OutcomeUnknown(f"no answer to a change of the members within {wait_seconds:g} s; {error}")

@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from types import TracebackType
 from typing import Literal, Self, overload
 
-import trio
-
 from kvstore.errors import (
     Busy,
     LeadershipLost,
@@ -65,7 +63,7 @@ class Leadership:
                     return
                 revision = found
             except (Unavailable, Busy):
-                await trio.sleep(PAUSE_SECONDS)
+                await self._store.loop.sleep(PAUSE_SECONDS)
 
     @asynccontextmanager
     async def term(self) -> AsyncIterator[Self]:
@@ -74,7 +72,7 @@ class Leadership:
         async with leadership.term():
             await work_forever()
         """
-        block, failure, is_lost = trio.CancelScope(), None, False
+        block, failure, is_lost = self._store.loop.open_scope(), None, False
 
         async def watch() -> None:
             nonlocal is_lost
@@ -82,7 +80,7 @@ class Leadership:
             is_lost = True
             block.cancel()
 
-        async with trio.open_nursery() as nursery:
+        async with self._store.loop.open_nursery() as nursery:
             nursery.start_soon(watch)
             try:
                 with block:
@@ -101,7 +99,7 @@ class Leadership:
             try:
                 found = await self._store.get(self.key)
             except (Unavailable, Busy):
-                await trio.sleep(PAUSE_SECONDS)
+                await self._store.loop.sleep(PAUSE_SECONDS)
                 continue
             is_present = found.record is not None and found.record.create_revision == self.fence
             return found.revision if is_present else None
@@ -219,7 +217,7 @@ class Election:
         """Remove the key of a candidate that gives up. If this fails, the key is removed when the lease ends."""
         if contender.fence:
             leave = contender.leave()
-            with trio.move_on_after(LEAVE_SECONDS_MAX, shield=True), suppress(StoreError):
+            with self._store.loop.move_on_after(LEAVE_SECONDS_MAX, shield=True), suppress(StoreError):
                 await self._store.txn(leave.compares, leave.success, deadline_seconds=LEAVE_SECONDS_MAX)
 
 

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
-import trio
-
 from kvstore.errors import ClientClosed, LeaseLost, LeaseNotFound, OperationFailed, OutcomeUnknown, StoreError
+from kvstore.event_loop import EventLoop
 from kvstore.protocol.results import LeaseGranted, LeaseRevoked
 from kvstore.recipes.lease_term import LeaseTerm
 
@@ -20,6 +19,11 @@ itself."""
 
 class LeaseStore(Protocol):
     """The operations that a kept lease needs."""
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop in which the lease is renewed."""
+        ...
 
     async def lease_grant(self, ttl_seconds: float) -> LeaseGranted:
         """Grant a lease."""
@@ -37,13 +41,13 @@ class LeaseStore(Protocol):
 class Lease:
     """A lease that is kept alive. `lost` is set as soon as the lease has ended, or may have ended."""
 
-    def __init__(self, lease_id: int, term: LeaseTerm) -> None:
+    def __init__(self, lease_id: int, term: LeaseTerm, loop: EventLoop) -> None:
         self.id = lease_id
-        self.lost = trio.Event()
-        self._term = term
+        self.lost = loop.new_event()
+        self._term, self._loop = term, loop
         self._why_lost = ""
-        self._block = trio.CancelScope()
-        self._keeper = trio.CancelScope()
+        self._block = loop.open_scope()
+        self._keeper = loop.open_scope()
 
     @property
     def ttl_seconds(self) -> float:
@@ -52,7 +56,8 @@ class Lease:
 
     @property
     def expires_at(self) -> float:
-        """The time until which the lease certainly lives, on the clock of this program (`trio.current_time()`).
+        """The time until which the lease certainly lives, on the clock of the event loop (`trio.current_time()`, or
+        `time()` of an asyncio loop).
 
         It is the time at which the last answered renewal was sent, plus the time to live, less the drift of the clocks.
         """
@@ -60,7 +65,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseLost if the lease has ended, or may have ended. The keys of the lease may be gone then."""
-        if not self.lost.is_set() and self._term.is_over(trio.current_time()):
+        if not self.lost.is_set() and self._term.is_over(self._loop.time()):
             self._lose(f"no renewal was answered in its time to live of {self._term.ttl_seconds:g} s")
         if self.lost.is_set():
             raise LeaseLost(self.id, self._why_lost)
@@ -73,13 +78,13 @@ class Lease:
 
     async def _keep_alive(self, store: LeaseStore) -> None:
         """Renew the lease in time, until it is lost or the block has ended."""
-        term, trouble = self._term, ""
+        term, loop, trouble = self._term, self._loop, ""
         try:
             with self._keeper:
-                while not term.is_over(trio.current_time()):
-                    await trio.sleep_until(min(term.renew_at, term.expires_at))
-                    sent_at = trio.current_time()
-                    with trio.move_on_at(term.expires_at):
+                while not term.is_over(loop.time()):
+                    await loop.sleep_until(min(term.renew_at, term.expires_at))
+                    sent_at = loop.time()
+                    with loop.move_on_at(term.expires_at):
                         try:
                             term.renewed(await store.lease_renew(self.id), sent_at)
                         except (LeaseNotFound, ClientClosed) as error:
@@ -87,7 +92,7 @@ class Lease:
                             return
                         except (OperationFailed, OutcomeUnknown) as error:
                             trouble = f"; {error}"
-                            term.failed(trio.current_time())
+                            term.failed(loop.time())
                 self._lose(f"no renewal was answered in its time to live of {term.ttl_seconds:g} s{trouble}")
         finally:
             if not self._keeper.cancel_called:
@@ -102,9 +107,9 @@ async def kept_lease(
 
     If the lease is lost, the block is cancelled at once, and LeaseLost is raised after the block.
     """
-    sent_at = trio.current_time()
+    sent_at = store.loop.time()
     granted = await store.lease_grant(ttl_seconds)
-    lease = Lease(granted.lease_id, LeaseTerm(granted.ttl_ns / 1e9, sent_at))
+    lease = Lease(granted.lease_id, LeaseTerm(granted.ttl_ns / 1e9, sent_at), store.loop)
     start(partial(lease._keep_alive, store))
     try:
         with lease._block:
@@ -112,7 +117,7 @@ async def kept_lease(
     finally:
         lease._keeper.cancel()
         if not lease.lost.is_set():
-            with trio.move_on_after(REVOKE_SECONDS_MAX, shield=True), suppress(StoreError):
+            with store.loop.move_on_after(REVOKE_SECONDS_MAX, shield=True), suppress(StoreError):
                 await store.lease_revoke(lease.id, deadline_seconds=REVOKE_SECONDS_MAX)
     if lease.lost.is_set():
         raise LeaseLost(lease.id, lease._why_lost)

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
-import trio
-
 from kvstore.errors import Busy, RevisionCompacted, Unavailable
 from kvstore.protocol.commands import Range, prefix_range
 from kvstore.protocol.results import KeyRecord, Record
@@ -58,7 +56,7 @@ class LocalCopy:
                     continue
                 except (Unavailable, Busy):  # The copy stays as it is until the store can be read again.
                     self._changes = None
-                    await trio.sleep(PAUSE_SECONDS)
+                    await self._store.loop.sleep(PAUSE_SECONDS)
                     continue
             self.revision = max(self.revision, change.revision)
             carry_out(self.records, change)

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from random import SystemRandom
 from typing import TypeVar
 
-import trio
-
 from kvstore.errors import RevisionCompacted, TransactionConflict
 from kvstore.protocol.commands import Compare, Comparison, Delete, Operation, Put, Range, Target, prefix_range
 from kvstore.protocol.results import KeyRecord
@@ -116,7 +114,7 @@ async def transact(
     random, pause = SystemRandom(), PAUSE_SECONDS_MIN
     for attempt in range(attempts_max):
         if attempt:
-            await trio.sleep(random.uniform(0, pause))
+            await store.loop.sleep(random.uniform(0, pause))
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
         transaction = OptimisticTransaction(store)
         try:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
+from kvstore.event_loop import EventLoop
 from kvstore.protocol.commands import Command, Compare, Operation, Range
 from kvstore.protocol.results import Answer, GetResult, RangeResult, Result, TxnResult
 from kvstore.protocol.text import Text
@@ -36,6 +37,11 @@ class WatchedChanges(Protocol):
 
 class KeyStore(Protocol):
     """The operations that recipes need, in the form of `Client`."""
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop in which the recipes wait."""
+        ...
 
     async def txn(
         self,

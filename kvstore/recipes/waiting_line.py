@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-
 from kvstore.errors import (
     Busy,
     LeaseLost,
@@ -32,7 +30,7 @@ async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> 
     result = await repeat_until_answered(store, contender.lease_id, contender.join())
     if await _stands_first(store, contender, contender.joined(result), result.revision):
         return
-    with trio.move_on_after(wait_seconds) as patience:
+    with store.loop.move_on_after(wait_seconds) as patience:
         revision = result.revision
         while True:
             await _until_one_is_gone(store, contender, revision)
@@ -58,7 +56,7 @@ async def repeat_until_answered(store: KeyStore, lease_id: int, txn: Txn) -> Txn
         except LeaseNotFound as error:
             raise LeaseLost(lease_id, str(error)) from error
         except (OutcomeUnknown, Unavailable, Busy):
-            await trio.sleep(PAUSE_SECONDS)
+            await store.loop.sleep(PAUSE_SECONDS)
 
 
 async def _stands_first(store: KeyStore, contender: Contender, page: RangeResult, revision: int) -> bool:

@@ -6,8 +6,6 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import trio
-
 from kvstore.errors import LeaseLost, LeaseNotFound, LockTimeout, OutcomeUnknown, RevisionCompacted
 from kvstore.protocol.commands import (
     Append,
@@ -94,8 +92,8 @@ class WorkQueue:
                     return taken
             if free:
                 continue  # Others were faster.
-            ends_at = trio.current_time() + wait_seconds if ends_at is None else ends_at
-            with trio.move_on_at(ends_at) as waiting:
+            ends_at = self._store.loop.time() + wait_seconds if ends_at is None else ends_at
+            with self._store.loop.move_on_at(ends_at) as waiting:
                 await self._until_changed(revision)
             if waiting.cancelled_caught:
                 raise LockTimeout(self._items, wait_seconds)

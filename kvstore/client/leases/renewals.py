@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-import outcome
-import trio
-
 from kvstore.errors import ClientClosed, LeaseNotFound, OperationFailed, OutcomeUnknown
+from kvstore.event_loop import EventLoop, LoopEvent
 from kvstore.limits import AdmissionLimits
 
 RENEWALS_MAX = AdmissionLimits().lease_renewals_max
@@ -75,18 +73,29 @@ class RenewalBatches:
         return ends
 
 
+class _Waiter:
+    """A caller that waits for its renewal."""
+
+    __slots__ = ("ended", "event")
+
+    def __init__(self, event: LoopEvent) -> None:
+        self.event = event
+        self.ended: Renewed | None = None
+
+
 class Renewals:
     """Sends the renewals of a client. `send` carries out one `LeaseRenew` and returns the times to live; `start` runs a
-    function in the background until the client is closed."""
+    function in the background until the client is closed. Callers wait in `loop`."""
 
     def __init__(
         self,
         send: Callable[[tuple[int, ...]], Awaitable[Sequence[int]]],
         start: Callable[[Callable[[], Awaitable[None]]], None],
+        loop: EventLoop,
     ) -> None:
-        self._send, self._start = send, start
+        self._send, self._start, self._loop = send, start, loop
         self._batches = RenewalBatches()
-        self._sleepers: dict[int, trio.lowlevel.Task] = {}
+        self._waiters: dict[int, _Waiter] = {}
         self._is_sending = False
 
     async def renew(self, lease_id: int) -> int:
@@ -95,14 +104,15 @@ class Renewals:
             self._start(self._send_all)
             self._is_sending = True
         ticket = self._batches.add(lease_id)
-        self._sleepers[ticket] = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            del self._sleepers[ticket]
-            self._batches.withdraw(ticket)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        ended: Renewed = await trio.lowlevel.wait_task_rescheduled(abort)
+        waiter = self._waiters[ticket] = _Waiter(self._loop.new_event())
+        try:
+            await waiter.event.wait()
+        except BaseException:
+            if self._waiters.pop(ticket, None) is not None:
+                self._batches.withdraw(ticket)
+            raise
+        ended = waiter.ended
+        assert ended is not None, lease_id
         if ended.error is not None:
             raise ended.error
         if not ended.ttl_ns:
@@ -121,10 +131,12 @@ class Renewals:
                 self._tell(result)
         finally:  # The client may be closed while renewals wait.
             self._is_sending = False
-            while self._sleepers:
+            while self._waiters:
                 self._tell(ClientClosed())
                 self._batches.begin()
 
     def _tell(self, result: Sequence[int] | RenewalError) -> None:
         for ended in self._batches.ended(result):
-            trio.lowlevel.reschedule(self._sleepers.pop(ended.ticket), outcome.Value(ended))
+            waiter = self._waiters.pop(ended.ticket)
+            waiter.ended = ended
+            waiter.event.set()

@@ -10,10 +10,9 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Protocol, Self
 
-import trio
-
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
-from kvstore.errors import ClientClosed, RevisionCompacted, Unavailable
+from kvstore.errors import ClientClosed, RevisionCompacted, Unavailable, WrongContext
+from kvstore.event_loop import EventLoop
 from kvstore.protocol.commands import Range
 from kvstore.protocol.results import RangeResult, Record
 from kvstore.protocol.watches import Change, WatchSpec
@@ -26,8 +25,16 @@ INITIAL_ATTEMPTS_MAX = 5
 the watch has begun."""
 
 
+TWO_READERS = "another task waits for the changes of this watch: let one task read them and pass them on"
+
+
 class WatchHost(Protocol):
     """The part of a client that a `Watch` uses."""
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop in which a watch waits."""
+        ...
 
     def open_watch(self, stream: WatchStream) -> None:
         """Begin a watch. Raises ClientClosed, WrongContext."""
@@ -123,7 +130,7 @@ class Watch:
         stream = WatchStream(spec)
         self._host.open_watch(stream)
         try:
-            with trio.move_on_after(self._seconds):
+            with self._host.loop.move_on_after(self._seconds):
                 while not stream.has_begun and stream.error is None:
                     await self._host.wait_for_news(stream)
             if stream.error is not None:
@@ -142,11 +149,11 @@ class Watch:
         if self._stream is None:
             raise ClientClosed()
         if self._is_read:
-            raise trio.BusyResourceError("another task waits for the changes of this watch")
+            raise WrongContext(TWO_READERS)
         self._is_read = True
         try:
             while not self._groups:
-                await trio.lowlevel.checkpoint()
+                await self._host.loop.checkpoint()
                 if self._page is not None:
                     await self._take_page(self._page)
                 elif (batch := self._host.take_batch(self._stream)) is None:

@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal, NamedTuple, Self
 
-import trio
-
 from kvstore.errors import (
     Busy,
     ClientClosed,
@@ -28,6 +26,7 @@ from kvstore.errors import (
     RevisionCompacted,
     Unavailable,
 )
+from kvstore.event_loop import CancelScope
 from kvstore.protocol.commands import Compare, Comparison, Get, Put, Range, Target, Txn
 from kvstore.protocol.results import GetResult, KeyRecord, Record, TxnResult
 from kvstore.protocol.text import Text
@@ -108,9 +107,9 @@ class Consumer:
         self._position_revision = 0
         self._given = 0  # The revision of the last record that was given, or of the present records.
         self._number = 0
-        self._committing = trio.Lock()
+        self._committing = store.loop.new_lock()
         self._moved_at = self._bookmark_at = 0.0  # When the position was moved last; when a bookmark may be due.
-        self._waiting: trio.CancelScope | None = None
+        self._waiting: CancelScope | None = None
         self._is_ending = self._is_closed = False
         self._stack = AsyncExitStack()
         self._changes: WatchedChanges | None = None
@@ -135,7 +134,7 @@ class Consumer:
         if self._is_closed:
             raise ClientClosed()
         while not self._is_ending:
-            with trio.CancelScope(deadline=self._bookmark_at) as self._waiting:
+            with self._store.loop.move_on_at(self._bookmark_at) as self._waiting:
                 return await self._next_record()
             if not self._is_ending:
                 await self._bookmark()
@@ -234,7 +233,7 @@ class Consumer:
             except (Unavailable, Busy):
                 await self._end_watch()
                 self.check()
-                await trio.sleep(PAUSE_SECONDS)
+                await self._store.loop.sleep(PAUSE_SECONDS)
                 continue
             record = ConsumedRecord(self, changes)
             self.revision = self._given = record.revision
@@ -259,14 +258,14 @@ class Consumer:
 
     async def _bookmark(self) -> None:
         """Move the position of an idle consumer to the progress of its watch."""
-        self._bookmark_at = trio.current_time() + BOOKMARK_SECONDS
+        self._bookmark_at = self._store.loop.time() + BOOKMARK_SECONDS
         if self._changes is None:
             return
         self.revision = max(self.revision, self._changes.revision)
         if self._given > self.position:  # A record is not committed yet.
             return
         is_far = self.revision >= self.position + BOOKMARK_REVISIONS
-        is_late = trio.current_time() >= self._moved_at + SLOW_BOOKMARK_SECONDS
+        is_late = self._store.loop.time() >= self._moved_at + SLOW_BOOKMARK_SECONDS
         if is_far or (is_late and self.revision > self._position_revision):
             await self.commit()
 
@@ -290,7 +289,7 @@ class Consumer:
                     result = await self._attempt(moving, stored)
                 except (OutcomeUnknown, Unavailable, Busy):  # The attempt may be repeated: it compares the position.
                     self.check()
-                    await trio.sleep(PAUSE_SECONDS)
+                    await self._store.loop.sleep(PAUSE_SECONDS)
                     continue
                 if result.succeeded:
                     self._moved(stored, result.revision)
@@ -339,7 +338,7 @@ class Consumer:
 
     def _moved(self, stored: StoredPosition, revision: int) -> None:
         self._stored, self._position_revision = stored, revision
-        self._moved_at = trio.current_time()
+        self._moved_at = self._store.loop.time()
         self._bookmark_at = self._moved_at + BOOKMARK_SECONDS
 
 

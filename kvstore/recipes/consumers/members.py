@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-import trio
-
 from kvstore.errors import Busy, LockLost, RevisionCompacted, Unavailable
+from kvstore.event_loop import CancelScope, Nursery
 from kvstore.protocol.commands import Compare, Comparison, Get, Put, Target, Txn
 from kvstore.protocol.results import GetResult, KeyRecord
 from kvstore.protocol.text import Text
@@ -53,9 +52,8 @@ async def consume_shares(
 class _HeldShare:
     """A share that this member owns: its consumer, and its work, which `scope` cancels."""
 
-    def __init__(self, consumer: Consumer, contender: Contender) -> None:
-        self.consumer, self.contender = consumer, contender
-        self.scope = trio.CancelScope()
+    def __init__(self, consumer: Consumer, contender: Contender, scope: CancelScope) -> None:
+        self.consumer, self.contender, self.scope = consumer, contender, scope
         self.is_given_up = False
 
 
@@ -78,14 +76,14 @@ class _ShareMember:
         self._place = Contender(keys.members, lease.id, member)
         self._held: dict[int, _HeldShare] = {}
         self._released = 0  # How many shares this member has given up.
-        self._idle = trio.CancelScope()
+        self._idle = store.loop.open_scope()
         self._failure: Exception | None = None
-        self._nursery: trio.Nursery
+        self._nursery: Nursery
 
     async def run(self) -> None:
         """Work on shares until cancelled, or until the work of a share returns by itself or raises."""
         self._place.joined(await repeat_until_answered(self._store, self._lease.id, self._place.join()))
-        async with trio.open_nursery() as self._nursery:
+        async with self._store.loop.open_nursery() as self._nursery:
             await self._stop_at_error(self._follow)
         if self._failure is not None:  # Raised here, so that no exception group wraps it.
             raise self._failure
@@ -107,12 +105,12 @@ class _ShareMember:
                 if not await self._move(items) and released == self._released:
                     await self._until_changed(revision)
             except (Unavailable, Busy):  # The loss of the lease ends the attempts.
-                await trio.sleep(PAUSE_SECONDS)
+                await self._store.loop.sleep(PAUSE_SECONDS)
 
     async def _until_changed(self, revision: int) -> None:
         start, end = self._keys.claims
         try:
-            with trio.CancelScope() as self._idle:
+            with self._store.loop.open_scope() as self._idle:
                 async with self._store.watch(start=start, end=end, from_revision=revision + 1) as changes:
                     await changes.next_batch()
         except RevisionCompacted:  # The missed changes are not in the history any more: the keys are read again.
@@ -163,7 +161,7 @@ class _ShareMember:
                 return
             contender.fence = own.record.create_revision  # An earlier attempt, whose response was lost, has taken it.
         consumer = Consumer(self._store, self._keys, share, self._first_position, contender, self._lease, self._reading)
-        self._held[share.number] = held = _HeldShare(consumer, contender)
+        self._held[share.number] = held = _HeldShare(consumer, contender, self._store.loop.open_scope())
         self._nursery.start_soon(self._stop_at_error, lambda: self._work_on(held))
 
     async def _work_on(self, held: _HeldShare) -> None:
@@ -184,7 +182,7 @@ class _ShareMember:
     async def _hand_over(self, held: _HeldShare) -> None:
         """End the iteration of a share that is given up. Cancel its work if it does not end in time."""
         held.consumer.end()
-        await trio.sleep(self._handover_seconds)
+        await self._store.loop.sleep(self._handover_seconds)
         held.scope.cancel()
 
 

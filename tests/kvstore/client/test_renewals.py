@@ -10,6 +10,7 @@ import trio.testing
 
 from kvstore.client.leases.renewals import RENEWALS_MAX, RenewalBatches, Renewals
 from kvstore.errors import ClientClosed, LeaseNotFound, OutcomeUnknown
+from kvstore.event_loop import TRIO_LOOP
 from kvstore.limits import AdmissionLimits
 
 
@@ -86,7 +87,7 @@ async def test_renewals_that_come_during_a_command_are_the_next_one() -> None:
     ends: dict[int, object] = {}
     async with trio.open_nursery() as nursery:
         sender = Sender(nursery)
-        renewals = Renewals(sender.send, sender.start)
+        renewals = Renewals(sender.send, sender.start, TRIO_LOOP)
 
         async def renew(lease_id: int) -> None:
             try:
@@ -111,7 +112,7 @@ async def test_those_who_wait_when_the_client_ends_are_told() -> None:
     ends: list[ClientClosed] = []
     async with trio.open_nursery() as callers, trio.open_nursery() as nursery:
         sender = Sender(nursery)
-        renewals = Renewals(sender.send, sender.start)
+        renewals = Renewals(sender.send, sender.start, TRIO_LOOP)
 
         async def renew(lease_id: int) -> None:
             with pytest.raises(ClientClosed) as caught:

@@ -14,6 +14,7 @@ import trio.testing
 
 from kvstore.client.membership import MemberCalls
 from kvstore.errors import ChangeRefused, OperationFailed, OutcomeUnknown, Unavailable
+from kvstore.event_loop import TRIO_LOOP
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.membership import (
     Membership,
@@ -286,6 +287,8 @@ def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quic
 class Answering(MemberCalls):
     """Members that answer each change as the test says: with an error, with a word such as `done`, or never (None)."""
 
+    loop = TRIO_LOOP
+
     def __init__(self, *answers: Exception | str | None) -> None:
         self._answers = deque(answers)
         self.is_reached = False
@@ -351,6 +354,8 @@ async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
 
 class Agreed(MemberCalls):
     """Members that agree immediately on every change."""
+
+    loop = TRIO_LOOP
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration

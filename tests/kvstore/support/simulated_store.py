@@ -16,6 +16,7 @@ import trio
 from kvstore import Client
 from kvstore.client.leases.renewals import Renewals
 from kvstore.errors import OutcomeUnknown, RevisionCompacted, StoreError, Unavailable, refusal_of
+from kvstore.event_loop import TRIO_LOOP
 from kvstore.limits import HISTORY_LEVEL
 from kvstore.protocol.commands import (
     Command,
@@ -111,7 +112,7 @@ class SimulatedClient(Client):
         # Until this time no message leaves or reaches this program, as if the program did not run.
         self.paused_until = 0.0
         self._pump = SimulatedPump(self)  # type: ignore[assignment]
-        self._renewals = Renewals(self._renew_all, self._pump.start_soon)
+        self._renewals = Renewals(self._renew_all, self._pump.start_soon, self.loop)
 
     def pause(self, seconds: float) -> None:
         """Stop the program for a while."""
@@ -150,6 +151,7 @@ class SimulatedPump:
     """Carries requests to the store and responses back, but loses the share `lost_share` of the responses."""
 
     members = None
+    loop = TRIO_LOOP
 
     def __init__(self, client: SimulatedClient) -> None:
         self._client, self._store = client, client.store
