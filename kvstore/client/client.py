@@ -24,6 +24,7 @@ from kvstore.client.dial import dialer_of
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.leases.lease_calls import LeaseCalls
 from kvstore.client.leases.renewals import Renewals
+from kvstore.client.listing import Items, Pages
 from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
 from kvstore.client.shell import ClientShell
@@ -837,7 +838,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         )
         return cast(RangeResult, answer.result)
 
-    async def pages(
+    def pages(
         self,
         request: Range | None = None,
         *,
@@ -856,39 +857,21 @@ class ClientCalls(MemberCalls, LeaseCalls):
         history at this revision is compacted. With `at_revision`, all pages show the store at that older revision.
         `deadline_seconds` applies to each page.
         """
-        whole = _listing(request, prefix)
-        start, end, left, revision = whole.start, whole.end, whole.limit, at_revision or whole.revision
-        while True:
-            page = await self.range(
-                Range(
-                    start,
-                    end,
-                    min(left, page_limit) if left else page_limit,
-                    whole.reverse,
-                    whole.keys_only,
-                    whole.count_only,
-                    revision,
-                    whole.bytes_max,
-                ),
+
+        def read(page: Range) -> Awaitable[RangeResult]:
+            return self.range(
+                page,
                 consistency=consistency,
                 max_staleness_ms=max_staleness_ms,
                 deadline_seconds=deadline_seconds,
             )
-            yield page
-            left -= len(page.items) if left else 0
-            if not page.more or not page.items or (whole.limit and not left):
-                return
-            revision = revision if revision or not one_revision else page.revision
-            if whole.reverse:
-                end = page.items[-1].key
-            else:
-                start = page.items[-1].key + b"\0"
 
-    async def items(self, request: Range | None = None, *, prefix: Text | None = None) -> AsyncIterator[KeyRecord]:
+        whole = _listing(request, prefix)
+        return Pages(read, whole, page_limit, at_revision or whole.revision, one_revision)
+
+    def items(self, request: Range | None = None, *, prefix: Text | None = None) -> AsyncIterator[KeyRecord]:
         """All records of a listing, one by one. Pages are fetched as needed."""
-        async for page in self.pages(request, prefix=prefix):
-            for item in page.items:
-                yield item
+        return Items(self.pages(request, prefix=prefix))
 
     # Leases, and the recipes that are built on them (`kvstore.recipes`).
 

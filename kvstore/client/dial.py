@@ -12,7 +12,7 @@ from kvstore.protocol.addresses import ascii_form, parse_address
 from kvstore.tls import Tls, UnusableCertificates
 
 if TYPE_CHECKING:
-    from raft.runtime import TlsStream
+    from raft.runtime import Credentials, TlsStream
 
 logger = logging.getLogger("kvstore.tls")
 
@@ -22,8 +22,8 @@ def dialer_of(tls: Tls | None) -> Dialer:
     return dial_tcp if tls is None else TlsDialer(tls)
 
 
-class TlsDialer:
-    """Opens connections with TLS. The files are looked at before each of them. Raises UnusableCertificates."""
+class CallerCertificates:
+    """The certificates with which a client calls. Raises UnusableCertificates."""
 
     def __init__(self, tls: Tls) -> None:
         # Loaded here, because a client without TLS does not need `raft.runtime`.
@@ -35,20 +35,8 @@ class TlsDialer:
         except UnusableTlsFiles as error:
             raise UnusableCertificates(str(error)) from error
 
-    async def __call__(self, address: str) -> TlsStream:
-        """Connect to `host:port`, whose certificate must be for this host. Raises OSError, InvalidAddress and
-        BrokenResourceError."""
-        from raft.runtime import call
-
-        self._look_at_files()
-        stream = await dial_tcp(address)
-        try:
-            return await call(stream, self._credentials, server_name_of(address))
-        except BaseException:
-            await trio.aclose_forcefully(stream)
-            raise
-
-    def _look_at_files(self) -> None:
+    def present(self) -> Credentials:
+        """The credentials for the next connection. The files are looked at, and read again if they have changed."""
         from raft.runtime import UnusableTlsFiles
 
         try:
@@ -57,6 +45,27 @@ class TlsDialer:
             if error.reason != self._told:
                 self._told = error.reason
                 logger.warning("%s. The former files are used until these can be", error)
+        return self._credentials
+
+
+class TlsDialer:
+    """Opens connections with TLS. Raises UnusableCertificates."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._certificates = CallerCertificates(tls)
+
+    async def __call__(self, address: str) -> TlsStream:
+        """Connect to `host:port`, whose certificate must be for this host. Raises OSError, InvalidAddress and
+        BrokenResourceError."""
+        from raft.runtime import call
+
+        credentials = self._certificates.present()
+        stream = await dial_tcp(address)
+        try:
+            return await call(stream, credentials, server_name_of(address))
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
 
 
 def server_name_of(address: str) -> str:

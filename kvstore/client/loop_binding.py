@@ -1,4 +1,4 @@
-"""The trio loop that a client belongs to. Any use from another loop, thread or process fails at once, with a reason.
+"""The event loop that a client belongs to. Any use from another loop, thread or process fails at once, with a reason.
 
 The tasks of a client run only in the loop in which the client was entered. Without this check, a call from another loop
 or thread would wait for ever, and a forked child would share the connections of its parent.
@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
+from typing import NamedTuple
 
 import trio
 
 from kvstore.errors import WrongContext
 
-NO_LOOP = (
-    "this needs a running trio loop: call it from a function that trio.run runs. From asyncio or a plain thread, run a "
-    "trio loop in a thread of its own and reach it with trio.from_thread.run(..., trio_token=...)"
-)
-OTHER_LOOP = (
+
+class LoopWords(NamedTuple):
+    """What to do if there is no loop, or another one."""
+
+    no_loop: str
+    other_loop: str
+
+
+TRIO_WORDS = LoopWords(
+    "this needs a running trio loop: call it from a function that trio.run runs. In asyncio use kvstore.asyncio, and "
+    "in plain threads kvstore.blocking",
     "this client belongs to another trio loop, in which it was entered: reach it from another thread with "
-    "trio.from_thread.run(..., trio_token=...), or make a client for this loop"
+    "trio.from_thread.run(..., trio_token=...), or make a client for this loop",
 )
 FORKED = "this process was forked after the client was entered, and shares its connections: make a client here"
 TWICE = "a client is entered once: make a new one"
@@ -27,29 +35,38 @@ TWICE = "a client is entered once: make a new one"
 
 class LoopBinding:
     """The loop of one client. `bind` is called when the client is entered, and `check` before each use of the client.
-    Both raise WrongContext."""
+    Both raise WrongContext.
 
-    __slots__ = ("__weakref__", "_is_forked", "_token")
+    `current` returns the running loop, and raises RuntimeError if there is none.
+    """
 
-    def __init__(self) -> None:
-        self._token: trio.lowlevel.TrioToken | None = None
+    __slots__ = ("__weakref__", "_current", "_is_forked", "_loop", "_words")
+
+    def __init__(
+        self, current: Callable[[], object] = trio.lowlevel.current_trio_token, words: LoopWords = TRIO_WORDS
+    ) -> None:
+        self._current, self._words = current, words
+        self._loop: object | None = None
         self._is_forked = False
 
     def bind(self) -> None:
         """Bind the client to the running loop."""
-        if self._token is not None:
+        if self._loop is not None:
             raise WrongContext(FORKED if self._is_forked else TWICE)
-        self._token = _running_loop()
+        try:
+            self._loop = self._current()
+        except RuntimeError:
+            raise WrongContext(self._words.no_loop) from None
         _bound.add(self)
 
     def check(self) -> None:
         """Raise WrongContext unless the caller runs in the loop and the process of the client. Costs 0.2 µs."""
         try:
-            token = trio.lowlevel.current_trio_token()
+            loop = self._current()
         except RuntimeError:
-            raise WrongContext(NO_LOOP) from None
-        if token is not self._token or self._is_forked:
-            raise WrongContext(FORKED if self._is_forked else OTHER_LOOP)
+            raise WrongContext(FORKED if self._is_forked else self._words.no_loop) from None
+        if loop is not self._loop or self._is_forked:
+            raise WrongContext(FORKED if self._is_forked else self._words.other_loop)
 
     @property
     def is_forked(self) -> bool:
@@ -63,14 +80,10 @@ class LoopBinding:
 
 def check_in_trio() -> None:
     """Raise WrongContext if no trio loop runs in this thread."""
-    _running_loop()
-
-
-def _running_loop() -> trio.lowlevel.TrioToken:
     try:
-        return trio.lowlevel.current_trio_token()
+        trio.lowlevel.current_trio_token()
     except RuntimeError:
-        raise WrongContext(NO_LOOP) from None
+        raise WrongContext(TRIO_WORDS.no_loop) from None
 
 
 _bound: weakref.WeakSet[LoopBinding] = weakref.WeakSet()

@@ -27,13 +27,16 @@ from raft.runtime.tls.credentials import (
     port_credentials,
 )
 from raft.runtime.tls.errors import TlsFailed, UnusableTlsFiles
-from raft.runtime.tls.handshakes import Handshakes, MemberStream, call
-from raft.runtime.tls.stream import TlsStream
+from raft.runtime.tls.handshakes import HANDSHAKE_SECONDS_MAX, Handshakes, MemberStream, call
+from raft.runtime.tls.session import TlsSession
+from raft.runtime.tls.stream import ALERT_SECONDS_MAX, TlsStream
 from raft.runtime.transport import PeerEvents, Transport
 
 __all__ = [
+    "ALERT_SECONDS_MAX",
     "CONNECTIONS_MAX",
     "FAST_PATHS",
+    "HANDSHAKE_SECONDS_MAX",
     "HELLO_REFUSALS",
     "OUTBOUND_BYTES_MAX",
     "PROTOCOL_CLIENT",
@@ -55,6 +58,7 @@ __all__ = [
     "PeerConnections",
     "PeerEvents",
     "TlsFailed",
+    "TlsSession",
     "TlsStream",
     "Transport",
     "UnusableTlsFiles",

@@ -1,0 +1,141 @@
+"""The event loop of asyncio, in the form in which the client and the recipes use it (`kvstore.event_loop`).
+
+A scope cancels its task as `asyncio.timeout` does: once. Code that suppresses the `CancelledError` goes on, as
+everywhere in asyncio, while trio would cancel it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+
+class AsyncioScope:
+    """A block of one task that can be cancelled from outside, or at `deadline` (seconds on the clock of the loop)."""
+
+    __slots__ = ("_cancelling", "_deadline", "_handle", "_is_delivered", "_task", "cancel_called", "cancelled_caught")
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.cancel_called = self.cancelled_caught = False
+        self._deadline = deadline
+        self._task: asyncio.Task[Any] | None = None  # Set during the block.
+        self._cancelling = 0  # The cancellations of the task that came before the block.
+        self._handle: asyncio.Handle | None = None
+        self._is_delivered = False
+
+    def cancel(self) -> None:
+        """Cancel the block. If the block has not begun, it is cancelled when it waits for the first time."""
+        if self.cancel_called:
+            return
+        self.cancel_called = True
+        if self._task is not None:
+            self._deliver_soon(self._task)
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        if self.cancel_called:
+            self._deliver_soon(task)
+        elif self._deadline is not None and self._deadline != float("inf"):
+            self._handle = asyncio.get_running_loop().call_at(self._deadline, self.cancel)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        if self._handle is not None:
+            self._handle.cancel()
+        if self._is_delivered and task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
+            self.cancelled_caught = True
+            return True
+        return False
+
+    def _deliver_soon(self, task: asyncio.Task[Any]) -> None:
+        if asyncio.current_task() is task:
+            # The task runs now. If it left the block without waiting, the cancellation would hit what follows.
+            self._handle = asyncio.get_running_loop().call_soon(self._deliver)
+        else:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        if self._task is not None:
+            self._is_delivered = True
+            self._task.cancel()
+
+
+class AsyncioNursery:
+    """The tasks of one `asyncio.TaskGroup`."""
+
+    __slots__ = ("_group", "cancel_scope")
+
+    def __init__(self, cancel_scope: AsyncioScope, group: asyncio.TaskGroup) -> None:
+        self.cancel_scope, self._group = cancel_scope, group
+
+    def start_soon(self, function: Callable[..., Awaitable[Any]], /, *arguments: Any) -> None:
+        """Run an async function in a task of its own."""
+        self._group.create_task(_awaited(function, arguments))
+
+
+async def _awaited(function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+    await function(*arguments)
+
+
+class AsyncioLoop:
+    """The running event loop of asyncio."""
+
+    def time(self) -> float:
+        """The present time."""
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def sleep_until(self, moment: float) -> None:
+        """Wait until a time."""
+        await asyncio.sleep(moment - self.time())
+
+    async def checkpoint(self) -> None:
+        """Let other tasks run."""
+        await asyncio.sleep(0)
+
+    def move_on_at(self, moment: float) -> AsyncioScope:
+        """A block that is cancelled at a time."""
+        return AsyncioScope(moment)
+
+    def move_on_after(self, seconds: float, *, shield: bool = False) -> AsyncioScope:  # noqa: ARG002
+        """A block that is cancelled after some seconds. It needs no shield: asyncio delivers a cancellation once, so
+        one that has reached the task already does not end the block."""
+        return AsyncioScope(self.time() + seconds)
+
+    def open_scope(self) -> AsyncioScope:
+        """A block that is cancelled only by `cancel`."""
+        return AsyncioScope()
+
+    def open_nursery(self) -> AbstractAsyncContextManager[AsyncioNursery]:
+        """A block whose tasks end with it."""
+        return _open_nursery()
+
+    def new_event(self) -> asyncio.Event:
+        """An event that has not happened."""
+        return asyncio.Event()
+
+    def new_lock(self) -> asyncio.Lock:
+        """A lock that one task at a time holds."""
+        return asyncio.Lock()
+
+
+@asynccontextmanager
+async def _open_nursery() -> AsyncIterator[AsyncioNursery]:
+    with AsyncioScope() as scope:
+        async with asyncio.TaskGroup() as group:
+            yield AsyncioNursery(scope, group)
+
+
+ASYNCIO_LOOP = AsyncioLoop()

@@ -1,0 +1,213 @@
+"""The worlds in which a scenario runs: trio, asyncio, and plain threads.
+
+A scenario is an async function. In plain threads its client is a blocking one behind an async face: no await of the
+scenario suspends, so the coroutine is run by hand, by a single `send`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+import kvstore
+import kvstore.asyncio
+
+SECONDS_MAX = 30.0
+"""The time that a scenario may take."""
+
+Scenario = Callable[..., Awaitable[None]]
+
+
+class Tasks(ABC):
+    """Tasks that run beside a scenario, and end with their block."""
+
+    @abstractmethod
+    def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """Run an async function in a task of its own."""
+
+
+class World(ABC):
+    """An event loop, or threads, with a client."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        """Run a scenario, within SECONDS_MAX."""
+
+    @abstractmethod
+    def client(self, endpoints: list[str], **options: Any) -> Any:
+        """A client that is not entered."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    @abstractmethod
+    def tasks(self) -> AbstractAsyncContextManager[Tasks]:
+        """A block with tasks."""
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until a condition holds."""
+        while not await condition():
+            await self.sleep(0.01)
+
+
+class _NurseryTasks(Tasks):
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        self._nursery.start_soon(function, *arguments)
+
+
+class TrioWorld(World):
+    """Trio, with `kvstore.Client`."""
+
+    name = "trio"
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            with trio.fail_after(SECONDS_MAX):
+                await scenario()
+
+        trio.run(main)
+
+    def client(self, endpoints: list[str], **options: Any) -> Any:
+        return kvstore.Client(endpoints, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    @asynccontextmanager
+    async def tasks(self) -> AsyncIterator[Tasks]:
+        async with trio.open_nursery() as nursery:
+            yield _NurseryTasks(nursery)
+
+
+class _GroupTasks(Tasks):
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+
+    def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        self._group.create_task(_as_coroutine(function, arguments))
+
+
+async def _as_coroutine(function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+    await function(*arguments)
+
+
+class AsyncioWorld(World):
+    """Asyncio, with `kvstore.asyncio.Client`."""
+
+    name = "asyncio"
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(SECONDS_MAX):
+                await scenario()
+
+        asyncio.run(main(), debug=True)
+
+    def client(self, endpoints: list[str], **options: Any) -> Any:
+        return kvstore.asyncio.Client(endpoints, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    @asynccontextmanager
+    async def tasks(self) -> AsyncIterator[Tasks]:
+        async with asyncio.TaskGroup() as group:
+            yield _GroupTasks(group)
+
+
+WORLDS: list[World] = [TrioWorld(), AsyncioWorld()]
+
+
+def in_each_world(scenario: Scenario) -> Callable[..., None]:
+    """Make a test of a scenario, for each world. The scenario takes the world, an entered client, and fixtures."""
+    parameters = list(inspect.signature(scenario).parameters.values())
+    names = [parameter.name for parameter in parameters]
+    fixtures = [name for name in names if name not in ("world", "client")]
+
+    def test(world: World, **others: Any) -> None:
+        member_address = others["member_address"]
+
+        async def run() -> None:
+            arguments: dict[str, Any] = {name: others[name] for name in fixtures}
+            if "world" in names:
+                arguments["world"] = world
+            if "client" not in names:
+                await scenario(**arguments)
+                return
+            async with world.client([member_address]) as client:
+                await scenario(client=client, **arguments)
+
+        world.run(run)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    wanted = ["world", "member_address", *(name for name in fixtures if name != "member_address")]
+    test.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in wanted])  # type: ignore[attr-defined]
+    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
+    marks = getattr(scenario, "pytestmark", [])
+    if marks:
+        test.pytestmark = list(marks)  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)(test)
+
+
+class MemberThread:
+    """A member in a thread with a trio loop of its own: the same for clients of every world."""
+
+    def __init__(self, folder: Any, **options: Any) -> None:
+        self.address = ""
+        self._folder, self._options = folder, options
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._token: trio.lowlevel.TrioToken
+        self._stop: trio.Event
+        self._thread = threading.Thread(target=self._run, name="member of a test")
+
+    def __enter__(self) -> MemberThread:
+        self._thread.start()
+        assert self._ready.wait(SECONDS_MAX)
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._token.run_sync_soon(self._stop.set)
+        self._thread.join(SECONDS_MAX)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as error:
+            self._failure = error
+            self._ready.set()
+            raise
+
+    async def _serve(self) -> None:
+        options: dict[str, Any] = {"bootstrap": True, "listen_client": "127.0.0.1:0"} | self._options
+        async with kvstore.open_node(self._folder, **options) as store:
+            self.address = store.client_address
+            self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
+            self._ready.set()
+            await self._stop.wait()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait, in a plain thread, until a condition holds."""
+    end = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
