@@ -161,7 +161,8 @@ def in_each_world(scenario: Scenario) -> Callable[..., None]:
     marks = getattr(scenario, "pytestmark", [])
     if marks:
         test.pytestmark = list(marks)  # type: ignore[attr-defined]
-    return pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)(test)
+    in_worlds: Callable[..., None] = pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)(test)
+    return in_worlds
 
 
 class MemberThread:
