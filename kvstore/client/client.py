@@ -137,7 +137,7 @@ from kvstore.recipes.consumers.group_keys import GroupAbout, starts_of
 from kvstore.recipes.consumers.group_status import GROUPS_LISTED_MAX, GroupStatus, list_groups, read_group
 from kvstore.recipes.consumers.members import HANDOVER_SECONDS_DEFAULT, consume_shares
 from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
-from kvstore.recipes.lease import Lease, kept_lease
+from kvstore.recipes.lease import Lease, LeaseHandle, kept_lease
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
 from kvstore.tls import Tls
@@ -187,7 +187,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         key: Text,
         value: Text | None,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         previous: bool = False,
         keep_lease: bool = False,
         acknowledge: Confirmed = Acknowledge.MAJORITY,
@@ -200,7 +200,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         key: Text,
         value: Text | None,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         previous: bool = False,
         keep_lease: bool = False,
         acknowledge: Literal[Acknowledge.LEADER],
@@ -213,7 +213,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         key: Text,
         value: Text | None,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         previous: bool = False,
         keep_lease: bool = False,
         acknowledge: Literal[Acknowledge.NONE],
@@ -226,7 +226,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         key: Text,
         value: Text | None,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         previous: bool = False,
         keep_lease: bool = False,
         acknowledge: Acknowledge,
@@ -238,7 +238,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         key: Text,
         value: Text | None,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         previous: bool = False,
         keep_lease: bool = False,
         acknowledge: Acknowledge = Acknowledge.MAJORITY,
@@ -468,7 +468,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         prefix: Text,
         value: Text,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         acknowledge: Confirmed = Acknowledge.MAJORITY,
         deadline_seconds: float | None = None,
     ) -> AppendResult: ...
@@ -479,7 +479,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         prefix: Text,
         value: Text,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         acknowledge: Literal[Acknowledge.LEADER],
         deadline_seconds: float | None = None,
     ) -> Accepted: ...
@@ -490,7 +490,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         prefix: Text,
         value: Text,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         acknowledge: Literal[Acknowledge.NONE],
         deadline_seconds: float | None = None,
     ) -> None: ...
@@ -501,7 +501,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         prefix: Text,
         value: Text,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         acknowledge: Acknowledge,
         deadline_seconds: float | None = None,
     ) -> AppendResult | Accepted | None: ...
@@ -511,7 +511,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         prefix: Text,
         value: Text,
         *,
-        lease: Lease | int | None = None,
+        lease: LeaseHandle | int | None = None,
         acknowledge: Acknowledge = Acknowledge.MAJORITY,
         deadline_seconds: float | None = None,
     ) -> AppendResult | Accepted | None:
@@ -1366,8 +1366,8 @@ def _reading(only: Literal["put", "delete"] | None, window_bytes: int) -> Readin
     return Reading(only, window_bytes)
 
 
-def _lease_id(lease: Lease | int | None) -> int:
-    return lease.id if isinstance(lease, Lease) else lease or 0
+def _lease_id(lease: LeaseHandle | int | None) -> int:
+    return lease.id if isinstance(lease, LeaseHandle) else lease or 0
 
 
 def _key(text: Text) -> bytes:

@@ -159,10 +159,12 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
         self._flush_soon()
 
     def close_watch(self, stream: WatchStream) -> None:
-        """End a watch."""
-        assert self._core is not None
-        self._core.close_watch(stream)
-        self._flush_soon()
+        """End a watch. A task that waits for its changes gets ClientClosed."""
+        if self._core is not None:
+            self._core.close_watch(stream)
+            self._flush_soon()
+        if (watcher := self._watchers.pop(stream, None)) is not None:
+            watcher.set()
 
     def take_batch(self, stream: WatchStream) -> WatchBatch | None:
         """The next batch of a watch; None if there is none yet. Raises the error with which the watch has ended."""

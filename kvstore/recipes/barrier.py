@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvstore.errors import RevisionCompacted
 from kvstore.protocol.commands import Delete, Put
 from kvstore.protocol.text import Text, as_bytes
-from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease import LeaseHandle
 from kvstore.recipes.store import KeyStore
 
 
@@ -16,7 +16,7 @@ class Barrier:
         self.key = as_bytes(name)
         self._store = store
 
-    async def lower(self, *, lease: Lease | None = None) -> None:
+    async def lower(self, *, lease: LeaseHandle | None = None) -> None:
         """Make programs wait at the barrier from now on. With a lease, the barrier is lifted when the lease ends."""
         await self._store.txn(success=(Put(self.key, b"", lease.id if lease is not None else 0),))
 

@@ -8,7 +8,7 @@ from kvstore.errors import LockLost
 from kvstore.protocol.commands import Compare, Comparison, Delete, Operation, Put, Target, Txn
 from kvstore.protocol.results import TxnResult
 from kvstore.protocol.text import Text, as_bytes
-from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease import LeaseHandle
 from kvstore.recipes.store import KeyStore
 
 
@@ -35,9 +35,11 @@ class TransactionBuilder:
         self._failure += operations
         return self
 
-    def put(self, key: Text, value: Text, *, lease: Lease | int | None = None) -> Self:
+    def put(self, key: Text, value: Text, *, lease: LeaseHandle | int | None = None) -> Self:
         """Add a put."""
-        return self.then(Put(as_bytes(key), as_bytes(value), lease.id if isinstance(lease, Lease) else lease or 0))
+        return self.then(
+            Put(as_bytes(key), as_bytes(value), lease.id if isinstance(lease, LeaseHandle) else lease or 0)
+        )
 
     def delete(self, key: Text) -> Self:
         """Add a delete."""
@@ -48,26 +50,40 @@ class TransactionBuilder:
         return Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))
 
 
-class GuardedTransaction(TransactionBuilder):
+class GuardedBuilder(TransactionBuilder):
     """Builds a transaction that the store carries out only if the create revision of `key` is `fence`. If the key was
-    removed, or another program has created it anew, the store does nothing.
+    removed, or another program has created it anew, the store does nothing."""
+
+    def __init__(self, key: bytes, fence: int, lost: type[LockLost]) -> None:
+        super().__init__()
+        self._key, self._fence, self._lost = key, fence, lost
+
+    def guard(self) -> Compare:
+        """The comparison that holds while the caller owns the key."""
+        return Compare(self._key, Target.CREATE_REVISION, Comparison.EQUAL, self._fence)
+
+    def read(self, result: TxnResult) -> TxnResult:
+        """The result of the collected transaction, from that of the guarding one. Raises LockLost."""
+        if not result.succeeded:
+            raise self._lost(self._key, self._fence)
+        (answer,) = result.results
+        assert isinstance(answer, TxnResult), answer
+        return answer
+
+
+class GuardedTransaction(GuardedBuilder):
+    """A transaction that is carried out only while its caller owns a key.
 
     The object may be committed again, for example after OutcomeUnknown.
     """
 
     def __init__(self, store: KeyStore, key: bytes, fence: int, lost: type[LockLost] = LockLost) -> None:
-        super().__init__()
-        self._store, self._key, self._fence, self._lost = store, key, fence, lost
+        super().__init__(key, fence, lost)
+        self._store = store
 
     async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
         """Carry out the transaction. Raises LockLost, with nothing done, if the caller no longer owns the key.
 
         The `succeeded` of the result is true if all comparisons of `when` held.
         """
-        guard = Compare(self._key, Target.CREATE_REVISION, Comparison.EQUAL, self._fence)
-        result = await self._store.txn((guard,), (self.inner(),), deadline_seconds=deadline_seconds)
-        if not result.succeeded:
-            raise self._lost(self._key, self._fence)
-        (answer,) = result.results
-        assert isinstance(answer, TxnResult), answer
-        return answer
+        return self.read(await self._store.txn((self.guard(),), (self.inner(),), deadline_seconds=deadline_seconds))

@@ -38,7 +38,13 @@ class LeaseStore(Protocol):
         ...
 
 
-class Lease:
+class LeaseHandle:
+    """A lease that is kept alive, of whichever client: a call that takes a lease needs only its `id`."""
+
+    id: int
+
+
+class Lease(LeaseHandle):
     """A lease that is kept alive. `lost` is set as soon as the lease has ended, or may have ended."""
 
     def __init__(self, lease_id: int, term: LeaseTerm, loop: EventLoop) -> None:

@@ -10,7 +10,7 @@ from kvstore.errors import RevisionCompacted, TransactionConflict
 from kvstore.protocol.commands import Compare, Comparison, Delete, Operation, Put, Range, Target, prefix_range
 from kvstore.protocol.results import KeyRecord
 from kvstore.protocol.text import Text, as_bytes
-from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease import LeaseHandle
 from kvstore.recipes.store import KeyStore
 
 ATTEMPTS_MAX_DEFAULT = 32
@@ -75,10 +75,10 @@ class OptimisticTransaction:
         self._ranges[start, end] = None
         return items
 
-    def put(self, key: Text, value: Text, *, lease: Lease | int | None = None) -> None:
+    def put(self, key: Text, value: Text, *, lease: LeaseHandle | int | None = None) -> None:
         """Write a value when the attempt ends."""
         name = as_bytes(key)
-        lease_id = lease.id if isinstance(lease, Lease) else lease or 0
+        lease_id = lease.id if isinstance(lease, LeaseHandle) else lease or 0
         self._writes[name] = Put(name, as_bytes(value), lease_id)
 
     def delete(self, key: Text) -> None:

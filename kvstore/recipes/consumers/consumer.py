@@ -31,7 +31,7 @@ from kvstore.protocol.commands import Compare, Comparison, Get, Put, Range, Targ
 from kvstore.protocol.results import GetResult, KeyRecord, Record, TxnResult
 from kvstore.protocol.text import Text
 from kvstore.recipes.consumers.group_keys import GroupAbout, GroupKeys, Share, StoredPosition
-from kvstore.recipes.consumers.position_transaction import PositionMoved, PositionTransaction
+from kvstore.recipes.consumers.position_transaction import PositionBuilder, PositionMoved, PositionTransaction
 from kvstore.recipes.consumers.record import ConsumedRecord
 from kvstore.recipes.contender import Contender
 from kvstore.recipes.guarded_transaction import GuardedTransaction
@@ -270,11 +270,16 @@ class Consumer:
             await self.commit()
 
     def _transaction(self, position: int) -> PositionTransaction:
+        return PositionTransaction(self.checked(position), self.move)
+
+    def checked(self, position: int) -> int:
+        """Return `position`. Raises ValueError if some record up to it was not given yet."""
         if position > self.revision:
             raise ValueError(f"position {position} is not read yet: the records up to {self.revision} were given")
-        return PositionTransaction(position, self._commit)
+        return position
 
-    async def _commit(self, moving: PositionTransaction) -> PositionMoved:
+    async def move(self, moving: PositionBuilder) -> PositionMoved:
+        """Carry out a transaction that moves the position, as `commit` says."""
         async with self._committing:
             if not moving.number:
                 self._number += 1
@@ -298,7 +303,7 @@ class Consumer:
                     return PositionMoved(moving.position, result.revision, inner)
                 self._learn(moving, result)
 
-    async def _attempt(self, moving: PositionTransaction, stored: StoredPosition) -> TxnResult:
+    async def _attempt(self, moving: PositionBuilder, stored: StoredPosition) -> TxnResult:
         is_unmoved = Compare(self._position_key, Target.MOD_REVISION, Comparison.EQUAL, self._position_revision)
         was_unanswered, moving.is_unanswered = moving.is_unanswered, True  # It stays so if this attempt is cancelled.
         try:
@@ -313,7 +318,7 @@ class Consumer:
         moving.is_unanswered = was_unanswered
         return result
 
-    def _learn(self, moving: PositionTransaction, result: TxnResult) -> None:
+    def _learn(self, moving: PositionBuilder, result: TxnResult) -> None:
         """Learn the stored position from the result of an attempt that was not carried out.
 
         A new position that this consumer itself has written comes from an attempt whose response was lost, even if this

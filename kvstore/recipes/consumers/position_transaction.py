@@ -25,7 +25,7 @@ class PositionMoved:
     result: TxnResult | None
 
 
-class PositionTransaction(TransactionBuilder):
+class PositionBuilder(TransactionBuilder):
     """Builds a transaction that the store carries out only if the consumer is still the active one, and the position
     is still the one from which the consumer goes on. It then moves the position to `position`, and carries out the
     collected operations, as one change.
@@ -34,12 +34,11 @@ class PositionTransaction(TransactionBuilder):
     in both cases. The object may be committed again: its operations take effect once.
     """
 
-    def __init__(self, position: int, commit: Callable[[PositionTransaction], Awaitable[PositionMoved]]) -> None:
+    def __init__(self, position: int) -> None:
         super().__init__()
         self.position = position
         self.number = 0  # The number of this commit among those of the consumer; 0 before its first attempt.
         self.is_unanswered = False  # True once an attempt has got no answer, so that it may have taken effect.
-        self._commit = commit
 
     def add(self, key: Text, delta: int = 1) -> Self:
         """Add an addition to a decimal number."""
@@ -54,6 +53,14 @@ class PositionTransaction(TransactionBuilder):
         """The collected operations as one inner transaction; empty if there are none."""
         inner = self.inner()
         return (inner,) if inner != Txn() else ()
+
+
+class PositionTransaction(PositionBuilder):
+    """A transaction of a consumer."""
+
+    def __init__(self, position: int, commit: Callable[[PositionBuilder], Awaitable[PositionMoved]]) -> None:
+        super().__init__(position)
+        self._commit = commit
 
     async def commit(self) -> PositionMoved:
         """Carry out the transaction, and repeat it until its outcome is known or the lease is lost.

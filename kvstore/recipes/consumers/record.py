@@ -20,21 +20,20 @@ class RecordConsumer(Protocol):
         ...
 
 
-class ConsumedRecord:
+class RecordChanges:
     """The changes of one revision, in the order of their operations. A transaction that writes several keys under the
     prefix is one record, because a position is a revision.
 
     `revision`: the position of the group after this record. `changes`: at least one.
     """
 
-    __slots__ = ("_consumer", "changes", "revision")
+    __slots__ = ("changes", "revision")
 
-    def __init__(self, consumer: RecordConsumer, changes: tuple[Change, ...]) -> None:
+    def __init__(self, changes: tuple[Change, ...]) -> None:
         self.changes, self.revision = changes, changes[-1].revision
-        self._consumer = consumer
 
     def __repr__(self) -> str:
-        return f"ConsumedRecord({self.revision}, {self.changes!r:.200})"
+        return f"{type(self).__name__}({self.revision}, {self.changes!r:.200})"
 
     @property
     def change(self) -> Change:
@@ -54,6 +53,16 @@ class ConsumedRecord:
         record has several changes."""
         record = self.change.record
         return None if record is None else record.value
+
+
+class ConsumedRecord(RecordChanges):
+    """A record, and its consumer."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: RecordConsumer, changes: tuple[Change, ...]) -> None:
+        super().__init__(changes)
+        self._consumer = consumer
 
     async def commit(self) -> PositionMoved:
         """Move the position of the group to this record, and so commit all records up to this one. Raises LockLost and
