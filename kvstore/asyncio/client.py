@@ -35,10 +35,10 @@ class AsyncioClient(ClientCalls):
                 "a dialer opens the connections, and tls would be ignored: leave one of them out"
             )
         check_endpoints(endpoints, are_addresses=dialer is None)
-        pump = AsyncioPump(
+        self.pump = AsyncioPump(
             endpoints,
             session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0,
             certificates=None if tls is None else CallerCertificates(tls),
             dialer=dialer,
         )
-        super().__init__(pump, deadline_seconds)
+        super().__init__(self.pump, deadline_seconds)

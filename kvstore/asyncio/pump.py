@@ -152,6 +152,15 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
             self._aio.call_soon(self._run_flush)
         return ticket
 
+    def begin_later(self, begin: Callable[[], None]) -> None:
+        """Call `begin` once fewer calls are open."""
+
+        async def wait() -> None:
+            await self._wait_for_room()
+            begin()
+
+        self._run_task(wait)
+
     def withdraw(self, ticket: int) -> None:
         """Give up a call: nobody waits for its end. Its outcome is unknown."""
         if self._waiters.pop(ticket, None) is not None and self._core is not None:

@@ -27,7 +27,7 @@ from kvstore.client.leases.renewals import Renewals
 from kvstore.client.listing import Items, Pages
 from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
-from kvstore.client.shell import ClientShell
+from kvstore.client.shell import PumpOfCalls
 from kvstore.client.watches.watch import Watch
 from kvstore.errors import (
     InvalidAddress,
@@ -160,7 +160,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
     """All calls of a client. They wait for `pump` and its event loop alone, so the clients of trio, of asyncio and of
     threads share them."""
 
-    def __init__(self, pump: ClientShell[Any, Any], deadline_seconds: float) -> None:
+    def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
         self._pump = pump
         self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
@@ -1291,6 +1291,8 @@ class Client(ClientCalls):
     the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates, and
     InvalidConfiguration if a `dialer` is given too, which opens the connections itself.
     """
+
+    _pump: ClientPump
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.loop_binding import LoopBinding
+from kvstore.client.watches.watch import WatchHost
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
 from kvstore.errors import ClientClosed
 from kvstore.event_loop import EventLoop, LoopEvent
@@ -35,6 +36,25 @@ class ShellConnection(Protocol):
     def close(self) -> None:
         """End the connection."""
         ...
+
+
+class PumpOfCalls(WatchHost, Protocol):
+    """What the calls of a client (`ClientCalls`) use of its pump. `ClientShell` says what each method does."""
+
+    @property
+    def members(self) -> MembersView | None: ...
+
+    def learn(self, addresses: Sequence[str]) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def ask(self, request: Request, seconds: float) -> tuple[Response, int]: ...
+
+    async def ask_each(self, group: BulkCall[Any]) -> None: ...
+
+    def start_soon(self, function: Callable[[], Awaitable[None]]) -> None: ...
 
 
 WaiterT = TypeVar("WaiterT")

@@ -35,19 +35,20 @@ class WorkItem:
     def __init__(self, store: KeyStore, item: KeyRecord, claim: bytes, fence: int, lease: Lease) -> None:
         self.key, self.value, self.lease = item.key, item.value or b"", lease
         self.is_done = False
-        self._store, self._claim, self._fence = store, claim, fence
+        self.claim, self.fence = claim, fence  # The key of the claim, and its create revision.
+        self._store = store
 
     def guarded(self) -> GuardedTransaction:
         """Begin a transaction that is carried out only while this worker has the item. Otherwise its commit raises
         LockLost."""
-        return GuardedTransaction(self._store, self._claim, self._fence)
+        return GuardedTransaction(self._store, self.claim, self.fence)
 
     async def done(self, *operations: Operation) -> TxnResult:
         """Remove the item, and carry out `operations`, in one transaction. So the operations take effect exactly once.
 
         Raises LockLost, with nothing done, if this worker does not have the item any more.
         """
-        result = await self.guarded().then(Delete(self.key), Delete(self._claim), *operations).commit()
+        result = await self.guarded().then(Delete(self.key), Delete(self.claim), *operations).commit()
         self.is_done = True
         return result
 

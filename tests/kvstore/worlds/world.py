@@ -11,8 +11,9 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import trio
 
 import kvstore
 import kvstore.asyncio
+import kvstore.blocking
 
 SECONDS_MAX = 30.0
 """The time that a scenario may take."""
@@ -130,7 +132,150 @@ class AsyncioWorld(World):
             yield _GroupTasks(group)
 
 
-WORLDS: list[World] = [TrioWorld(), AsyncioWorld()]
+class AsyncFace:
+    """An async face of a blocking object. Its awaits do not suspend."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return async_face(getattr(self._inner, name))
+
+    async def __aenter__(self) -> Any:
+        entered = self._inner.__enter__()
+        return self if entered is self._inner else async_face(entered)
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return self._inner.__exit__(*error)
+
+    def __aiter__(self) -> Any:
+        return AsyncFace(iter(self._inner))
+
+    async def __anext__(self) -> Any:
+        try:
+            return async_face(next(self._inner))
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+class AsyncCall:
+    """The result of a call: it can be awaited, or used as it is (a builder, an iterator, a block)."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._function, self._arguments, self._options = function, arguments, options
+        self._result: Any = None
+        self._is_called = False
+
+    def result(self) -> Any:
+        """The result. The call is made once."""
+        if not self._is_called:
+            self._is_called = True
+            options = {name: plain(each) for name, each in self._options.items()}
+            self._result = async_face(self._function(*map(plain, self._arguments), **options))
+        return self._result
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return self.result()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.result(), name)
+
+    def __aiter__(self) -> Any:
+        return self.result().__aiter__()
+
+    async def __anext__(self) -> Any:
+        return await self.result().__anext__()
+
+    async def __aenter__(self) -> Any:
+        return await self.result().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self.result().__aexit__(*error)
+
+
+def plain(value: Any) -> Any:
+    """The blocking object behind an async face, or a plain function for an async one."""
+    if isinstance(value, AsyncCall):
+        value = value.result()
+    if isinstance(value, AsyncFace):
+        return value._inner
+    if inspect.iscoroutinefunction(value):
+        return lambda *arguments: drive(value(*map(async_face, arguments)))
+    return value
+
+
+def async_face(value: Any) -> Any:
+    """An async face of a blocking object; other values as they are."""
+    module = type(value).__module__
+    if inspect.isclass(value):
+        return value
+    if module.startswith("kvstore.blocking") or inspect.isgenerator(value):
+        return AsyncFace(value)
+    if inspect.ismethod(value) or inspect.isfunction(value):
+        return partial(_called, value)
+    return value
+
+
+def _called(function: Callable[..., Any], *arguments: Any, **options: Any) -> AsyncCall:
+    return AsyncCall(function, arguments, options)
+
+
+def drive(coroutine: Any) -> Any:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a scenario in a plain thread has suspended")
+
+
+class _ThreadTasks(Tasks):
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+
+    def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        def run() -> None:
+            try:
+                drive(function(*arguments))
+            except BaseException as error:
+                self.failures.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+
+class ThreadWorld(World):
+    """Plain threads, with `kvstore.blocking.Client`."""
+
+    name = "threads"
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        before = {thread for thread in threading.enumerate() if thread.name == "kvstore.blocking"}
+        drive(scenario())
+        left = {thread for thread in threading.enumerate() if thread.name == "kvstore.blocking"}
+        assert left <= before, "a client has left its thread behind"
+
+    def client(self, endpoints: list[str], **options: Any) -> Any:
+        return AsyncFace(kvstore.blocking.Client(endpoints, **options))
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    @asynccontextmanager
+    async def tasks(self) -> AsyncIterator[Tasks]:
+        tasks = _ThreadTasks()
+        yield tasks
+        for thread in tasks.threads:
+            thread.join(SECONDS_MAX)
+            assert not thread.is_alive()
+        if tasks.failures:
+            raise BaseExceptionGroup("tasks in threads", tasks.failures)
+
+
+WORLDS: list[World] = [TrioWorld(), AsyncioWorld(), ThreadWorld()]
 
 
 def in_each_world(scenario: Scenario) -> Callable[..., None]:

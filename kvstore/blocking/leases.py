@@ -1,0 +1,204 @@
+"""Leases, locks and elections of a thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from kvstore.blocking.context import BlockingContext, Face, HeldBlock, HeldFace, in_block, in_loop
+from kvstore.blocking.loop_thread import LoopThread
+from kvstore.blocking.thread_pump import finish
+from kvstore.errors import LeadershipLost, LockLost
+from kvstore.event_loop import LoopEvent
+from kvstore.protocol.results import KeyRecord, TxnResult
+from kvstore.protocol.text import Text
+from kvstore.recipes.election import Election, Leadership
+from kvstore.recipes.guarded_transaction import GuardedBuilder, GuardedTransaction
+from kvstore.recipes.lease import Lease, LeaseHandle
+from kvstore.recipes.lock import Lock
+from kvstore.recipes.store import KeyStore
+
+
+class BlockingEvent:
+    """Something that happens at most once, and for which a thread can wait."""
+
+    def __init__(self, event: LoopEvent, thread: LoopThread) -> None:
+        self._event, self._thread = event, thread
+
+    def is_set(self) -> bool:
+        """True once it has happened."""
+        return self._event.is_set()
+
+    def wait(self) -> None:
+        """Wait until it happens; return at once if it has."""
+        self._thread.run(self._event.wait)
+
+
+class BlockingLease(LeaseHandle):
+    """A lease that the client keeps alive. A thread cannot be cancelled: it learns of the loss of its lease by `check`,
+    by `lost`, or by LeaseLost at the end of the block."""
+
+    def __init__(self, inner: Lease, thread: LoopThread) -> None:
+        self._inner, self._thread = inner, thread
+        self.id = inner.id
+        self.lost = BlockingEvent(inner.lost, thread)
+
+    @property
+    def ttl_seconds(self) -> float:
+        """The time to live that the store has granted."""
+        return self._inner.ttl_seconds
+
+    @property
+    def expires_at(self) -> float:
+        """The time until which the lease certainly lives, on the clock of `time.monotonic()`."""
+        return self._inner.expires_at
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease has ended, or may have ended. The keys of the lease may be gone then."""
+        self._thread.run(_check, self._inner)
+
+
+async def _check(lease: Lease) -> None:
+    lease.check()
+
+
+class BlockingGuardedTransaction(GuardedBuilder):
+    """A transaction that is carried out only while its caller owns a key. The object may be committed again."""
+
+    def __init__(self, store: KeyStore, key: bytes, fence: int, lost: type[LockLost] = LockLost) -> None:
+        super().__init__(key, fence, lost)
+        self._store = store
+
+    def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
+        """Carry out the transaction. Raises LockLost, with nothing done, if the caller no longer owns the key.
+
+        The `succeeded` of the result is true if all comparisons of `when` held.
+        """
+        guarded = GuardedTransaction(self._store, self._key, self._fence, self._lost)
+        guarded.when(*self._compares).then(*self._success).otherwise(*self._failure)
+        return finish(guarded.commit(deadline_seconds=deadline_seconds))
+
+
+class BlockingLock(HeldFace[Lock]):
+    """A lock that is held. `key`: the owner's key; `fence`: its create revision, which rises from owner to owner."""
+
+    def __init__(self, inner: Lock, held: HeldBlock, store: KeyStore) -> None:
+        super().__init__(inner, held)
+        self.key, self.fence, self.lease = inner.key, inner.fence, BlockingLease(inner.lease, held.thread)
+        self._store = store
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lock is lost, or may be lost."""
+        self.lease.check()
+
+    def guarded(self) -> BlockingGuardedTransaction:
+        """Begin a transaction that is carried out only while this lock is held. If not, its commit raises LockLost."""
+        return BlockingGuardedTransaction(self._store, self.key, self.fence)
+
+
+class BlockingLeadership(HeldFace[Leadership]):
+    """The leadership of an election, as `Leadership` describes it."""
+
+    def __init__(self, inner: Leadership, held: HeldBlock, store: KeyStore) -> None:
+        super().__init__(inner, held)
+        self.key, self.fence, self.lease = inner.key, inner.fence, BlockingLease(inner.lease, held.thread)
+        self._store = store
+
+    def check(self) -> None:
+        """Raise LeaseLost if the leadership is lost, or may be lost."""
+        self.lease.check()
+
+    wait_until_lost = in_block(Leadership.wait_until_lost)
+
+    def term(self) -> AbstractContextManager[BlockingLeadership]:
+        """Run a block. If the leadership has ended in the meantime, LeadershipLost is raised at the end of the block:
+        a thread cannot be cancelled."""
+        return BlockingContext(self._held.thread, self._inner.term, lambda _, __: self)
+
+    def guarded(self) -> BlockingGuardedTransaction:
+        """Begin a transaction that is carried out only while this leadership lasts. Otherwise its commit raises
+        LeadershipLost."""
+        return BlockingGuardedTransaction(self._store, self.key, self.fence, LeadershipLost)
+
+
+class BlockingLeaders(Face[Any]):
+    """The records of the leader's key, as `Election.observe` gives them."""
+
+    def __init__(self, inner: Any, held: HeldBlock) -> None:
+        super().__init__(inner, held.thread)
+        self._held = held
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return next_of(self._held, self._inner)
+
+
+def next_of(held: HeldBlock, iterator: Any) -> Any:
+    """The next item of an async iterator, in an entered block. Raises StopIteration."""
+    try:
+        return held.run(iterator.__anext__)
+    except StopAsyncIteration:
+        raise StopIteration from None
+
+
+class BlockingElection(Face[Election]):
+    """An election, as `Election` describes it. A candidate enters it with `with`."""
+
+    def __init__(self, inner: Election, thread: LoopThread, store: KeyStore) -> None:
+        super().__init__(inner, thread)
+        self.name, self.start, self.end = inner.name, inner.start, inner.end
+        self.leadership: BlockingLeadership | None = None
+        self._store = store
+        self._context: BlockingContext[Election, HeldBlock] | None = None
+        self._held: HeldBlock | None = None
+
+    def __enter__(self) -> Self:
+        context = BlockingContext[Election, HeldBlock](self._thread, lambda: self._inner, lambda _, held: held)
+        self._held = context.__enter__()
+        self._context = context
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        context, self._context, self._held, self.leadership = self._context, None, None, None
+        assert context is not None
+        context.__exit__(kind, error, traceback)
+
+    def campaign(self, value: Text = b"", *, wait_seconds: float = math.inf) -> BlockingLeadership:
+        """Stand for election with a value, and wait until elected. Raises LeaseLost, and LockTimeout after
+        `wait_seconds`. After an error, the candidate no longer stands for election."""
+        if self._held is None:  # Raises WrongContext.
+            self._thread.run(self._inner.campaign, value, wait_seconds=wait_seconds)
+        assert self._held is not None
+        inner = self._held.run(self._inner.campaign, value, wait_seconds=wait_seconds)
+        self.leadership = BlockingLeadership(inner, self._held, self._store)
+        return self.leadership
+
+    proclaim = in_loop(Election.proclaim)
+
+    def resign(self) -> None:
+        """Give up the leadership; the next candidate follows. This candidate may campaign again."""
+        self.leadership = None
+        self._thread.run(self._inner.resign)
+
+    leader = in_loop(Election.leader)
+
+    @overload
+    def observe(self) -> AbstractContextManager[Iterator[KeyRecord]]: ...
+
+    @overload
+    def observe(self, *, vacancies: Literal[True]) -> AbstractContextManager[Iterator[KeyRecord | None]]: ...
+
+    def observe(self, *, vacancies: bool = False) -> Any:
+        """Observe the leader, as `Election.observe` does."""
+
+        def observed() -> AbstractAsyncContextManager[Any]:
+            return self._inner.observe(vacancies=True) if vacancies else self._inner.observe()
+
+        return BlockingContext(self._thread, observed, BlockingLeaders)

@@ -1,0 +1,188 @@
+"""An asyncio loop in a thread of its own, and the work that other threads give it.
+
+Work goes through one queue, and the loop is woken once for all that has gathered. When the thread ends, whoever still
+waits is told, so no caller waits for a loop that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from kvstore.client.loop_binding import FORKED, TWICE, LoopBinding, LoopWords
+from kvstore.errors import ClientClosed, WrongContext
+
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
+
+OWN_THREAD = (
+    "this is a call in the thread of the client itself, which would wait for itself: let another thread call, or use "
+    "kvstore.asyncio"
+)
+
+
+class Work(Protocol):
+    """Something to do in the loop."""
+
+    def begin(self) -> None:
+        """Do it, in the loop."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller that it was not done. Called in any thread."""
+        ...
+
+
+class Job(Generic[ResultT]):
+    """An async function that runs in the loop, while a thread waits for its result."""
+
+    def __init__(self, function: Callable[[], Awaitable[ResultT]]) -> None:
+        self._function = function
+        self._done = allocate_lock()
+        self._done.acquire()
+        self._result: ResultT
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_withdrawn = False
+
+    def begin(self) -> None:
+        """Start the task."""
+        if not self._is_withdrawn:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._end)
+
+    async def _run(self) -> None:
+        self._result = await self._function()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._error = ClientClosed() if task.cancelled() else task.exception()
+        self._done.release()
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller that the loop is gone."""
+        self._error = error
+        self._done.release()
+
+    def cancel(self) -> None:
+        """Give up, in the loop: nobody waits for the result."""
+        self._is_withdrawn = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> ResultT:
+        """Wait for the result, in another thread."""
+        self._done.acquire()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # Else the error and this frame would hold each other.
+        return self._result
+
+
+class LoopThread:
+    """The thread. It is a daemon: a program that ends without closing its client is not kept from ending."""
+
+    def __init__(self, name: str) -> None:
+        self.loop: asyncio.AbstractEventLoop
+        self._name = name
+        self._binding = LoopBinding(lambda: self, LoopWords("", ""))  # Notes a fork.
+        self._thread: threading.Thread | None = None
+        self._is_running = threading.Event()
+        self._stop: asyncio.Event
+        self._queue: deque[Work] = deque()
+        self._is_woken = False
+        self._is_over = False
+        self.blocks: set[asyncio.Task[None]] = set()  # The tasks of blocks that threads have entered.
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child process that was forked after `start`."""
+        return self._binding.is_forked
+
+    def start(self) -> None:
+        """Start the thread. Raises WrongContext if it was started before."""
+        if self._thread is not None:
+            raise WrongContext(FORKED if self.is_forked else TWICE)
+        self._binding.bind()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        self._is_running.wait()
+
+    def stop(self) -> None:
+        """End the loop, and wait for the end of the thread."""
+        if self._thread is None or self.is_forked:
+            return
+        self.tell(self._stop.set)
+        self._thread.join()
+
+    def post(self, work: Work) -> None:
+        """Give work to the loop. Raises ClientClosed, WrongContext."""
+        if self._thread is None or self._is_over:
+            raise ClientClosed()
+        if self._binding.is_forked:
+            raise WrongContext(FORKED)
+        self._queue.append(work)
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._begin_all)
+            except RuntimeError:  # The loop was closed meanwhile.
+                self._is_over = True
+        if self._is_over:
+            self._fail_all()
+
+    def run(
+        self,
+        function: Callable[ParametersT, Awaitable[ResultT]],
+        /,
+        *arguments: ParametersT.args,
+        **options: ParametersT.kwargs,
+    ) -> ResultT:
+        """Run an async function in the loop, and wait for its result. If the wait is interrupted (Ctrl-C), the function
+        is cancelled. Raises ClientClosed, WrongContext."""
+        if self._thread is threading.current_thread():
+            raise WrongContext(OWN_THREAD)
+        job = Job(lambda: function(*arguments, **options))
+        self.post(job)
+        try:
+            return job.wait()
+        except BaseException:
+            self.tell(job.cancel)
+            raise
+
+    def tell(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in the loop, without waiting. Does nothing once the loop is gone."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._is_over = True
+            self._fail_all()
+
+    async def _serve(self) -> None:
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._is_running.set()
+        await self._stop.wait()
+
+    def _begin_all(self) -> None:
+        self._is_woken = False  # Before the queue is read: who appends from now on wakes the loop again.
+        queue = self._queue
+        while queue:
+            queue.popleft().begin()
+
+    def _fail_all(self) -> None:
+        while True:
+            try:
+                work = self._queue.popleft()
+            except IndexError:
+                return
+            work.fail(ClientClosed())

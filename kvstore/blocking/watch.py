@@ -1,0 +1,63 @@
+"""A watch of a thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from kvstore.blocking.context import Face
+from kvstore.blocking.loop_thread import LoopThread
+from kvstore.client.watches.watch import Watch
+from kvstore.protocol.watches import Change
+
+
+class BlockingWatch(Face[Watch]):
+    """A watch during the block `with client.watch(...) as watch`, as `Watch` describes it. It is an iterator of
+    changes, for one thread at a time. Another thread may close the watch by `close`, and so end the wait."""
+
+    def __init__(self, inner: Watch, thread: LoopThread) -> None:
+        super().__init__(inner, thread)
+        self._current: deque[Change] = deque()  # The changes of a revision that the caller has yet to receive.
+        self._before = 0  # The revision before them.
+
+    @property
+    def revision(self) -> int:
+        """The caller has received all changes up to this revision."""
+        return self._before if self._current else self._inner.revision
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the watch. A thread that waits for its changes gets ClientClosed."""
+        self._thread.run(self._inner.__aexit__, None, None, None)
+
+    def __iter__(self) -> Iterator[Change]:
+        return self
+
+    def __next__(self) -> Change:
+        if not self._current:
+            self._before = self._inner.revision
+            self._current.extend(self._thread.run(self._inner.next_batch))
+        return self._current.popleft()
+
+    def batches(self) -> Iterator[tuple[Change, ...]]:
+        """Iterate over tuples: each tuple has all changes of one revision. The initial listing comes page by page."""
+        while True:
+            yield self.next_batch()
+
+    def next_batch(self) -> tuple[Change, ...]:
+        """All changes of the next revision, or the rest of them."""
+        if self._current:
+            changes = tuple(self._current)
+            self._current.clear()
+            return changes
+        return self._thread.run(self._inner.next_batch)
