@@ -205,6 +205,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+async def settled(value: Any) -> Any:
+    """The result of something that is plain in an event loop, and a call in a thread."""
+    return await value if isinstance(value, AsyncCall) else value
+
+
 def async_face(value: Any) -> Any:
     """An async face of a blocking object; other values as they are."""
     module = type(value).__module__

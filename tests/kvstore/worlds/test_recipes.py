@@ -1,0 +1,412 @@
+"""Leases, locks, elections and the other recipes in each world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvstore.blocking
+from kvstore import (
+    LeadershipLost,
+    LeaseLost,
+    LockLost,
+    LockTimeout,
+    Put,
+    TransactionConflict,
+    WrongContext,
+    recipes,
+)
+from tests.kvstore.worlds.world import AsyncFace, World, async_face, in_each_world, settled
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+def made(recipe: str, client: Any, *arguments: Any) -> Any:
+    """A recipe of the world of a client."""
+    if isinstance(client, AsyncFace):
+        return async_face(getattr(kvstore.blocking, recipe)(client._inner, *arguments))
+    return getattr(recipes, recipe)(client, *arguments)
+
+
+def value_of(found: Any) -> bytes | None:
+    return None if found.record is None else found.record.value
+
+
+# Leases.
+
+
+@in_each_world
+async def test_the_keys_of_a_lease_are_gone_after_its_block(client: Any, name: str) -> None:
+    async with client.lease(30) as lease:
+        await client.put(name, "1", lease=lease)
+        assert (await client.get(name)).record.lease_id == lease.id
+        assert lease.ttl_seconds == 30
+        await settled(lease.check())
+    assert (await client.get(name)).record is None
+
+
+@in_each_world
+async def test_a_lease_lives_longer_than_its_time_to_live(world: World, client: Any, name: str) -> None:
+    async with client.lease(1) as lease:
+        await client.put(name, "1", lease=lease)
+        await world.sleep(1.8)
+        assert value_of(await client.get(name)) == b"1"
+        assert not await settled(lease.lost.is_set())
+
+
+@in_each_world
+async def test_a_revoked_lease_ends_its_block_with_an_error(world: World, client: Any) -> None:
+    with pytest.raises(LeaseLost):  # noqa: PT012
+        async with client.lease(1) as lease:
+            await client.lease_revoke(lease.id)
+            await lease.lost.wait()
+            await world.sleep(0.01)
+
+
+@in_each_world
+async def test_a_lost_lease_is_told_by_check(client: Any) -> None:
+    checked = []
+    with pytest.raises(LeaseLost):  # noqa: PT012
+        async with client.lease(1) as lease:
+            await client.lease_revoke(lease.id)
+            try:
+                await lease.lost.wait()
+            finally:
+                with pytest.raises(LeaseLost):
+                    await settled(lease.check())
+                checked.append(lease.id)
+    assert len(checked) == 1
+
+
+@in_each_world
+async def test_an_error_of_the_block_itself_comes_out(client: Any, name: str) -> None:
+    with pytest.raises(KeyError):  # noqa: PT012
+        async with client.lease(30) as lease:
+            await client.put(name, "1", lease=lease)
+            raise KeyError(name)
+    assert (await client.get(name)).record is None
+
+
+@in_each_world
+async def test_renewals_of_many_leases_go_together(world: World, client: Any) -> None:
+    granted = [(await client.lease_grant(30)).lease_id for _ in range(30)]
+    renewed = []
+
+    async def renew(lease_id: int) -> None:
+        renewed.append(await client.lease_renew(lease_id))
+
+    async with world.tasks() as tasks:
+        for lease_id in granted:
+            tasks.start(renew, lease_id)
+    for lease_id in granted:
+        await client.lease_revoke(lease_id)
+
+    assert renewed == [30.0] * 30
+
+
+# Locks and semaphores.
+
+
+@in_each_world
+async def test_a_lock_is_held_by_one_and_its_fences_rise(world: World, client: Any, name: str) -> None:
+    inside, most, fences = 0, 0, []
+
+    async def work() -> None:
+        nonlocal inside, most
+        async with client.lock(name) as lock:
+            inside += 1
+            most = max(most, inside)
+            fences.append(lock.fence)
+            await world.sleep(0.005)
+            inside -= 1
+
+    async with world.tasks() as tasks:
+        for _ in range(8):
+            tasks.start(work)
+
+    assert (most, len(fences), fences) == (1, 8, sorted(fences))
+
+
+@in_each_world
+async def test_who_waits_too_long_for_a_lock_is_told(world: World, client: Any, name: str) -> None:
+    async with client.lock(name):
+        with pytest.raises(LockTimeout):
+            async with client.lock(name, wait_seconds=0.1):
+                pass
+    async with client.lock(name, wait_seconds=5):
+        pass
+
+
+@in_each_world
+async def test_a_guarded_transaction_is_carried_out_while_the_lock_is_held(client: Any, name: str) -> None:
+    async with client.lock(name + "lock") as lock:
+        result = await lock.guarded().put(name, "1").commit()
+        assert result.succeeded
+        assert value_of(await client.get(name)) == b"1"
+
+
+@in_each_world
+async def test_a_guarded_transaction_does_nothing_once_the_lock_is_lost(client: Any, name: str) -> None:
+    async with client.lock(name + "lock") as lock:
+        await client.delete(lock.key)
+        with pytest.raises(LockLost):
+            await lock.guarded().put(name, "1").commit()
+    assert (await client.get(name)).record is None
+
+
+@in_each_world
+async def test_a_semaphore_has_its_places(world: World, client: Any, name: str) -> None:
+    semaphore = made("Semaphore", client, name, 3)
+    inside, most = 0, 0
+
+    async def work() -> None:
+        nonlocal inside, most
+        async with semaphore.permit():
+            inside += 1
+            most = max(most, inside)
+            await world.sleep(0.02)
+            inside -= 1
+
+    async with world.tasks() as tasks:
+        for _ in range(9):
+            tasks.start(work)
+
+    assert 2 <= most <= 3
+    async with semaphore.permit(), semaphore.permit(), semaphore.permit():
+        with pytest.raises(LockTimeout):
+            async with semaphore.permit(wait_seconds=0.05):
+                pass
+
+
+# Elections.
+
+
+@in_each_world
+async def test_one_candidate_leads_and_the_next_follows(world: World, client: Any, name: str) -> None:
+    terms: list[tuple[int, int]] = []
+
+    async def stand(number: int) -> None:
+        async with client.election(name) as election:
+            leadership = await election.campaign(str(number))
+            terms.append((leadership.fence, number))
+            assert (await election.leader()).value == str(number).encode()
+            await election.proclaim(f"{number}!")
+            assert (await election.leader()).value == f"{number}!".encode()
+            await election.resign()
+
+    async with world.tasks() as tasks:
+        for number in range(4):
+            tasks.start(stand, number)
+
+    assert [fence for fence, _ in terms] == sorted(fence for fence, _ in terms)
+    assert sorted(number for _, number in terms) == [0, 1, 2, 3]
+
+
+@in_each_world
+async def test_a_candidate_that_waits_too_long_leaves_the_line(client: Any, name: str) -> None:
+    async with client.election(name) as first, client.election(name) as second:
+        await first.campaign("first")
+        with pytest.raises(LockTimeout):
+            await second.campaign("second", wait_seconds=0.1)
+        await first.resign()
+        assert await first.leader() is None
+
+
+@in_each_world
+async def test_a_candidate_needs_its_block(client: Any, name: str) -> None:
+    election = client.election(name)
+    with pytest.raises(WrongContext):
+        await election.campaign("x")
+
+
+@in_each_world
+async def test_leaders_are_observed(client: Any, name: str) -> None:
+    async with client.election(name) as election, election.observe() as leaders:
+        await election.campaign("one")
+        assert (await anext(leaders)).value == b"one"
+        await election.proclaim("two")
+        assert (await anext(leaders)).value == b"two"
+
+
+@in_each_world
+async def test_a_leadership_whose_key_is_removed_ends_its_term(world: World, client: Any, name: str) -> None:
+    with pytest.raises(LeadershipLost):  # noqa: PT012
+        async with client.election(name) as election:
+            leadership = await election.campaign("x")
+            async with leadership.term():
+                await client.delete(leadership.key)
+                await leadership.wait_until_lost()
+                await world.sleep(0.05)
+
+
+@in_each_world
+async def test_a_former_leader_writes_nothing(client: Any, name: str) -> None:
+    async with client.election(name + "e") as election:
+        leadership = await election.campaign("x")
+        assert (await leadership.guarded().put(name, "1").commit()).succeeded
+        await election.resign()
+        with pytest.raises(LeadershipLost):
+            await leadership.guarded().put(name, "2").commit()
+    assert value_of(await client.get(name)) == b"1"
+
+
+# Transactions that are tried again.
+
+
+@in_each_world
+async def test_concurrent_transactions_lose_nothing(world: World, client: Any, name: str) -> None:
+    async def increment(tx: Any) -> int:
+        number = int(await tx.get(name, b"0")) + 1
+        await settled(tx.put(name, str(number)))
+        return number
+
+    async def work() -> None:
+        for _ in range(5):
+            await client.transact(increment, attempts_max=200)
+
+    async with world.tasks() as tasks:
+        for _ in range(5):
+            tasks.start(work)
+
+    assert value_of(await client.get(name)) == b"25"
+
+
+@in_each_world
+async def test_a_transaction_that_always_conflicts_is_given_up(client: Any, name: str) -> None:
+    async def spoil(tx: Any) -> None:
+        await tx.get(name)
+        await client.put(name, "spoiled")
+        await settled(tx.put(name, "mine"))
+
+    with pytest.raises(TransactionConflict):
+        await client.transact(spoil, attempts_max=3)
+    assert value_of(await client.get(name)) == b"spoiled"
+
+
+@in_each_world
+async def test_a_transaction_reads_ranges_and_deletes(client: Any, name: str) -> None:
+    await client.put_many([(name + "a", "1"), (name + "b", "2")])
+
+    async def clear(tx: Any) -> int:
+        items = await tx.range(name)
+        for item in items:
+            await settled(tx.delete(item.key))
+        return len(items)
+
+    assert await client.transact(clear) == 2
+    assert (await client.range(prefix=name)).items == ()
+
+
+# The other recipes.
+
+
+@in_each_world
+async def test_a_barrier_holds_those_who_wait_until_it_is_lifted(world: World, client: Any, name: str) -> None:
+    barrier = made("Barrier", client, name)
+    passed: list[int] = []
+    await barrier.wait()
+    await barrier.lower()
+
+    async def wait(number: int) -> None:
+        await barrier.wait()
+        passed.append(number)
+
+    async with world.tasks() as tasks:
+        for number in range(3):
+            tasks.start(wait, number)
+        await world.sleep(0.05)
+        assert passed == []
+        await barrier.lift()
+
+    assert sorted(passed) == [0, 1, 2]
+
+
+@in_each_world
+async def test_a_barrier_is_lifted_with_its_lease(client: Any, name: str) -> None:
+    barrier = made("Barrier", client, name)
+    async with client.lease(30) as lease:
+        await barrier.lower(lease=lease)
+    await barrier.wait()
+
+
+@in_each_world
+async def test_a_counter_counts(world: World, client: Any, name: str) -> None:
+    counter = made("Counter", client, name)
+
+    async def count() -> None:
+        for _ in range(10):
+            await counter.add()
+
+    async with world.tasks() as tasks:
+        for _ in range(4):
+            tasks.start(count)
+
+    assert await counter.value() == 40
+
+
+@in_each_world
+async def test_a_rate_is_limited_for_each_subject(client: Any, name: str) -> None:
+    limiter = made("RateLimiter", client, name, 2, 30.0)
+
+    assert [await limiter.allow("a") for _ in range(3)] == [True, True, False]
+    assert await limiter.allow("b")
+
+
+@in_each_world
+async def test_a_service_is_registered_during_a_block(client: Any, name: str) -> None:
+    registry = made("ServiceRegistry", client, name)
+    async with registry.registered("i1", "10.0.0.1:80"), registry.live() as live:
+        assert await registry.instances() == {b"i1": b"10.0.0.1:80"}
+        assert [each.value for each in live.records.values()] == [b"10.0.0.1:80"]
+    assert await registry.instances() == {}
+
+
+@in_each_world
+async def test_a_local_copy_follows_the_store(client: Any, name: str) -> None:
+    await client.put(name + "a", "1")
+    async with made("local_copy", client, name) as copy:
+        assert {key: each.value for key, each in copy.records.items()} == {f"{name}a".encode(): b"1"}
+        written = await client.put(name + "b", "2")
+        await client.delete(name + "a")
+        changes = [await anext(copy), await anext(copy)]
+        assert [each.kind for each in changes] == ["put", "delete"]
+        assert list(copy.records) == [f"{name}b".encode()]
+        assert copy.revision > written.revision
+
+
+@in_each_world
+async def test_each_item_of_a_queue_is_done_once(world: World, client: Any, name: str) -> None:
+    queue = made("WorkQueue", client, name + "q")
+    for number in range(10):
+        await queue.add(str(number))
+    done: list[bytes] = []
+
+    async def work() -> None:
+        while True:
+            try:
+                async with queue.take(wait_seconds=0.2) as item:
+                    done.append(item.value)
+                    await item.done(Put(f"{name}{item.value.decode()}".encode(), b""))
+            except LockTimeout:
+                return
+
+    async with world.tasks() as tasks:
+        for _ in range(3):
+            tasks.start(work)
+
+    assert sorted(done) == [str(number).encode() for number in range(10)]
+    assert (await client.range(prefix=name + "q")).items == ()
+
+
+@in_each_world
+async def test_an_item_whose_worker_fails_goes_to_another(client: Any, name: str) -> None:
+    queue = made("WorkQueue", client, name)
+    key = await queue.add("work")
+    with pytest.raises(KeyError):  # noqa: PT012
+        async with queue.take() as item:
+            assert item.key == key
+            raise KeyError
+    async with queue.take(wait_seconds=5) as item:
+        assert (item.key, item.value) == (key, b"work")
+    assert item.is_done
