@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 ATTEMPT_SECONDS = 0.25
 """If a name has several IP addresses, the next one is tried after this time (RFC 8305 §5)."""
 
-SocketDialer = Callable[[str], Awaitable[socket.socket]]
-"""Opens a connected socket to an address. Raises OSError or InvalidAddress."""
+SocketDialer = Callable[[str], Awaitable[socket.socket | None]]
+"""Opens a connected socket to an address; None lets the client open it as usual. Raises OSError or InvalidAddress."""
 
 
 class ConnectionOwner(Protocol):
@@ -62,16 +62,17 @@ class MemberProtocol(asyncio.Protocol):
 
     async def _dial(self, certificates: CallerCertificates | None, dialer: SocketDialer | None) -> None:
         loop = asyncio.get_running_loop()
+        connected = None if dialer is None else await dialer(self.address)
+        if connected is not None:
+            await loop.create_connection(lambda: self, sock=connected)
+            return
+        host, port = parse_address(self.address)
         if certificates is not None:
             from raft.runtime import TlsSession
 
             context = certificates.present().client
             self._session = TlsSession(context, is_server=False, server_name=server_name_of(self.address))
-        if dialer is not None:
-            await loop.create_connection(lambda: self, sock=await dialer(self.address))
-        else:
-            host, port = parse_address(self.address)
-            await loop.create_connection(lambda: self, ascii_form(host), port, happy_eyeballs_delay=ATTEMPT_SECONDS)
+        await loop.create_connection(lambda: self, ascii_form(host), port, happy_eyeballs_delay=ATTEMPT_SECONDS)
         if self._session is None:
             return
         from raft.runtime import HANDSHAKE_SECONDS_MAX, TlsFailed
@@ -97,6 +98,8 @@ class MemberProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the member says."""
+        if self._failure is not None:
+            return  # The other side has yet to read the alert, and what it says before counts no more.
         if self._session is not None:
             data = self._decrypt(self._session, data)
         if data and not self._is_over:
@@ -119,7 +122,7 @@ class MemberProtocol(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send bytes: at once what the socket takes, and the rest later."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._failure is not None:
             return
         if self._session is not None:
             from raft.runtime import TlsFailed
@@ -139,7 +142,7 @@ class MemberProtocol(asyncio.Protocol):
             self.dialing.cancel()
         if self._transport is None:
             return  # `dial` ends.
-        if self._session is not None and not self._transport.is_closing():
+        if self._session is not None and self._failure is None and not self._transport.is_closing():
             self._transport.write(self._session.close())
         self._transport.abort()
 
