@@ -45,7 +45,8 @@ class EmbeddedStore(Client):
         self._serving = nursery
         self._dial_there = dialer_of(tls)
         own = member.node.core.configuration.member(member.node_id)
-        self._own_addresses = {IN_PROCESS_ADDRESS, own.client_address if own else "", member.client_address}
+        self.own_addresses = frozenset({IN_PROCESS_ADDRESS, own.client_address if own else "", member.client_address})
+        self._known_addresses = {member.node_id: IN_PROCESS_ADDRESS}
 
     @property
     def node_id(self) -> str:
@@ -62,20 +63,91 @@ class EmbeddedStore(Client):
         """The address at which the peers reach this member; empty if the member has no peer port."""
         return self._member.peer_address
 
-    async def _address_of(self, member: str) -> str:
-        """Return the address of a member. The member in this program is reached at IN_PROCESS_ADDRESS."""
-        return IN_PROCESS_ADDRESS if member == self.node_id else await super()._address_of(member)
+    def serve_soon(self, connection: trio.socket.SocketType) -> None:
+        """Let the member serve a client at the other end of a socket. Called in the trio loop of the member."""
+        self._serving.start_soon(self._member.port.serve_stream, trio.SocketStream(connection))
 
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
-        if address not in self._own_addresses:
+        if address not in self.own_addresses:
             return await self._dial_there(address)
         near, far = trio.socket.socketpair()
-        self._serving.start_soon(self._member.port.serve_stream, trio.SocketStream(far))
+        self.serve_soon(far)
         return trio.SocketStream(near)
 
 
-class open_node:  # noqa: N801 (used like a function)
-    """Run a member in this program during the block `async with open_node(...) as store`.
+class EmbeddedNode:
+    """One member, and the block of trio during which it runs."""
+
+    def __init__(self, config: MemberConfig, deadline_seconds: float, client_tls: Tls | None) -> None:
+        self._config, self._deadline_seconds, self._client_tls = config, deadline_seconds, client_tls
+        self._failure: BaseException | None = None
+
+    async def __aenter__(self) -> EmbeddedStore:
+        check_in_trio()
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._stopped = trio.Event()
+        self._block = trio.CancelScope()
+        try:
+            member: RunningMember | None = await self._nursery.start(self._run)
+        except BaseException:
+            await self._leave()
+            raise
+        if member is None:
+            await self._leave()
+            assert self._failure is not None
+            raise self._failure
+        self._member = member
+        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds, self._client_tls)
+        await self._store.__aenter__()
+        self._block.__enter__()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        absorbed = self._block.__exit__(kind, error, traceback)
+        try:
+            await self._store.__aexit__(None, None, None)
+            self._member.request_stop()
+            with trio.move_on_after(STOP_SECONDS_MAX):
+                await self._stopped.wait()
+        finally:
+            await self._leave()
+        if self._failure is not None:
+            raise self._failure
+        return bool(absorbed)
+
+    async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
+        """Run the member. If the member raises an exception, `_failure` keeps the exception, which is raised later
+        without an exception group."""
+        started = False
+
+        class Status:
+            def started(self, value: RunningMember) -> None:
+                nonlocal started
+                started = True
+                task_status.started(value)
+
+        try:
+            await run_member(self._config, task_status=Status())  # type: ignore[arg-type]
+        except Exception as error:
+            self._failure = error
+            if not started:
+                task_status.started(None)
+            self._block.cancel()
+        finally:
+            self._stopped.set()
+
+    async def _leave(self) -> None:
+        self._nursery.cancel_scope.cancel()
+        await self._manager.__aexit__(None, None, None)
+
+
+class NodeOptions:
+    """What `open_node` takes, in every kind of program.
+
+    Run a member in this program during the block `async with open_node(...) as store`.
 
     `members`: all members of the cluster; each of them is started with the same list. The list may be None for an
     existing folder, which contains the list, and for a new store of one node. `bootstrap`: make a new member if the
@@ -142,65 +214,21 @@ class open_node:  # noqa: N801 (used like a function)
             service=service_limits or ServiceLimits(),
         )
         self._deadline_seconds, self._client_tls = deadline_seconds, client_tls
-        self._failure: BaseException | None = None
+
+    def node(self) -> EmbeddedNode:
+        """The member, to be opened in a trio loop."""
+        return EmbeddedNode(self._config, self._deadline_seconds, self._client_tls)
+
+
+class open_node(NodeOptions):  # noqa: N801 (used like a function)
+    """Run a member in this trio program during the block `async with open_node(...) as store`. Its arguments and errors
+    are those of `NodeOptions`."""
 
     async def __aenter__(self) -> EmbeddedStore:
-        check_in_trio()
-        self._manager = trio.open_nursery()
-        self._nursery = await self._manager.__aenter__()
-        self._stopped = trio.Event()
-        self._block = trio.CancelScope()
-        try:
-            member: RunningMember | None = await self._nursery.start(self._run)
-        except BaseException:
-            await self._leave()
-            raise
-        if member is None:
-            await self._leave()
-            assert self._failure is not None
-            raise self._failure
-        self._member = member
-        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds, self._client_tls)
-        await self._store.__aenter__()
-        self._block.__enter__()
-        return self._store
+        self._node = self.node()
+        return await self._node.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        absorbed = self._block.__exit__(kind, error, traceback)
-        try:
-            await self._store.__aexit__(None, None, None)
-            self._member.request_stop()
-            with trio.move_on_after(STOP_SECONDS_MAX):
-                await self._stopped.wait()
-        finally:
-            await self._leave()
-        if self._failure is not None:
-            raise self._failure
-        return bool(absorbed)
-
-    async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
-        """Run the member. If the member raises an exception, `_failure` keeps the exception, which is raised later
-        without an exception group."""
-        started = False
-
-        class Status:
-            def started(self, value: RunningMember) -> None:
-                nonlocal started
-                started = True
-                task_status.started(value)
-
-        try:
-            await run_member(self._config, task_status=Status())  # type: ignore[arg-type]
-        except Exception as error:
-            self._failure = error
-            if not started:
-                task_status.started(None)
-            self._block.cancel()
-        finally:
-            self._stopped.set()
-
-    async def _leave(self) -> None:
-        self._nursery.cancel_scope.cancel()
-        await self._manager.__aexit__(None, None, None)
+        return await self._node.__aexit__(kind, error, traceback)

@@ -4,9 +4,26 @@
         await client.put("greeting", "hello")
 
 `client` is the class, `pump` moves bytes and keeps time, `connection` is one connection to a member, and `loop` gives
-the recipes time, cancellation and tasks. The calls themselves are in `kvstore.client`.
+the recipes time, cancellation and tasks. `embedded` runs a member inside an asyncio program; it is loaded on first use.
+The calls themselves are in `kvstore.client`, and the recipes of `kvstore.recipes` take this client, too.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kvstore.asyncio.client import AsyncioClient as Client
 
-__all__ = ["Client"]
+if TYPE_CHECKING:
+    from kvstore.asyncio.embedded import AsyncioNode as open_node  # noqa: N813
+
+__all__ = ["Client", "open_node"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `open_node` when a program first uses it."""
+    if name != "open_node":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvstore.asyncio.embedded import AsyncioNode
+
+    return AsyncioNode

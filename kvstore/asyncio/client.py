@@ -35,10 +35,22 @@ class AsyncioClient(ClientCalls):
                 "a dialer opens the connections, and tls would be ignored: leave one of them out"
             )
         check_endpoints(endpoints, are_addresses=dialer is None)
+        certificates = None if tls is None else CallerCertificates(tls)
+        super().__init__(self._pump_of(endpoints, certificates, dialer, session=session), deadline_seconds)
+
+    def _pump_of(
+        self,
+        endpoints: Sequence[str],
+        certificates: CallerCertificates | None,
+        dialer: SocketDialer | None,
+        *,
+        session: bool = True,
+    ) -> AsyncioPump:
+        """Make the pump of this client."""
         self.pump = AsyncioPump(
             endpoints,
             session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0,
-            certificates=None if tls is None else CallerCertificates(tls),
+            certificates=certificates,
             dialer=dialer,
         )
-        super().__init__(self.pump, deadline_seconds)
+        return self.pump

@@ -6,8 +6,12 @@
 
 `client` is the class. `loop_thread` runs an asyncio loop in a thread, and `thread_pump` gives it the calls of other
 threads. `context` holds a lease, a lock or a consumer during a block, and `leases`, `watch`, `consumers` and `recipes`
-are the faces of these objects.
+are the faces of these objects. `embedded` runs a member inside the program; it is loaded on first use.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kvstore.blocking.client import BlockingClient as Client
 from kvstore.blocking.recipes import BlockingBarrier as Barrier
@@ -18,6 +22,9 @@ from kvstore.blocking.recipes import BlockingSemaphore as Semaphore
 from kvstore.blocking.recipes import BlockingWorkQueue as WorkQueue
 from kvstore.blocking.recipes import blocking_local_copy as local_copy
 
+if TYPE_CHECKING:
+    from kvstore.blocking.embedded import BlockingNode as open_node  # noqa: N813
+
 __all__ = [
     "Barrier",
     "Client",
@@ -27,4 +34,14 @@ __all__ = [
     "ServiceRegistry",
     "WorkQueue",
     "local_copy",
+    "open_node",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `open_node` when a program first uses it."""
+    if name != "open_node":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvstore.blocking.embedded import BlockingNode
+
+    return BlockingNode

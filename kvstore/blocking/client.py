@@ -40,8 +40,9 @@ ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
 DefaultT = TypeVar("DefaultT")
 
-BlockingDialer = Callable[[str], socket.socket]
-"""Opens a connected socket to an address, in a thread. Raises OSError or InvalidAddress."""
+BlockingDialer = Callable[[str], socket.socket | None]
+"""Opens a connected socket to an address, in a thread; None lets the client open it as usual. Raises OSError or
+InvalidAddress."""
 
 
 def _inline(
@@ -136,13 +137,17 @@ class BlockingClient:
         dialer: BlockingDialer | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self.in_loop = AsyncioClient(
+        in_loop = AsyncioClient(
             endpoints,
             deadline_seconds=deadline_seconds,
             session=session,
             dialer=None if dialer is None else _in_a_thread(dialer),
             tls=tls,
         )
+        self._use(in_loop, deadline_seconds)
+
+    def _use(self, in_loop: AsyncioClient, deadline_seconds: float) -> None:
+        self.in_loop = in_loop
         self.loop_thread = LoopThread("kvstore.blocking")
         self._pump = ThreadPump(self.in_loop.pump, self.loop_thread)
         self.in_thread = ClientCalls(self._pump, deadline_seconds)
@@ -385,7 +390,7 @@ class BlockingClient:
 
 
 def _in_a_thread(dialer: BlockingDialer) -> SocketDialer:
-    async def dial(address: str) -> socket.socket:
+    async def dial(address: str) -> socket.socket | None:
         return await asyncio.to_thread(dialer, address)
 
     return dial

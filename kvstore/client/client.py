@@ -163,6 +163,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
     def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
         self._pump = pump
+        self._known_addresses: dict[str, str] = {}  # Of members that are reached in a way of their own, by node id.
         self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
 
     @property
@@ -1275,6 +1276,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
         if ":" in member:
             parse_address(member)
             return member
+        if member in self._known_addresses:
+            return self._known_addresses[member]
         view = self._pump.members or await self.members()
         for node_id, address in view.members:
             if node_id == member and address:

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,10 @@ class World(ABC):
     @abstractmethod
     def client(self, endpoints: list[str], **options: Any) -> Any:
         """A client that is not entered."""
+
+    @abstractmethod
+    def open_node(self, folder: Path, **options: Any) -> Any:
+        """A member in this program, and its client."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
@@ -87,6 +92,9 @@ class TrioWorld(World):
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return kvstore.Client(endpoints, **options)
 
+    def open_node(self, folder: Path, **options: Any) -> Any:
+        return kvstore.open_node(folder, **options)
+
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
@@ -122,6 +130,9 @@ class AsyncioWorld(World):
 
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return kvstore.asyncio.Client(endpoints, **options)
+
+    def open_node(self, folder: Path, **options: Any) -> Any:
+        return kvstore.asyncio.open_node(folder, **options)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -266,6 +277,9 @@ class ThreadWorld(World):
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return AsyncFace(kvstore.blocking.Client(endpoints, **options))
 
+    def open_node(self, folder: Path, **options: Any) -> Any:
+        return AsyncFace(kvstore.blocking.open_node(folder, **options))
+
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251
 
@@ -290,8 +304,6 @@ def in_each_world(scenario: Scenario) -> Callable[..., None]:
     fixtures = [name for name in names if name not in ("world", "client")]
 
     def test(world: World, **others: Any) -> None:
-        member_address = others["member_address"]
-
         async def run() -> None:
             arguments: dict[str, Any] = {name: others[name] for name in fixtures}
             if "world" in names:
@@ -299,13 +311,14 @@ def in_each_world(scenario: Scenario) -> Callable[..., None]:
             if "client" not in names:
                 await scenario(**arguments)
                 return
-            async with world.client([member_address]) as client:
+            async with world.client([others["member_address"]]) as client:
                 await scenario(client=client, **arguments)
 
         world.run(run)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    wanted = ["world", "member_address", *(name for name in fixtures if name != "member_address")]
+    needed = ["member_address"] if "client" in names and "member_address" not in fixtures else []
+    wanted = ["world", *needed, *fixtures]
     test.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in wanted])  # type: ignore[attr-defined]
     test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
     marks = getattr(scenario, "pytestmark", [])
@@ -335,7 +348,12 @@ class MemberThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._token.run_sync_soon(self._stop.set)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the member, and wait for its end."""
+        if self._thread.is_alive():
+            self._token.run_sync_soon(self._stop.set)
         self._thread.join(SECONDS_MAX)
         assert not self._thread.is_alive()
 

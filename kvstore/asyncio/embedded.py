@@ -1,0 +1,86 @@
+"""A member inside an asyncio program: it runs on trio in a thread of its own, and ends with its block."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from types import TracebackType
+
+from kvstore.asyncio.client import AsyncioClient
+from kvstore.asyncio.loop import AsyncioScope
+from kvstore.client.client import ClientCalls
+from kvstore.client.dial import CallerCertificates
+from kvstore.embedded import IN_PROCESS_ADDRESS, NodeOptions
+from kvstore.node_thread import NodeThread
+from kvstore.tls import Tls
+
+
+class AsyncioStore(AsyncioClient):
+    """A client that reaches the member in this process without a port."""
+
+    def __init__(self, node: NodeThread, deadline_seconds: float, tls: Tls | None) -> None:
+        async def dial(address: str) -> socket.socket | None:
+            return node.connect(address)
+
+        self._node = node
+        certificates = None if tls is None else CallerCertificates(tls)
+        ClientCalls.__init__(self, self._pump_of([IN_PROCESS_ADDRESS], certificates, dial), deadline_seconds)
+        self._known_addresses = {node.store.node_id: IN_PROCESS_ADDRESS}
+
+    @property
+    def node_id(self) -> str:
+        """The id of the member in this program."""
+        return self._node.store.node_id
+
+    @property
+    def client_address(self) -> str:
+        """The address at which other programs reach this member; empty if the member has no client port."""
+        return self._node.store.client_address
+
+    @property
+    def peer_address(self) -> str:
+        """The address at which the peers reach this member; empty if the member has no peer port."""
+        return self._node.store.peer_address
+
+
+class AsyncioNode(NodeOptions):
+    """Run a member during the block `async with open_node(...) as store` of an asyncio program. Its arguments and
+    errors are those of `kvstore.open_node`; if the member fails, the block is cancelled, and the error is raised.
+
+    The member has a thread and a trio loop of its own, so a block that keeps the asyncio loop busy does not delay its
+    heartbeats, as long as the interpreter runs the other thread.
+    """
+
+    async def __aenter__(self) -> AsyncioStore:
+        loop = asyncio.get_running_loop()
+        self._block = AsyncioScope()
+
+        def ended() -> None:
+            with suppress(RuntimeError):  # The loop may be closed already.
+                loop.call_soon_threadsafe(self._block.cancel)
+
+        self._node = NodeThread(self.node(), ended)
+        starting = asyncio.create_task(asyncio.to_thread(self._node.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread cannot be cancelled, and its folder must be free when this call ends.
+            with suppress(Exception):
+                await starting
+                await asyncio.to_thread(self._node.stop)
+            raise
+        self._store = AsyncioStore(self._node, self._deadline_seconds, self._client_tls)
+        await self._store.__aenter__()
+        self._block.__enter__()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        absorbed = self._block.__exit__(kind, error, traceback)
+        try:
+            await self._store.__aexit__(None, None, None)
+        finally:
+            await asyncio.to_thread(self._node.stop)
+        return absorbed

@@ -1,0 +1,240 @@
+"""Ctrl-C, a fork, and the end of the interpreter, in programs of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.timeout(120)]
+
+SECONDS_MAX = 30.0
+
+
+def program(source: str, *arguments: str, interrupt_at: str = "") -> tuple[int, str, str]:
+    """Run a program; returns its exit code and what it wrote. `interrupt_at`: the line after which it gets SIGINT."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(source), *arguments]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stdout is not None
+        read = ""
+        try:
+            if interrupt_at:
+                while interrupt_at not in read:
+                    line = process.stdout.readline()
+                    assert line, (read, process.stderr and process.stderr.read())
+                    read += line
+                process.send_signal(signal.SIGINT)
+            out, errors = process.communicate(timeout=SECONDS_MAX)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, read + out, errors
+
+
+def test_ctrl_c_in_a_call_of_a_thread_leaves_its_outcome_unknown_and_closes_the_client(member_address: str) -> None:
+    source = """
+        import sys, threading
+        from kvstore.blocking import Client
+        with Client([sys.argv[1]]) as client:
+            client.put("key", "1")
+            try:
+                with client.watch("nothing") as watch:
+                    print("waiting", flush=True)
+                    next(watch)
+            except KeyboardInterrupt:
+                print("interrupted", client.get("key").record.value, flush=True)
+        print([each.name for each in threading.enumerate()])
+    """
+    code, out, errors = program(source, member_address, interrupt_at="waiting")
+
+    assert (code, errors) == (0, "")
+    assert "interrupted b'1'" in out
+    assert "['MainThread']" in out
+
+
+def test_ctrl_c_in_a_put_of_a_thread_that_gets_no_answer() -> None:
+    source = """
+        import socket
+        from kvstore.blocking import Client
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0)); silent.listen()
+            with Client([f"127.0.0.1:{silent.getsockname()[1]}"], deadline_seconds=600) as client:
+                try:
+                    print("waiting", flush=True)
+                    client.put("key", "1")
+                except KeyboardInterrupt:
+                    print("interrupted", client.in_loop.pump.is_full, flush=True)
+    """
+    code, out, errors = program(source, interrupt_at="waiting")
+
+    assert (code, errors) == (0, "")
+    assert "interrupted" in out
+
+
+def test_ctrl_c_while_a_thread_waits_for_a_lock_leaves_the_line(member_address: str) -> None:
+    source = """
+        import sys
+        from kvstore.blocking import Client
+        with Client([sys.argv[1]]) as client, client.lock("interrupted"):
+            try:
+                print("waiting", flush=True)
+                with client.lock("interrupted"):
+                    pass
+            except KeyboardInterrupt:
+                print("left", flush=True)
+        with Client([sys.argv[1]]) as client, client.lock("interrupted", wait_seconds=10) as lock:
+            print("held", lock.fence > 0)
+    """
+    code, out, errors = program(source, member_address, interrupt_at="waiting")
+
+    assert (code, out, errors) == (0, "waiting\nleft\nheld True\n", "")
+
+
+def test_ctrl_c_in_asyncio_cancels_the_program_and_closes_the_client(member_address: str) -> None:
+    source = """
+        import asyncio, sys
+        from kvstore.asyncio import Client
+        async def main():
+            async with Client([sys.argv[1]]) as client:
+                await client.put("key", "1")
+                async with client.lock("asyncio") as lock:
+                    try:
+                        print("waiting", flush=True)
+                        await asyncio.sleep(600)
+                    finally:
+                        print("cancelled", (await client.get("key")).record.value, flush=True)
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print("ended")
+    """
+    code, out, errors = program(source, member_address, interrupt_at="waiting")
+
+    assert (code, out, errors) == (0, "waiting\ncancelled b'1'\nended\n", "")
+
+
+def test_ctrl_c_stops_an_embedded_member_of_asyncio(quick_folder: Path) -> None:
+    source = """
+        import asyncio, sys
+        from kvstore.asyncio import open_node
+        async def main():
+            async with open_node(sys.argv[1], bootstrap=True) as store:
+                await store.put("key", "1")
+                print("waiting", flush=True)
+                await asyncio.sleep(600)
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print("ended", flush=True)
+        async def again():
+            async with open_node(sys.argv[1]) as store:
+                print((await store.get("key")).record.value)
+        asyncio.run(again())
+    """
+    code, out, errors = program(source, str(quick_folder / "data"), interrupt_at="waiting")
+
+    assert (code, errors) == (0, "")
+    assert out.split("\n")[1:3] == ["ended", "b'1'"]
+
+
+def test_a_program_that_forgets_its_blocking_client_ends(member_address: str) -> None:
+    source = """
+        import sys
+        from kvstore.blocking import Client
+        client = Client([sys.argv[1]])
+        client.__enter__()
+        client.put("key", "1")
+        lock = client.lock("forgotten", ttl_seconds=1)
+        lock.__enter__()
+        print("the end")
+    """
+    code, out, errors = program(source, member_address)
+
+    assert (code, out, errors) == (0, "the end\n", "")
+
+
+def test_a_program_that_forgets_its_member_stops_it_at_the_end(quick_folder: Path) -> None:
+    source = """
+        import sys
+        from kvstore.blocking import open_node
+        node = open_node(sys.argv[1], bootstrap=True)
+        store = node.__enter__()
+        store.put("key", "1")
+        print("the end")
+    """
+    again = """
+        import sys
+        from kvstore.blocking import open_node
+        with open_node(sys.argv[1]) as store:
+            print(store.get("key").record.value)
+    """
+    assert program(source, str(quick_folder / "data")) == (0, "the end\n", "")
+    assert program(again, str(quick_folder / "data")) == (0, "b'1'\n", "")
+
+
+FORKS = {
+    "threads": """
+        import os, sys
+        from kvstore import WrongContext
+        from kvstore.blocking import Client
+        with Client([sys.argv[1]]) as client:
+            client.put("fork", "parent")
+            child = os.fork()
+            if child == 0:
+                for call in (lambda: client.get("fork"), lambda: client.lease_renew(1), client.__enter__):
+                    try:
+                        call()
+                    except WrongContext as error:
+                        assert "forked" in str(error), error
+                    else:
+                        os._exit(1)
+                client.__exit__(None, None, None)
+                with Client([sys.argv[1]]) as own:
+                    own.put("fork", "child")
+                os._exit(42)
+            _, status = os.waitpid(child, 0)
+            print(os.waitstatus_to_exitcode(status), client.get("fork").record.value, bool(client.put("fork", "1")))
+    """,
+    "asyncio": """
+        import asyncio, os, sys
+        from kvstore import WrongContext
+        from kvstore.asyncio import Client
+        async def main():
+            async with Client([sys.argv[1]]) as client:
+                await client.put("fork", "parent")
+                child = os.fork()
+                if child == 0:
+                    try:
+                        await client.get("fork")
+                    except WrongContext as error:
+                        assert "forked" in str(error), error
+                    else:
+                        os._exit(1)
+                    await client.__aexit__(None, None, None)
+                    os._exit(42)
+                _, status = os.waitpid(child, 0)
+                found = await client.get("fork")
+                print(os.waitstatus_to_exitcode(status), found.record.value, bool(await client.put("fork", "1")))
+        asyncio.run(main())
+    """,
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("world", FORKS)
+def test_a_client_that_was_entered_before_a_fork_is_the_parents_alone(member_address: str, world: str) -> None:
+    code, out, errors = program(FORKS[world].replace("-W error", ""), member_address)
+
+    assert (code, errors) == (0, "")
+    assert out == ("42 b'child' True\n" if world == "threads" else "42 b'parent' True\n")
