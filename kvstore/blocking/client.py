@@ -7,6 +7,7 @@ import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 
@@ -14,7 +15,7 @@ from kvstore.asyncio.client import AsyncioClient
 from kvstore.asyncio.connection import SocketDialer
 from kvstore.blocking.consumers import BlockingConsumer, work_in_thread
 from kvstore.blocking.context import BlockingContext, HeldBlock, like
-from kvstore.blocking.leases import BlockingElection, BlockingLease, BlockingLock
+from kvstore.blocking.leases import BlockingElection, BlockingLease, BlockingLock, BlockingPlainTransaction
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.blocking.thread_pump import ThreadPump, finish
 from kvstore.blocking.watch import BlockingWatch
@@ -23,7 +24,7 @@ from kvstore.client.client import (
     PAGE_LIMIT_DEFAULT,
     ClientCalls,
 )
-from kvstore.protocol.commands import Range
+from kvstore.protocol.commands import Compare, Range
 from kvstore.protocol.messages import Consistency
 from kvstore.protocol.results import KeyRecord, RangeResult
 from kvstore.protocol.text import Text
@@ -253,6 +254,16 @@ class BlockingClient:
             deadline_seconds=deadline_seconds,
         )
         return BlockingWatch(watch, self.loop_thread)
+
+    def when(self, *compares: Compare) -> BlockingPlainTransaction:
+        """Begin a transaction, step by step, as `kvstore.Client.when` does."""
+        return BlockingPlainTransaction(self.in_thread).when(*compares)
+
+    def under(self, prefix: Text) -> Self:
+        """A view of this client in which all keys are below `prefix`, as `kvstore.Client.under` describes it."""
+        view = copy(self)
+        view.in_loop, view.in_thread = self.in_loop.under(prefix), self.in_thread.under(prefix)
+        return view
 
     # Leases, and the recipes that are built on them.
 

@@ -16,7 +16,7 @@ from kvstore.event_loop import LoopEvent
 from kvstore.protocol.results import KeyRecord, TxnResult
 from kvstore.protocol.text import Text
 from kvstore.recipes.election import Election, Leadership
-from kvstore.recipes.guarded_transaction import GuardedBuilder, GuardedTransaction
+from kvstore.recipes.guarded_transaction import GuardedBuilder, GuardedTransaction, Transaction, TransactionBuilder
 from kvstore.recipes.lease import Lease, LeaseHandle
 from kvstore.recipes.lock import Lock
 from kvstore.recipes.store import KeyStore
@@ -63,6 +63,19 @@ class BlockingLease(LeaseHandle):
 
 async def _check(lease: Lease) -> None:
     lease.check()
+
+
+class BlockingPlainTransaction(TransactionBuilder):
+    """A transaction of a client that is built step by step."""
+
+    def __init__(self, store: KeyStore) -> None:
+        super().__init__()
+        self._store = store
+
+    def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
+        """Carry out the transaction. The `succeeded` of the result is true if all comparisons of `when` held."""
+        whole = Transaction(self._store).when(*self._compares).then(*self._success).otherwise(*self._failure)
+        return finish(whole.commit(deadline_seconds=deadline_seconds))
 
 
 class BlockingGuardedTransaction(GuardedBuilder):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, cast, overload
@@ -89,6 +90,7 @@ from kvstore.protocol.messages import (
     read_request,
     status_request,
 )
+from kvstore.protocol.prefixes import add_prefix, range_under, strip_prefix
 from kvstore.protocol.read_modes import asked_for
 from kvstore.protocol.results import (
     Accepted,
@@ -137,6 +139,7 @@ from kvstore.recipes.consumers.group_keys import GroupAbout, starts_of
 from kvstore.recipes.consumers.group_status import GROUPS_LISTED_MAX, GroupStatus, list_groups, read_group
 from kvstore.recipes.consumers.members import HANDOVER_SECONDS_DEFAULT, consume_shares
 from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
+from kvstore.recipes.guarded_transaction import Transaction
 from kvstore.recipes.lease import Lease, LeaseHandle, kept_lease
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
@@ -163,6 +166,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
     def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
         self._pump = pump
+        self._prefix = b""  # Of all keys, in a view (`under`).
         self._known_addresses: dict[str, str] = {}  # Of members that are reached in a way of their own, by node id.
         self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
 
@@ -255,7 +259,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """
         is_usual = acknowledge is Acknowledge.MAJORITY and lease is None and not (previous or keep_lease)
         if is_usual and value is not None:  # Saves 3 µs.
-            request = command_request(Put(_key(key), _bytes(value)))
+            request = command_request(Put(self._prefix + _key(key), _bytes(value)))
             response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
             return read_answer(response, _read_put, has_effect=request.has_effect)
         put = Put(_key(key), _bytes(value or b""), _lease_id(lease), previous, value is None, keep_lease)
@@ -337,14 +341,16 @@ class ClientCalls(MemberCalls, LeaseCalls):
             if not isinstance(result, TxnResult):
                 return [result for _ in puts]
             return [PutResult(result.revision, acknowledged_by=result.acknowledged_by) for _ in puts]
-        return await self._ask_each(_puts(pairs, acknowledge), _PUT_READERS[acknowledge], deadline_seconds)
+        return await self._ask_each(
+            _puts(self._prefix, pairs, acknowledge), _PUT_READERS[acknowledge], deadline_seconds
+        )
 
     async def get_many(
         self, keys: Iterable[Text], *, deadline_seconds: float | None = None
     ) -> list[GetResult | OperationFailed | OutcomeUnknown]:
         """Read many keys, pipelined like `put_many`. Each key is a linearizable read of its own, at its own
         revision."""
-        return await self._ask_each(_gets(keys), _read_get, deadline_seconds)
+        return await self._ask_each(_gets(self._prefix, keys), _read_get, deadline_seconds)
 
     @overload
     async def delete(
@@ -803,7 +809,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """
         is_usual = member is None and max_staleness_ms is None and not at_revision
         if is_usual and consistency is Consistency.LINEARIZABLE:  # Saves 3 µs.
-            request = _get(_key(key))
+            request = _get(self._prefix + _key(key))
             response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
             return read_answer(response, _read_get, has_effect=request.has_effect)
         answer = await self.execute(
@@ -1023,15 +1029,40 @@ class ClientCalls(MemberCalls, LeaseCalls):
         lost to compaction, the iterator raises RevisionCompacted. Entering the block raises Unsupported below feature
         level 2, and Unavailable if no member accepts the watch within the deadline. See docs/concepts/watches.md.
         """
-        key_range = _watched_range(key, prefix, start, end)
+        first, last = _watched_range(key, prefix, start, end)
+        if self._prefix:
+            first, last = range_under(self._prefix, first, last)
         if from_revision < 0 or window_bytes < 1 or (initial and from_revision):
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         if only not in (None, "put", "delete") or (initial and only == "delete"):
             raise ValueError("only is 'put', 'delete' or None; with initial, not 'delete'")
         flags = WatchFlag.PROGRESS | (WatchFlag.PREVIOUS if previous else NO_FLAGS)
         flags |= NO_FLAGS if only is None else WatchFlag.NO_DELETIONS if only == "put" else WatchFlag.NO_PUTS
-        spec = WatchSpec(*key_range, from_revision, flags, window_bytes)
-        return Watch(self._pump, spec, self._seconds(deadline_seconds), self.range if initial else None)
+        spec = WatchSpec(first, last, from_revision, flags, window_bytes)
+        read_page = self._with_prefix(b"").range if initial else None
+        return Watch(self._pump, spec, self._seconds(deadline_seconds), read_page, self._prefix)
+
+    def when(self, *compares: Compare) -> Transaction:
+        """Begin a transaction, step by step.
+
+            is_absent = Compare(b"a", Target.VERSION, Comparison.EQUAL, 0)
+            await client.when(is_absent).put("a", "1").otherwise(Get(b"a")).commit()
+
+        The object collects comparisons and operations. `commit` sends them, as `txn` does; it may be called again.
+        """
+        return Transaction(self).when(*compares)
+
+    def under(self, prefix: Text) -> Self:
+        """A view of this client in which all keys are below `prefix`: every call adds the prefix to keys, and takes it
+        from the keys of results. Watches, locks and all recipes of the view work below the prefix, too.
+
+            settings = client.under("service/settings/")
+            await settings.put("colour", "green")    # writes service/settings/colour
+
+        The view and the client are one client: either of them is entered, once. Leases, sessions and the calls about
+        the cluster are those of the client. A prefix protects nothing: a view separates names, not users.
+        """
+        return self._with_prefix(self._prefix + _bytes(prefix))
 
     # Any operation, with all details of its response.
 
@@ -1050,6 +1081,9 @@ class ClientCalls(MemberCalls, LeaseCalls):
         Raises Unsupported for a command about sessions, because the client manages its session itself.
         """
         body = _checked_body(command)
+        if self._prefix:
+            command = add_prefix(command, self._prefix)
+            body = command_body(command)
         if isinstance(command, Get | Range | Txn) and only_reads(body):
             address = None if member is None else await self._address_of(member)
             wanted = asked_for(consistency, max_staleness_ms)
@@ -1064,9 +1098,10 @@ class ClientCalls(MemberCalls, LeaseCalls):
             request = command_request(command)  # A member of an older build accepts no transaction in a read.
             response, session_id = await self._ask_command(request, body, deadline_seconds)
         kind = KIND_OF[type(command)]
-        return read_answer(
+        answer = read_answer(
             response, lambda response: _read_any(response, kind, session_id), has_effect=request.has_effect
         )
+        return replace(answer, result=strip_prefix(answer.result, self._prefix)) if self._prefix else answer
 
     # About the cluster.
 
@@ -1218,6 +1253,11 @@ class ClientCalls(MemberCalls, LeaseCalls):
 
     # Internal helpers.
 
+    def _with_prefix(self, prefix: bytes) -> Self:
+        view = copy(self)
+        view._prefix = prefix
+        return view
+
     async def _renew_all(self, lease_ids: tuple[int, ...]) -> Sequence[int]:
         """Renew leases by one command. Returns, for each lease, its time to live in ns, or 0 if it does not exist."""
         return (await self._renew(lease_ids)).ttls_ns
@@ -1230,6 +1270,9 @@ class ClientCalls(MemberCalls, LeaseCalls):
             assert isinstance(answer.result, kind), answer  # `_read_any` has checked the kind.
             return answer.result
         body = _checked_body(command)
+        if self._prefix:
+            command = add_prefix(command, self._prefix)
+            body = command_body(command)
         response, session_id = await self._ask_command(command_request(command, acknowledge), body, deadline_seconds)
         if acknowledge is Acknowledge.NONE:
             return None
@@ -1239,7 +1282,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         def read(response: Response) -> WriteT:
             result = _read_any(response, KIND_OF[type(command)], session_id).result
             assert isinstance(result, kind), result
-            return result
+            return strip_prefix(result, self._prefix) if self._prefix else result
 
         return read_answer(response, lambda response: read_in_sync(response, read), has_effect=True)
 
@@ -1402,15 +1445,15 @@ def _watched_range(
     return _bytes(start or b""), None if end is None else _bytes(end)
 
 
-def _puts(pairs: Iterable[tuple[Text, Text]], acknowledge: Acknowledge) -> Iterator[Item]:
+def _puts(prefix: bytes, pairs: Iterable[tuple[Text, Text]], acknowledge: Acknowledge) -> Iterator[Item]:
     for name, value in pairs:
-        key = _bytes(name)
+        key = prefix + _bytes(name) if name else b""
         yield key, command_request(Put(key, _bytes(value)), acknowledge) if key else InvalidRequest(Reason.KEY_EMPTY)
 
 
-def _gets(keys: Iterable[Text]) -> Iterator[Item]:
+def _gets(prefix: bytes, keys: Iterable[Text]) -> Iterator[Item]:
     for name in keys:
-        key = _bytes(name)
+        key = prefix + _bytes(name) if name else b""
         yield None, _get(key) if key else InvalidRequest(Reason.KEY_EMPTY)
 
 

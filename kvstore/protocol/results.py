@@ -83,6 +83,15 @@ class GetResult:
     deleted_revision: int = 0
     exact: bool = True
 
+    @property
+    def value(self) -> bytes | None:
+        """The value of the key; None if the key is absent."""
+        return None if self.record is None else self.record.value
+
+    def __bool__(self) -> bool:
+        """True if the key exists."""
+        return self.record is not None
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:

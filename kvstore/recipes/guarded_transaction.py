@@ -50,6 +50,19 @@ class TransactionBuilder:
         return Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))
 
 
+class Transaction(TransactionBuilder):
+    """A transaction of a client that is built step by step."""
+
+    def __init__(self, store: KeyStore) -> None:
+        super().__init__()
+        self._store = store
+
+    async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
+        """Carry out the transaction. The `succeeded` of the result is true if all comparisons of `when` held."""
+        txn = self.inner()
+        return await self._store.txn(txn.compares, txn.success, txn.failure, deadline_seconds=deadline_seconds)
+
+
 class GuardedBuilder(TransactionBuilder):
     """Builds a transaction that the store carries out only if the create revision of `key` is `fence`. If the key was
     removed, or another program has created it anew, the store does nothing."""

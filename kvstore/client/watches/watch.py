@@ -14,6 +14,7 @@ from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
 from kvstore.errors import ClientClosed, RevisionCompacted, Unavailable, WrongContext
 from kvstore.event_loop import EventLoop
 from kvstore.protocol.commands import Range
+from kvstore.protocol.prefixes import strip_from_change
 from kvstore.protocol.results import RangeResult, Record
 from kvstore.protocol.watches import Change, WatchSpec
 
@@ -63,9 +64,11 @@ class Watch:
         spec: WatchSpec,
         seconds: float,
         read_page: Callable[[Range], Awaitable[RangeResult]] | None = None,
+        prefix: bytes = b"",
     ) -> None:
         """`seconds`: how long the watch may take to begin. `read_page` reads a page of the initial listing; None if
-        there is no such listing."""
+        there is no such listing. `prefix`: what the keys of changes lose."""
+        self._prefix = prefix
         self._host, self._spec, self._seconds, self._read_page = host, spec, seconds, read_page
         self._stream: WatchStream | None = None
         self._page: RangeResult | None = None  # A page of the initial listing that the caller has yet to receive.
@@ -160,10 +163,13 @@ class Watch:
                     await self._host.wait_for_news(self._stream)
                 elif batch.changes:
                     groups = groupby(batch.changes, attrgetter("revision"))
-                    self._groups.extend([(revision, tuple(changes)) for revision, changes in groups])
+                    self._groups.extend([(revision, tuple(group)) for revision, group in groups])
                 else:
                     self.revision = batch.revision
-            return self._groups.popleft()
+            revision, changes = self._groups.popleft()
+            if self._prefix:
+                changes = tuple(strip_from_change(each, self._prefix) for each in changes)
+            return revision, changes
         finally:
             self._is_read = False
 

@@ -45,7 +45,7 @@ def test_a_get_is_encoded_as_the_library_would(request_id: int, key: bytes, cons
 @given(st.binary(min_size=1, max_size=300))
 def test_the_usual_read_is_the_request_that_the_general_way_makes(key: bytes) -> None:
     """`Client.get` and `get_many` build the request by hand."""
-    assert list(_gets([key])) == [(None, read_request(Get(key), Consistency.LINEARIZABLE))]
+    assert list(_gets(b"", [key])) == [(None, read_request(Get(key), Consistency.LINEARIZABLE))]
 
 
 @given(numbers)
