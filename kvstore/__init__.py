@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.standard_streams import end_with_true_exit_code
 from kvstore.client.calls import CallEnded, ClientEffects
-from kvstore.client.client import Client
+from kvstore.client.client import Client, connect
 from kvstore.client.client_limits import ClientLimits
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.feature_level import raise_feature_level
 from kvstore.client.membership import MemberCalls
 from kvstore.client.watches.watch import Watch
+from kvstore.connection_url import InvalidUrl
 from kvstore.errors import (
     Busy,
     ChangeRefused,
@@ -236,6 +237,7 @@ __all__ = [
     "InternalError",
     "InvalidAddress",
     "InvalidRequest",
+    "InvalidUrl",
     "JoinRefused",
     "KeepAlive",
     "KeyRecord",
@@ -332,6 +334,7 @@ __all__ = [
     "command_body",
     "command_of",
     "command_request",
+    "connect",
     "decode_payload",
     "encode_command",
     "end_with_true_exit_code",

@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore.asyncio.client import AsyncioClient as Client
+from kvstore.asyncio.client import connect
 
 if TYPE_CHECKING:
     from kvstore.asyncio.embedded import AsyncioNode as open_node  # noqa: N813
 
-__all__ = ["Client", "open_node"]
+__all__ = ["Client", "connect", "open_node"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from kvstore.asyncio.connection import SocketDialer
 from kvstore.asyncio.pump import AsyncioPump
-from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, ClientCalls, check_endpoints
+from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, ClientCalls, check_endpoints, cluster_id_of
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.dial import CallerCertificates
+from kvstore.connection_url import parse_url
 from kvstore.tls import Tls
 from raft import InvalidConfiguration
 
@@ -29,6 +30,7 @@ class AsyncioClient(ClientCalls):
         session: bool = True,
         dialer: SocketDialer | None = None,
         tls: Tls | None = None,
+        cluster_id: bytes | str = b"",
     ) -> None:
         if dialer is not None and tls is not None:
             raise InvalidConfiguration(
@@ -36,7 +38,9 @@ class AsyncioClient(ClientCalls):
             )
         check_endpoints(endpoints, are_addresses=dialer is None)
         certificates = None if tls is None else CallerCertificates(tls)
-        super().__init__(self._pump_of(endpoints, certificates, dialer, session=session), deadline_seconds)
+        wanted = cluster_id_of(cluster_id)
+        pump = self._pump_of(endpoints, certificates, dialer, session=session, cluster_id=wanted)
+        super().__init__(pump, deadline_seconds)
 
     def _pump_of(
         self,
@@ -45,6 +49,7 @@ class AsyncioClient(ClientCalls):
         dialer: SocketDialer | None,
         *,
         session: bool = True,
+        cluster_id: bytes = b"",
     ) -> AsyncioPump:
         """Make the pump of this client."""
         self.pump = AsyncioPump(
@@ -52,5 +57,13 @@ class AsyncioClient(ClientCalls):
             session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0,
             certificates=certificates,
             dialer=dialer,
+            cluster_id=cluster_id,
         )
         return self.pump
+
+
+def connect(url: str) -> AsyncioClient:
+    """A client from a text such as `hwm://host:port,host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
+    found = parse_url(url)
+    client = AsyncioClient(found.endpoints, **found.options)
+    return client.under(found.prefix) if found.prefix else client

@@ -56,9 +56,12 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
         session_ttl_ns: int,
         certificates: CallerCertificates | None = None,
         dialer: SocketDialer | None = None,
+        cluster_id: bytes = b"",
     ) -> None:
         binding = LoopBinding(asyncio.get_running_loop, ASYNCIO_WORDS)
-        super().__init__(endpoints, session_ttl_ns=session_ttl_ns, loop=ASYNCIO_LOOP, binding=binding)
+        super().__init__(
+            endpoints, session_ttl_ns=session_ttl_ns, loop=ASYNCIO_LOOP, binding=binding, cluster_id=cluster_id
+        )
         self._certificates, self._dialer = certificates, dialer
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open: list[MemberProtocol] = []  # Connections whose sockets may be open.

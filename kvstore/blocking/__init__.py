@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore.blocking.client import BlockingClient as Client
+from kvstore.blocking.client import connect
 from kvstore.blocking.recipes import BlockingBarrier as Barrier
 from kvstore.blocking.recipes import BlockingCounter as Counter
 from kvstore.blocking.recipes import BlockingRateLimiter as RateLimiter
@@ -33,6 +34,7 @@ __all__ = [
     "Semaphore",
     "ServiceRegistry",
     "WorkQueue",
+    "connect",
     "local_copy",
     "open_node",
 ]

@@ -24,6 +24,7 @@ from kvstore.client.client import (
     PAGE_LIMIT_DEFAULT,
     ClientCalls,
 )
+from kvstore.connection_url import parse_url
 from kvstore.protocol.commands import Compare, Range
 from kvstore.protocol.messages import Consistency
 from kvstore.protocol.results import KeyRecord, RangeResult
@@ -137,6 +138,7 @@ class BlockingClient:
         session: bool = True,
         dialer: BlockingDialer | None = None,
         tls: Tls | None = None,
+        cluster_id: bytes | str = b"",
     ) -> None:
         in_loop = AsyncioClient(
             endpoints,
@@ -144,6 +146,7 @@ class BlockingClient:
             session=session,
             dialer=None if dialer is None else _in_a_thread(dialer),
             tls=tls,
+            cluster_id=cluster_id,
         )
         self._use(in_loop, deadline_seconds)
 
@@ -398,6 +401,13 @@ class BlockingClient:
     def set_limits(self, *, force: bool = False, deadline_seconds: float | None = None, **limits: int) -> None:
         """Change replicated limits by name, as `kvstore.Client.set_limits` does."""
         finish(self.in_thread.set_limits(force=force, deadline_seconds=deadline_seconds, **limits))
+
+
+def connect(url: str) -> BlockingClient:
+    """A client from a text such as `hwm://host:port,host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
+    found = parse_url(url)
+    client = BlockingClient(found.endpoints, **found.options)
+    return client.under(found.prefix) if found.prefix else client
 
 
 def _in_a_thread(dialer: BlockingDialer) -> SocketDialer:

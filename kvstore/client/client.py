@@ -30,6 +30,7 @@ from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
 from kvstore.client.shell import PumpOfCalls
 from kvstore.client.watches.watch import Watch
+from kvstore.connection_url import parse_url
 from kvstore.errors import (
     InvalidAddress,
     InvalidRequest,
@@ -147,6 +148,8 @@ from kvstore.tls import Tls
 from raft import INT64_MAX, Acknowledge, EntryKind, InvalidConfiguration, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
+
+CLUSTER_ID_BYTES = 16
 DEADLINE_SECONDS_MAX = 10_000_000.0
 """Four months. A longer deadline is reduced to this one, because deadlines in nanoseconds must fit into 64 bits."""
 
@@ -1334,8 +1337,10 @@ class Client(ClientCalls):
 
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
     does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
-    the certificates for connections with TLS. Raises InvalidAddress, UnusableCertificates, and
-    InvalidConfiguration if a `dialer` is given too, which opens the connections itself.
+    the certificates for connections with TLS. `cluster_id`: the id of the cluster that is meant, as bytes or in hex (as
+    `hwm status --json` shows it); members of other clusters are refused. Without it, the cluster of the first member
+    that answers is meant. Raises InvalidAddress, UnusableCertificates, and InvalidConfiguration if the cluster id is
+    none, or if a `dialer` is given beside `tls`, which opens the connections itself.
     """
 
     _pump: ClientPump
@@ -1348,6 +1353,7 @@ class Client(ClientCalls):
         session: bool = True,
         dialer: Dialer | None = None,
         tls: Tls | None = None,
+        cluster_id: bytes | str = b"",
     ) -> None:
         if dialer is not None and tls is not None:
             raise InvalidConfiguration(
@@ -1355,8 +1361,38 @@ class Client(ClientCalls):
             )
         check_endpoints(endpoints, are_addresses=dialer is None)
         session_ttl_ns = SESSION_TTL_NS_DEFAULT if session else 0
-        pump = ClientPump(endpoints, session_ttl_ns=session_ttl_ns, dialer=dialer or dialer_of(tls))
+        pump = ClientPump(
+            endpoints,
+            session_ttl_ns=session_ttl_ns,
+            dialer=dialer or dialer_of(tls),
+            cluster_id=cluster_id_of(cluster_id),
+        )
         super().__init__(pump, deadline_seconds)
+
+
+def connect(url: str) -> Client:
+    """A client from one text, such as `hwm://host:port,host:port/prefix?deadline=2&ca=ca.pem`:
+
+        async with connect("hwm://10.0.0.1:7101,10.0.0.2:7101/service/") as store:
+            await store.put("colour", "green")    # writes service/colour
+
+    With a prefix, the client is a view below it (`Client.under`). Parameters: `deadline` (seconds), `session` (yes or
+    no), `cluster` (the id in hex), and `ca`, `cert`, `key` (files of TLS). Raises InvalidUrl, and what `Client` raises.
+    """
+    found = parse_url(url)
+    client = Client(found.endpoints, **found.options)
+    return client.under(found.prefix) if found.prefix else client
+
+
+def cluster_id_of(text: bytes | str) -> bytes:
+    """The id of a cluster from bytes or from hex; empty: any cluster. Raises InvalidConfiguration."""
+    try:
+        cluster_id = bytes.fromhex(text) if isinstance(text, str) else text
+    except ValueError:
+        cluster_id = b"?"
+    if len(cluster_id) not in (0, CLUSTER_ID_BYTES):
+        raise InvalidConfiguration(f"a cluster id has {CLUSTER_ID_BYTES} bytes (or twice as many hex digits): {text!r}")
+    return cluster_id
 
 
 def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> None:

@@ -75,7 +75,7 @@ class ClientStateMachine:
     every event.
 
     If `session_ttl_ns` is 0, there is no session. Then a command is not sent again after its response was lost: its
-    outcome is unknown.
+    outcome is unknown. `cluster_id`: the cluster that is meant; empty: that of the first member that answers.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class ClientStateMachine:
         now: int,
         limits: ClientLimits | None = None,
         session_ttl_ns: int = SESSION_TTL_NS_DEFAULT,
+        cluster_id: bytes = b"",
     ) -> None:
         self.limits = limits = limits or ClientLimits()
         self._random, self._now = random, now
@@ -103,7 +104,7 @@ class ClientStateMachine:
         self._last_request_id = 0
         self._closed = False
         self._trouble = "no member has answered yet"
-        self._cluster_id = b""
+        self._cluster_id = self._wanted_cluster_id = cluster_id
         self._members: MembersView | None = None
         self._effects = ClientEffects()
         self._watches = WatchKeeper[MemberConnection](limits, random, self._next_request_id)
@@ -379,6 +380,9 @@ class ClientStateMachine:
 
     def _greeted(self, connection: MemberConnection) -> None:
         if self._cluster_id and connection.cluster_id != self._cluster_id:
+            if self._wanted_cluster_id:
+                found, wanted = connection.cluster_id.hex(), self._wanted_cluster_id.hex()
+                raise ProtocolError(f"it belongs to the cluster {found}, and this client wants {wanted}")
             raise ProtocolError("it belongs to another cluster than the member that answered first")
         self._cluster_id = connection.cluster_id
         self.book.answered(connection.address)

@@ -70,8 +70,17 @@ class _Connection:
 class ClientPump(ClientShell[trio.lowlevel.Task, _Connection]):
     """Runs one `ClientStateMachine` between `start` and `stop`, on trio."""
 
-    def __init__(self, endpoints: Sequence[str], *, session_ttl_ns: int, dialer: Dialer | None = None) -> None:
-        super().__init__(endpoints, session_ttl_ns=session_ttl_ns, loop=TRIO_LOOP, binding=LoopBinding())
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        session_ttl_ns: int,
+        dialer: Dialer | None = None,
+        cluster_id: bytes = b"",
+    ) -> None:
+        super().__init__(
+            endpoints, session_ttl_ns=session_ttl_ns, loop=TRIO_LOOP, binding=LoopBinding(), cluster_id=cluster_id
+        )
         self._dial = dialer or dial_tcp
         self._flusher: trio.lowlevel.Task | None = None  # Set only while this task sleeps.
         self._due = NEVER_NS  # Monotonic ns at which `_keep_time` wakes.

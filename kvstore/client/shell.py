@@ -64,10 +64,12 @@ ConnectionT = TypeVar("ConnectionT", bound=ShellConnection)
 class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
     """Runs one `ClientStateMachine` between `start` and `stop`. A `WaiterT` is a caller that waits for one call."""
 
-    def __init__(self, endpoints: Sequence[str], *, session_ttl_ns: int, loop: EventLoop, binding: LoopBinding) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], *, session_ttl_ns: int, loop: EventLoop, binding: LoopBinding, cluster_id: bytes
+    ) -> None:
         self.loop = loop
         self._endpoints, self._session_ttl_ns = endpoints, session_ttl_ns
-        self._binding = binding
+        self._binding, self._cluster_id = binding, cluster_id
         self._core: ClientStateMachine | None = None
         self._connections: dict[int, ConnectionT] = {}
         self._waiters: dict[int, WaiterT | BulkCall[Any]] = {}
@@ -213,7 +215,11 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
     def _new_core(self) -> ClientStateMachine:
         random = Random(SystemRandom().getrandbits(64))
         return ClientStateMachine(
-            self._endpoints, random=random, now=self._now_ns(), session_ttl_ns=self._session_ttl_ns
+            self._endpoints,
+            random=random,
+            now=self._now_ns(),
+            session_ttl_ns=self._session_ttl_ns,
+            cluster_id=self._cluster_id,
         )
 
     async def _wait_for_room(self) -> None:

@@ -52,6 +52,10 @@ class World(ABC):
         """A client that is not entered."""
 
     @abstractmethod
+    def connect(self, url: str) -> Any:
+        """A client from a URL, not entered."""
+
+    @abstractmethod
     def open_node(self, folder: Path, **options: Any) -> Any:
         """A member in this program, and its client."""
 
@@ -92,6 +96,9 @@ class TrioWorld(World):
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return kvstore.Client(endpoints, **options)
 
+    def connect(self, url: str) -> Any:
+        return kvstore.connect(url)
+
     def open_node(self, folder: Path, **options: Any) -> Any:
         return kvstore.open_node(folder, **options)
 
@@ -130,6 +137,9 @@ class AsyncioWorld(World):
 
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return kvstore.asyncio.Client(endpoints, **options)
+
+    def connect(self, url: str) -> Any:
+        return kvstore.asyncio.connect(url)
 
     def open_node(self, folder: Path, **options: Any) -> Any:
         return kvstore.asyncio.open_node(folder, **options)
@@ -276,6 +286,9 @@ class ThreadWorld(World):
 
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return AsyncFace(kvstore.blocking.Client(endpoints, **options))
+
+    def connect(self, url: str) -> Any:
+        return AsyncFace(kvstore.blocking.connect(url))
 
     def open_node(self, folder: Path, **options: Any) -> Any:
         return AsyncFace(kvstore.blocking.open_node(folder, **options))
