@@ -18,6 +18,7 @@ from kvstore.blocking.context import BlockingContext, HeldBlock, like
 from kvstore.blocking.leases import BlockingElection, BlockingLease, BlockingLock, BlockingPlainTransaction
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.blocking.thread_pump import ThreadPump, finish
+from kvstore.blocking.typed_values import BlockingTypedValues
 from kvstore.blocking.watch import BlockingWatch
 from kvstore.client.client import (
     DEADLINE_SECONDS_DEFAULT,
@@ -35,12 +36,14 @@ from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT
 from kvstore.recipes.lease import Lease, LeaseHandle
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction
+from kvstore.recipes.typed_values import Codec
 from kvstore.tls import Tls
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
 DefaultT = TypeVar("DefaultT")
+ValueT = TypeVar("ValueT")
 
 BlockingDialer = Callable[[str], socket.socket | None]
 """Opens a connected socket to an address, in a thread; None lets the client open it as usual. Raises OSError or
@@ -267,6 +270,10 @@ class BlockingClient:
         view = copy(self)
         view.in_loop, view.in_thread = self.in_loop.under(prefix), self.in_thread.under(prefix)
         return view
+
+    def typed(self, encode: Callable[[ValueT], Text], decode: Callable[[bytes], ValueT]) -> BlockingTypedValues[ValueT]:
+        """A view of this client whose values are objects, as `kvstore.Client.typed` describes it."""
+        return BlockingTypedValues(self, Codec(encode, decode))
 
     # Leases, and the recipes that are built on them.
 

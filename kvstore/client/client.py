@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from kvstore.client.acknowledged_calls import Confirmed, WriteT, read_accepted, read_fate, read_in_sync
 from kvstore.client.bulk import BulkCall, Item
@@ -144,8 +144,11 @@ from kvstore.recipes.guarded_transaction import Transaction
 from kvstore.recipes.lease import Lease, LeaseHandle, kept_lease
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
+from kvstore.recipes.typed_values import Codec, TypedValues
 from kvstore.tls import Tls
 from raft import INT64_MAX, Acknowledge, EntryKind, InvalidConfiguration, ProtocolError
+
+ValueT = TypeVar("ValueT")
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 
@@ -1066,6 +1069,16 @@ class ClientCalls(MemberCalls, LeaseCalls):
         the cluster are those of the client. A prefix protects nothing: a view separates names, not users.
         """
         return self._with_prefix(self._prefix + _bytes(prefix))
+
+    def typed(self, encode: Callable[[ValueT], Text], decode: Callable[[bytes], ValueT]) -> TypedValues[ValueT]:
+        """A view of this client whose values are objects: `encode` makes bytes or text of an object, and `decode` makes
+        an object of bytes.
+
+            settings = client.under("settings/").typed(json.dumps, json.loads)
+            await settings.put("limits", {"rate": 10})
+            (await settings.get("limits")).value     # {'rate': 10}
+        """
+        return TypedValues(self, Codec(encode, decode))
 
     # Any operation, with all details of its response.
 

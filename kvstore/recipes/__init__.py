@@ -21,6 +21,7 @@ from kvstore.recipes.lock import Lock
 from kvstore.recipes.optimistic_transaction import OptimisticTransaction
 from kvstore.recipes.registration import ServiceRegistry
 from kvstore.recipes.semaphore import Semaphore
+from kvstore.recipes.typed_values import TypedChange, TypedItem, TypedResult, TypedValues
 from kvstore.recipes.work_queue import WorkItem, WorkQueue
 
 __all__ = [
@@ -39,6 +40,10 @@ __all__ = [
     "RateLimiter",
     "Semaphore",
     "ServiceRegistry",
+    "TypedChange",
+    "TypedItem",
+    "TypedResult",
+    "TypedValues",
     "WorkItem",
     "WorkQueue",
     "even_starts",

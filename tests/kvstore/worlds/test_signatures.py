@@ -11,7 +11,7 @@ import kvstore
 import kvstore.asyncio
 import kvstore.blocking
 from kvstore import recipes
-from kvstore.blocking import consumers, leases, watch
+from kvstore.blocking import consumers, leases, typed_values, watch
 from kvstore.blocking import recipes as blocking_recipes
 from kvstore.client.watches.watch import Watch
 
@@ -37,6 +37,7 @@ PAIRS: list[tuple[Any, Any]] = [
     (recipes.Semaphore, blocking_recipes.BlockingSemaphore),
     (recipes.LocalCopy, blocking_recipes.BlockingCopy),
     (recipes.ServiceRegistry, blocking_recipes.BlockingRegistry),
+    (recipes.TypedValues, typed_values.BlockingTypedValues),
     (recipes.WorkQueue, blocking_recipes.BlockingWorkQueue),
     (recipes.WorkItem, blocking_recipes.BlockingWorkItem),
 ]

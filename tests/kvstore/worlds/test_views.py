@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -283,6 +284,49 @@ async def test_a_view_can_be_entered_in_place_of_its_client(world: World, member
     async with await settled(client.under(name)) as view:
         await view.put("a", "1")
         assert (await client.get(name + "a")).value == b"1"
+
+
+@in_each_world
+async def test_typed_values_are_objects(client: Any, name: str) -> None:
+    typed = await settled((await settled(client.under(name))).typed(json.dumps, json.loads))
+    async with typed.watch(prefix="") as watch:
+        written = await typed.put("a", {"rate": 10})
+        found = await typed.get("a")
+        assert (found.value, found.mod_revision, bool(found)) == ({"rate": 10}, written.revision, True)
+        assert not (await typed.compare_and_set("a", [], 1)).succeeded
+        assert (await typed.compare_and_set("a", [1], found.mod_revision)).succeeded
+        assert (await typed.compare_and_set("b", None, 0)).succeeded
+        assert [(item.key, item.value) async for item in typed.items()] == [(b"a", [1]), (b"b", None)]
+        assert (await typed.delete("a")).found
+        assert (await typed.get("a")).value is None
+        assert not await typed.get("a")
+        assert (await typed.get("a", at_revision=written.revision)).value == {"rate": 10}
+        changes = [await anext(watch) for _ in range(4)]
+
+    assert [(each.kind, each.key, each.value) for each in changes] == [
+        ("put", b"a", {"rate": 10}),
+        ("put", b"a", [1]),
+        ("put", b"b", None),
+        ("delete", b"a", None),
+    ]
+
+
+@in_each_world
+async def test_a_typed_key_is_gone_with_its_lease(client: Any, name: str) -> None:
+    typed = await settled(client.typed(str.encode, bytes.decode))
+    async with client.lease(30) as lease:
+        await typed.put(name, "text", lease=lease)
+        assert (await typed.get(name)).value == "text"
+    assert not await typed.get(name)
+
+
+@in_each_world
+async def test_a_value_that_cannot_be_decoded_is_named(client: Any, name: str) -> None:
+    await client.put(name, "{")
+    typed = await settled(client.typed(json.dumps, json.loads))
+    with pytest.raises(json.JSONDecodeError) as caught:
+        await typed.get(name)
+    assert caught.value.__notes__ == [f"while the value of {name.encode()!r} was decoded"]
 
 
 @in_each_world

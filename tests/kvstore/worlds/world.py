@@ -236,7 +236,7 @@ def async_face(value: Any) -> Any:
     module = type(value).__module__
     if inspect.isclass(value):
         return value
-    if module.startswith("kvstore.blocking") or inspect.isgenerator(value):
+    if module.startswith("kvstore.blocking") or inspect.isgenerator(value) or isinstance(value, map):
         return AsyncFace(value)
     if inspect.ismethod(value) or inspect.isfunction(value):
         return partial(_called, value)
