@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_type
 
+import kvstore.asyncio
+import kvstore.blocking
 from kvstore import (
+    Accepted,
+    Acknowledge,
     Answer,
     Client,
     Compare,
@@ -57,6 +61,33 @@ async def many_at_once(client: Client) -> None:
     """Each item gets one outcome, in order: its result, or its own error."""
     assert_type(await client.put_many([("a", "1")]), list[PutResult | OperationFailed | OutcomeUnknown])
     assert_type(await client.get_many(["a"]), list[GetResult | OperationFailed | OutcomeUnknown])
+
+
+async def a_client_of_asyncio(client: kvstore.asyncio.Client) -> None:
+    """The client of asyncio has the types of that of trio."""
+    assert_type(await client.put("key", b"value"), PutResult)
+    assert_type(await client.put("key", b"value", acknowledge=Acknowledge.LEADER), Accepted)
+    assert_type(client.under("prefix/"), kvstore.asyncio.Client)
+    async with kvstore.asyncio.open_node("data") as store:
+        assert_type(await store.get("key"), GetResult)
+
+
+def a_client_of_threads(client: kvstore.blocking.Client) -> None:
+    """The client of threads has the same types without `await`, overloads included."""
+    assert_type(client.put("key", b"value"), PutResult)
+    assert_type(client.put("key", b"value", acknowledge=Acknowledge.LEADER), Accepted)
+    assert_type(client.get("key").value, bytes | None)
+    assert_type(client.put_many([("a", "1")]), list[PutResult | OperationFailed | OutcomeUnknown])
+    assert_type(client.transact(lambda tx: len(tx.range("prefix/"))), int)
+    assert_type(client.under("prefix/"), kvstore.blocking.Client)
+    for item in client.items(prefix="users/"):
+        assert_type(item, KeyRecord)
+    with client.lock("name") as lock:
+        assert_type(lock.fence, int)
+        assert_type(lock.guarded().put("key", "value").commit(), TxnResult)
+    with kvstore.blocking.open_node("data") as store:
+        assert_type(store.node_id, str)
+    assert_type(client.typed(str, int).get("number").value, int | None)
 
 
 async def listings(client: Client) -> None:
