@@ -559,6 +559,8 @@ class ClientStateMachine:
     ) -> None:
         assert (response is None) != (error is None), call
         session_id = call.session_id
+        if error is not None:
+            error.add_note(f"the call: {call.request.words}")
         self._drop(call)
         self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
 

@@ -80,7 +80,7 @@ from typing import Any, NamedTuple
 
 from kvstore.errors import Unsupported
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
-from kvstore.protocol.commands import Command, Get, Range, Txn, command_body, encode_command
+from kvstore.protocol.commands import Command, CommandKind, Get, Range, Txn, command_body, encode_command
 from raft import (
     INT64_MAX,
     Acknowledge,
@@ -211,6 +211,18 @@ class Request(NamedTuple):
     def has_effect(self) -> bool:
         """True for a request that goes through the log. Its outcome is unknown if the response is lost."""
         return self.kind is _COMMAND or self.kind is _CHANGE or self.kind is _CLOSE
+
+    @property
+    def words(self) -> str:
+        """What the request asks for, with its first key, for people: `put of b'greeting'`."""
+        if self.command is not None:
+            body = command_body(self.command)
+        elif self.kind is RequestKind.READ:
+            body = self.items[1]
+        else:
+            return self.kind.name.lower().replace("_", " ")
+        name = CommandKind(body[0]).name.lower().replace("_", " ")
+        return f"{name} of {body[1]!r:.80}" if type(body[1]) is bytes else name
 
 
 class SessionlessRequest(Request):

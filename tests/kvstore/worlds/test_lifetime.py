@@ -6,7 +6,7 @@ import asyncio
 import gc
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import trio
 
 import kvstore.asyncio
 import kvstore.blocking
-from kvstore import ClientClosed, InvalidAddress, OperationFailed, OutcomeUnknown, Unavailable, WrongContext
+from kvstore import ClientClosed, InvalidAddress, OperationFailed, OutcomeUnknown, Put, Unavailable, WrongContext
 from tests.kvstore.worlds.world import WORLDS, MemberThread, World, in_each_world, settled
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -148,6 +148,30 @@ async def test_the_addresses_of_members_can_be_learned(world: World, member_addr
         async with world.client([address], deadline_seconds=10.0) as client:
             await settled(client.learn([member_address]))
             assert (await client.get("a")).revision > 0
+
+
+CALLED: dict[str, tuple[str, Callable[[Any], Awaitable[Any]]]] = {
+    "put": ("put of b'called/key'", lambda client: client.put("called/key", "1")),
+    "get": ("get of b'called/key'", lambda client: client.get("called/key")),
+    "a local get": ("get of b'called/key'", lambda client: client.get("called/key", consistency="local")),
+    "range": ("range of b'called/'", lambda client: client.range(prefix="called/")),
+    "add": ("add of b'called/key'", lambda client: client.add("called/key")),
+    "txn": ("txn", lambda client: client.txn(success=[Put(b"a", b"")])),
+    "status": ("status", lambda client: client.status()),
+    "sessions": ("sessions", lambda client: client.sessions()),
+}
+
+
+@in_each_world
+@pytest.mark.parametrize("what", CALLED)
+async def test_an_error_names_its_call(world: World, what: str) -> None:
+    """A traceback of a program with many calls shows which of them has failed."""
+    words, call = CALLED[what]
+    with silent_port() as address:
+        async with world.client([address], deadline_seconds=0.05) as client:
+            with pytest.raises(Unavailable) as caught:
+                await call(client)
+    assert caught.value.__notes__ == [f"the call: {words}"]
 
 
 # What only asyncio has.
