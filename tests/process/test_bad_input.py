@@ -19,9 +19,9 @@ import trio
 from click.testing import CliRunner, Result
 
 from kvstore import Client
+from kvstore.cli.cluster.member import change_members
 from kvstore.cli.common import Failure
 from kvstore.cli.main import cli
-from kvstore.cli.member import change_members
 from kvstore.errors import OutcomeUnknown
 from kvstore.member import joining
 from kvstore.member.config import MemberConfig

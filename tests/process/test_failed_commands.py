@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import Client
-from kvstore.cli import member as cli_member
+from kvstore.cli.cluster import member as cli_member
 from kvstore.errors import ChangeRefused, OutcomeUnknown, StoreError, Unavailable
 from kvstore.protocol.membership import Membership, MemberView
 from tests.process.servers import hwm

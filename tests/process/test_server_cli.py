@@ -568,7 +568,7 @@ def test_tables_fit_a_terminal_of_80_columns(server: tuple[Server, str]) -> None
 
 def test_a_mistake_in_the_program_ends_without_a_traceback() -> None:
     """The traceback is printed only with HWM_DEBUG=1."""
-    code = "import kvstore.cli.main as c; c.COMMANDS['get'] = ('kvstore.cli.data', 'nothing'); c.main()"
+    code = "import kvstore.cli.main as c; c.COMMANDS['get'] = ('kvstore.cli.keys.data', 'nothing'); c.main()"
     for debug, shown in (("", False), ("1", True)):
         done = subprocess.run(
             [sys.executable, "-c", code, "get", "a"], capture_output=True, text=True, timeout=30, check=False,

@@ -10,9 +10,9 @@ import trio
 from click.testing import CliRunner, Result
 
 from kvstore import LevelRefused, MemberStatus, StoreError
+from kvstore.cli.cluster.status import could_be_raised
 from kvstore.cli.common import ExitCode
 from kvstore.cli.main import cli
-from kvstore.cli.status import could_be_raised
 from kvstore.client.client import Client
 from kvstore.client.feature_level import raise_feature_level
 from kvstore.errors import Unavailable

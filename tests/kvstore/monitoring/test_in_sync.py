@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvstore.cli.status import of_its_peers
+from kvstore.cli.cluster.status import of_its_peers
 from kvstore.monitoring.metrics_counts import EVENTS, REASONS
 from kvstore.protocol.commands import Put
 from raft.runtime.driver import INFO_EVENTS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics_core import Metric
 
-from kvstore.cli.status import SERVICES_COLUMNS, _services_row
+from kvstore.cli.cluster.status import SERVICES_COLUMNS, _services_row
 from kvstore.errors import Unavailable
 from kvstore.limits import FEATURE_LEVEL_MAX, SECOND_NS
 from kvstore.monitoring.metrics import PREFIX, MemberCollector

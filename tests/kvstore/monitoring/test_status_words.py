@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.cli.status import of_its_disk, of_its_marks
+from kvstore.cli.cluster.status import of_its_disk, of_its_marks
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.server.status import status_of
 from tests.kvstore.support.in_memory_cluster import Cluster

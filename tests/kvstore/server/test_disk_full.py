@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from kvstore.cli.cluster.status import of_its_disk, role_and_part
 from kvstore.cli.daemon.process import failure_of_member
-from kvstore.cli.status import of_its_disk, role_and_part
 from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.messages import command_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvstore.cli.status import of_its_peers
+from kvstore.cli.cluster.status import of_its_peers
 from kvstore.protocol.messages import DecodedRequest, RequestKind
 from kvstore.protocol.status import status_from_map
 from kvstore.server.cluster_requests import ClusterRequests

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kvstore.cli.common import Data, client_options, print_json, run_with_client
-from kvstore.cli.data import record_json
+from kvstore.cli.keys.data import record_json
 from kvstore.cli.output import say, show
 from kvstore.client.client import Client
 from kvstore.client.watches.watch import Watch

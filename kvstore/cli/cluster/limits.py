@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from kvstore.cli.common import client_options, print_json, print_table
-from kvstore.cli.session import run_without_session
+from kvstore.cli.coordination.session import run_without_session
 from kvstore.client.client import Client
 from kvstore.limits import StoreLimits, limit_max, limit_min
 from kvstore.protocol.session_requests import LimitsView

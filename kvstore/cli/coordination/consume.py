@@ -22,9 +22,9 @@ from kvstore.cli.common import (
     print_table,
     run_with_client,
 )
-from kvstore.cli.lock import ttl_option, wait_option
+from kvstore.cli.coordination.lock import ttl_option, wait_option
+from kvstore.cli.keys.watch import change_json, change_line
 from kvstore.cli.output import say, show_when_read, stdout_descriptor
-from kvstore.cli.watch import change_json, change_line
 from kvstore.client.client import Client
 from kvstore.errors import RevisionCompacted
 from kvstore.protocol.results import KeyRecord, Record
