@@ -35,6 +35,8 @@ COMMANDS = {
     "lease": ("kvstore.cli.coordination.lease", "lease"),
     "lock": ("kvstore.cli.coordination.lock", "lock"),
     "elect": ("kvstore.cli.coordination.lock", "elect"),
+    "export": ("kvstore.cli.keys.json_lines", "export_command"),
+    "import": ("kvstore.cli.keys.json_lines", "import_command"),
     "compact": ("kvstore.cli.keys.compact", "compact"),
     "watch": ("kvstore.cli.keys.watch", "watch"),
     "append": ("kvstore.cli.keys.data", "append"),
@@ -73,6 +75,8 @@ ALIASES = {
     "replace": "member",
     "backup": "snapshot",
     "restore": "snapshot",
+    "dump": "export",
+    "load": "import",
     "fsck": "check",
     "help": "--help",
 }

@@ -49,7 +49,11 @@ async def show_when_read(line: object) -> None:
 
     If this is cancelled, only a part of the line may be printed.
     """
-    data = _line_bytes(line)
+    await show_bytes_when_read(_line_bytes(line))
+
+
+async def show_bytes_when_read(data: bytes) -> None:
+    """Print data unchanged to stdout, as `show_when_read` prints a line."""
     for place in range(0, len(data), WRITE_BYTES_MAX):
         await _until_stdout_is_writable()
         show_bytes(data[place : place + WRITE_BYTES_MAX])

@@ -182,10 +182,17 @@ def value_served_by(line: str, folder: Path) -> str:
 
 async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) -> None:
     """The test runs all commands of docs/operations/guide.md; it changes only the port of `serve`."""
-    save, check, alone, several, *_ = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)  # The last: test_upgrade.py.
+    save, export, line, check, alone, several, *_ = re.findall(
+        r"```sh\n(.*?)```", GUIDE, re.DOTALL
+    )  # The last: test_upgrade.py.
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", "value")
         await trio.to_thread.run_sync(in_a_shell, save, tmp_path, store.client_address)
+        await trio.to_thread.run_sync(in_a_shell, export, tmp_path, store.client_address)
+        await trio.to_thread.run_sync(in_a_shell, line, tmp_path, store.client_address)
+        colour = await store.get("config/colour")
+        assert colour.record is not None
+        assert colour.record.value == b"green"
     in_a_shell(check, tmp_path)
 
     restore, serve = alone.splitlines()

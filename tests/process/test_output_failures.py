@@ -78,6 +78,9 @@ CASES: dict[str, list[str]] = {
     "snapshot save": ["snapshot", "save", "{folder}/{key}.snap"],
     "snapshot status": ["snapshot", "status", "{folder}/base.snap"],
     "snapshot restore": ["snapshot", "restore", "{folder}/base.snap", "{folder}/{key}-restored"],
+    "export": ["export", "old"],
+    "export to a file": ["export", "old", "--output", "{folder}/{key}.jsonl"],
+    "import": ["import", "{folder}/lines", "--overwrite"],
     "init": ["init", "{folder}/{key}-made"],
     "serve": ["serve", "{folder}/nothing", "--listen-client", "127.0.0.1:0"],
     "check": ["check", "{folder}/made"],
@@ -87,7 +90,12 @@ CASES: dict[str, list[str]] = {
 
 WITHOUT_CLUSTER = ("snapshot status", "snapshot restore", "init", "serve", "check")
 WRITES = ("put", "cas", "txn")
-MAKES = {"snapshot save": "{key}.snap", "snapshot restore": "{key}-restored/meta", "init": "{key}-made/meta"}
+MAKES = {
+    "snapshot save": "{key}.snap",
+    "export to a file": "{key}.jsonl",
+    "snapshot restore": "{key}-restored/meta",
+    "init": "{key}-made/meta",
+}
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -111,6 +119,7 @@ def test_every_command_is_walked() -> None:
 async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_words(tmp_path: Path) -> None:
     """All commands run with all kinds of broken streams: a script decides by the exit code whether to retry."""
     with running_cluster(tmp_path, 1) as cluster:
+        (tmp_path / "lines").write_text('{"key": "imported", "value": "1"}\n', encoding="utf-8")
         save = hwm("snapshot", "save", tmp_path / "base.snap", "--endpoints", cluster.endpoints[0])
         raised = hwm("upgrade", "--endpoints", cluster.endpoints[0])
         for made in (save, hwm("init", tmp_path / "made"), raised):
