@@ -51,6 +51,7 @@ COMMANDS = {
     "snapshot": ("kvstore.cli.snapshot", "snapshot"),
     "check": ("kvstore.cli.check", "check"),
     "bench": ("kvstore.cli.bench", "bench"),
+    "completion": ("kvstore.cli.completion", "completion"),
 }
 ALIASES = {
     "delete": "del",
@@ -119,7 +120,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Called by click."""
         word = args[0]
-        if word not in COMMANDS and not word.startswith("-"):
+        if word not in COMMANDS and not word.startswith("-") and not ctx.resilient_parsing:
             near = ALIASES.get(word) or next(iter(difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.5)), None)
             known = f"Did you mean `hwm {near}`?" if near else f"There are: {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {word!r}. {known}")

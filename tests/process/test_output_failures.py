@@ -81,6 +81,7 @@ CASES: dict[str, list[str]] = {
     "export": ["export", "old"],
     "export to a file": ["export", "old", "--output", "{folder}/{key}.jsonl"],
     "import": ["import", "{folder}/lines", "--overwrite"],
+    "completion": ["completion", "zsh"],
     "init": ["init", "{folder}/{key}-made"],
     "serve": ["serve", "{folder}/nothing", "--listen-client", "127.0.0.1:0"],
     "check": ["check", "{folder}/made"],
@@ -88,7 +89,7 @@ CASES: dict[str, list[str]] = {
 }
 """One or more for each command. `{key}` is not there before, `{other}` is; both are of this one process alone."""
 
-WITHOUT_CLUSTER = ("snapshot status", "snapshot restore", "init", "serve", "check")
+WITHOUT_CLUSTER = ("completion", "snapshot status", "snapshot restore", "init", "serve", "check")
 WRITES = ("put", "cas", "txn")
 MAKES = {
     "snapshot save": "{key}.snap",

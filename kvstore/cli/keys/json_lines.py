@@ -18,11 +18,15 @@ from kvstore.cli.output import say, show, show_bytes_when_read
 from kvstore.client.client import Client
 from kvstore.errors import RevisionCompacted, StoreError
 
+FILE = click.Path(readable=False)
+
 
 @click.command("export")
 @click.argument("prefix", type=Data(), required=False)
 @click.option("--all", "everything", is_flag=True, help="Export all keys.")
-@click.option("--output", "-o", "file", default="-", show_default=True, metavar="FILE", help="`-`: standard output.")
+@click.option(
+    "--output", "-o", "file", type=FILE, default="-", show_default=True, metavar="FILE", help="`-`: standard output."
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--revision", type=click.IntRange(min=0), default=0, metavar="N", help="Export the keys as they were at revision N."
@@ -90,7 +94,7 @@ def export_command(
 
 
 @click.command("import")
-@click.argument("file", default="-", metavar="[FILE]")
+@click.argument("file", type=FILE, default="-", metavar="[FILE]")
 @click.option("--if-absent", is_flag=True, help="Leave keys as they are that exist already.")
 @click.option("--overwrite", is_flag=True, help="Overwrite keys that exist already.")
 @click.option("--with-leased", is_flag=True, help="Also write the keys that had a lease, without a lease.")
