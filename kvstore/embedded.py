@@ -17,6 +17,7 @@ from types import TracebackType
 import trio
 
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
+from kvstore.client.credentials import Credentials, credentials_of
 from kvstore.client.dial import dialer_of
 from kvstore.client.loop_binding import check_in_trio
 from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits
@@ -38,9 +39,20 @@ class EmbeddedStore(Client):
     """A client that reaches the member in this process without a network socket."""
 
     def __init__(
-        self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float, tls: Tls | None = None
+        self,
+        member: RunningMember,
+        nursery: trio.Nursery,
+        deadline_seconds: float,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        super().__init__([IN_PROCESS_ADDRESS], deadline_seconds=deadline_seconds, dialer=self._dial_here_or_there)
+        super().__init__(
+            [IN_PROCESS_ADDRESS],
+            deadline_seconds=deadline_seconds,
+            dialer=self._dial_here_or_there,
+            user=None if credentials is None else credentials.user,
+            password=None if credentials is None else credentials.password,
+        )
         self._member = member
         self._serving = nursery
         self._dial_there = dialer_of(tls)
@@ -78,8 +90,11 @@ class EmbeddedStore(Client):
 class EmbeddedNode:
     """One member, and the block of trio during which it runs."""
 
-    def __init__(self, config: MemberConfig, deadline_seconds: float, client_tls: Tls | None) -> None:
+    def __init__(
+        self, config: MemberConfig, deadline_seconds: float, client_tls: Tls | None, credentials: Credentials | None
+    ) -> None:
         self._config, self._deadline_seconds, self._client_tls = config, deadline_seconds, client_tls
+        self._credentials = credentials
         self._failure: BaseException | None = None
 
     async def __aenter__(self) -> EmbeddedStore:
@@ -98,7 +113,7 @@ class EmbeddedNode:
             assert self._failure is not None
             raise self._failure
         self._member = member
-        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds, self._client_tls)
+        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds, self._client_tls, self._credentials)
         await self._store.__aenter__()
         self._block.__enter__()
         return self._store
@@ -160,7 +175,8 @@ class NodeOptions:
     cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
     serves other programs. Without `listen_client`, a store of one node does not listen on any port.
     `tls`: the certificates of the member's ports; `tls.client` has those with which calls on a follower reach the
-    leader.
+    leader. `user`, `password`: who the calls of this program are, if authentication is on; a member in the same
+    program asks for them like any other.
 
     Before the block runs, raises StorageError (the folder is locked, damaged, not initialised, or belongs to another
     cluster), CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
@@ -186,14 +202,25 @@ class NodeOptions:
         dial: Mapping[str, str] | None = None,
         insecure: bool = False,
         tls: MemberTls | None = None,
+        user: str | None = None,
+        password: str | None = None,
         deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
         raft_config: RaftConfig | None = None,
         storage_limits: StorageLimits | None = None,
         service_limits: ServiceLimits | None = None,
     ) -> None:
         client_tls = None if tls is None else tls.client
+        self._credentials = credentials_of(user, password)
         joining = (
-            join_config_of(node_id=node_id, members=members or (), endpoints=join, tls=client_tls) if join else None
+            join_config_of(
+                node_id=node_id,
+                members=members or (),
+                endpoints=join,
+                tls=client_tls,
+                credentials=self._credentials,
+            )
+            if join
+            else None
         )
         self._config = MemberConfig(
             folder=Path(data_dir),
@@ -217,7 +244,7 @@ class NodeOptions:
 
     def node(self) -> EmbeddedNode:
         """The member, to be opened in a trio loop."""
-        return EmbeddedNode(self._config, self._deadline_seconds, self._client_tls)
+        return EmbeddedNode(self._config, self._deadline_seconds, self._client_tls, self._credentials)
 
 
 class open_node(NodeOptions):  # noqa: N801 (used like a function)

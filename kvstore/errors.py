@@ -346,6 +346,59 @@ class LeaseLost(StoreError):
         return "what it protected may belong to somebody else now; begin again with a new lease"
 
 
+class AccessDenied(OperationFailed):
+    """Base of the refusals of a member that knows no sufficient right of the caller. Nothing was done."""
+
+
+class Unauthenticated(AccessDenied):
+    """Authentication is on, and the member does not know who the caller is.
+
+    `reason`: a stable word: missing (no user was named), refused (there is no such user, or the password is wrong),
+    outdated (the user was removed or has got another password, or authentication was turned on), or expired (a token is
+    too old).
+    """
+
+    def __init__(self, reason: str, user: str = "") -> None:
+        super().__init__(reason, user)
+        self.reason, self.user = reason, user
+
+    def __str__(self) -> str:
+        texts = {
+            "missing": "authentication is on, and the request names no user",
+            "refused": f"there is no user {self.user!r}, or the password is wrong",
+            "outdated": f"user {self.user!r} must authenticate again: the user or the password has changed",
+            "expired": f"the token of user {self.user!r} is too old",
+        }
+        return f"not authenticated: {texts.get(self.reason, self.reason)}"
+
+    @property
+    def hint(self) -> str:
+        return "name a user and the password (`--user`, `--password-file`; `Client(user=…, password=…)`)"
+
+
+class PermissionDenied(AccessDenied):
+    """A user lacks a right. `needs`: read, write or root. `start`, `end`: the keys that the right is needed for.
+
+    `start` is None if the request is not about keys, and `end` is None for a range without end.
+    """
+
+    def __init__(self, user: str, needs: str, start: bytes | None = None, end: bytes | None = None) -> None:
+        super().__init__(user, needs, start, end)
+        self.user, self.needs, self.start, self.end = user, needs, start, end
+
+    def __str__(self) -> str:
+        if self.start is None:
+            return f"permission denied: this needs the role {self.needs}, which user {self.user!r} does not have"
+        where = f"{self.start!r:.80}"
+        if self.end != self.start + b"\0":
+            where = f"{where} to " + ("the last key" if self.end is None else f"before {self.end!r:.80}")
+        return f"permission denied: user {self.user!r} has no right to {self.needs} {where}"
+
+    @property
+    def hint(self) -> str:
+        return "`hwm user list` and `hwm role list` show the rights; the user root may grant more (`hwm role grant`)"
+
+
 class InternalError(OperationFailed):
     """An unexpected error occurred in a member before the request was carried out. The request certainly had no effect.
 
@@ -483,6 +536,8 @@ class ResultCode(enum.IntEnum):
     LEASE_NOT_FOUND = 9
     LEASE_EXISTS = 10
     NOT_A_NUMBER = 11
+    AUTH_REVISION_OLD = 12
+    ACCESS_REFUSED = 13
 
 
 class Reason(enum.StrEnum):
@@ -499,6 +554,7 @@ class Reason(enum.StrEnum):
     TOO_MANY_KEYS = "too_many_keys"
     NESTED_TOO_DEEP = "nested_too_deep"
     LEASE_IS_FULL = "lease_is_full"
+    NAME_INVALID = "name_invalid"
     # The reasons below occur only at admission. Their bounds are configured on the member that received the request.
     KEY_TOO_LONG = "key_too_long"
     VALUE_TOO_LONG = "value_too_long"
@@ -518,6 +574,7 @@ _REASON_TEXTS = {
     " or let an operator raise delete_keys_max for deletions",
     Reason.LEASE_IS_FULL: "the lease has its most keys; attach the key to another lease, or let an operator raise"
     " delete_keys_max",
+    Reason.NAME_INVALID: "the name of a user or a role has 1 to 64 bytes, without blanks and control characters",
     Reason.NESTED_TOO_DEEP: "transactions are nested too deep",
     Reason.KEY_TOO_LONG: "a key is too long",
     Reason.VALUE_TOO_LONG: "a value is too long; split it over several keys",
@@ -695,6 +752,78 @@ class NotANumber(KvError):
         return f"nothing can be added to the value of {self.key!r:.80}: it or the sum is no decimal integer of 64 bits"
 
 
+class AuthRevisionOld(KvError):
+    """The command was judged under an auth revision that is not in force any more. It is sent again, and judged anew.
+
+    `auth_revision`: under which the command was judged, 0 if authentication was off. `in_force`: the present one.
+    """
+
+    code = ResultCode.AUTH_REVISION_OLD
+
+    def __init__(self, auth_revision: int, in_force: int) -> None:
+        super().__init__(auth_revision, in_force)
+        self.auth_revision, self.in_force = auth_revision, in_force
+
+    def __str__(self) -> str:
+        return (
+            f"users or roles have changed while the command was under way: it was judged at auth revision "
+            f"{self.auth_revision}, and {self.in_force} is in force. Send it again"
+        )
+
+
+class AccessReason(enum.StrEnum):
+    """The reason why users and roles were not changed. Existing snapshots contain these texts. New texts may be added,
+    but no text may change."""
+
+    USER_EXISTS = "user_exists"
+    USER_NOT_FOUND = "user_not_found"
+    ROLE_EXISTS = "role_exists"
+    ROLE_NOT_FOUND = "role_not_found"
+    ROLE_NOT_GRANTED = "role_not_granted"
+    RANGE_NOT_GRANTED = "range_not_granted"
+    ROOT_NEEDED = "root_needed"
+    ROOT_IS_FIXED = "root_is_fixed"
+    IS_ENABLED = "is_enabled"
+    IS_DISABLED = "is_disabled"
+    TOO_MANY_USERS = "too_many_users"
+    TOO_MANY_ROLES = "too_many_roles"
+    TOO_MANY_RANGES = "too_many_ranges"
+
+
+_ACCESS_TEXTS = {
+    AccessReason.USER_EXISTS: "user {0!r} exists already",
+    AccessReason.USER_NOT_FOUND: "there is no user {0!r}",
+    AccessReason.ROLE_EXISTS: "role {0!r} exists already",
+    AccessReason.ROLE_NOT_FOUND: "there is no role {0!r}",
+    AccessReason.ROLE_NOT_GRANTED: "the user does not have the role {0!r}",
+    AccessReason.RANGE_NOT_GRANTED: "the role {0!r} has no rights on exactly this range",
+    AccessReason.ROOT_NEEDED: "while authentication is on, there is a user {0!r} with the role {0!r}; add them first",
+    AccessReason.ROOT_IS_FIXED: "the role {0!r} always has every right, and cannot be changed or removed",
+    AccessReason.IS_ENABLED: "authentication is on already",
+    AccessReason.IS_DISABLED: "authentication is off already",
+    AccessReason.TOO_MANY_USERS: "user {0!r} is one more than USERS_MAX (10,000); remove others first",
+    AccessReason.TOO_MANY_ROLES: "{0!r} is or has one role more than ROLES_MAX (1,000) or ROLES_PER_USER_MAX (100)",
+    AccessReason.TOO_MANY_RANGES: "role {0!r} has RANGES_PER_ROLE_MAX (1,000) ranges; grant wider ranges",
+}
+
+
+class AccessRefused(KvError):
+    """Users and roles were not changed. `name`: the user or the role that the reason is about."""
+
+    code = ResultCode.ACCESS_REFUSED
+
+    def __init__(self, reason: AccessReason | str, name: str) -> None:
+        self.reason, self.name = AccessReason(reason), name
+        super().__init__(self.reason.value, name)
+
+    def __str__(self) -> str:
+        return f"users and roles are not changed: {_ACCESS_TEXTS[self.reason].format(self.name)}"
+
+    @property
+    def hint(self) -> str:
+        return "`hwm user list` and `hwm role list` show what there is"
+
+
 REFUSALS: dict[ResultCode, type[KvError]] = {
     error.code: error
     for error in (
@@ -709,6 +838,8 @@ REFUSALS: dict[ResultCode, type[KvError]] = {
         LeaseNotFound,
         LeaseExists,
         NotANumber,
+        AuthRevisionOld,
+        AccessRefused,
     )
 }
 """The error class of each code. An error is built from the fields that follow (code, revision) in a result."""

@@ -25,7 +25,7 @@ TIME_NS_MAX = 2**62
 2^63. Leader time reaches this number after 146 years of leadership."""
 
 FEATURE_LEVEL_MIN = 1
-FEATURE_LEVEL_MAX = 2
+FEATURE_LEVEL_MAX = 3
 """The lowest and the highest feature level that this build can apply (docs/reference/versions.md). A level fixes the
 layouts of commands, results and snapshots. The level in force is replicated state, which `raise_feature_level` changes.
 """
@@ -45,6 +45,9 @@ and values."""
 
 HISTORY_LEVEL = 2
 """The feature level that adds the history, leases, and further commands and options."""
+
+ACCESS_LEVEL = 3
+"""The feature level that adds users and roles."""
 
 RESPONSE_BYTES_MAX = 3 * MIB
 """A constant of the protocol: the greatest size of the results of one command. Results of this size, with all their

@@ -8,6 +8,7 @@ from kvstore.asyncio.connection import SocketDialer
 from kvstore.asyncio.pump import AsyncioPump
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, ClientCalls, check_endpoints, cluster_id_of
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
+from kvstore.client.credentials import credentials_of
 from kvstore.client.dial import CallerCertificates
 from kvstore.connection_url import parse_url
 from kvstore.tls import Tls
@@ -31,6 +32,8 @@ class AsyncioClient(ClientCalls):
         dialer: SocketDialer | None = None,
         tls: Tls | None = None,
         cluster_id: bytes | str = b"",
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         if dialer is not None and tls is not None:
             raise InvalidConfiguration(
@@ -40,6 +43,7 @@ class AsyncioClient(ClientCalls):
         certificates = None if tls is None else CallerCertificates(tls)
         wanted = cluster_id_of(cluster_id)
         pump = self._pump_of(endpoints, certificates, dialer, session=session, cluster_id=wanted)
+        pump.credentials = credentials_of(user, password)
         super().__init__(pump, deadline_seconds)
 
     def _pump_of(

@@ -10,6 +10,7 @@ from types import TracebackType
 from kvstore.asyncio.client import AsyncioClient
 from kvstore.asyncio.loop import AsyncioScope
 from kvstore.client.client import ClientCalls
+from kvstore.client.credentials import Credentials
 from kvstore.client.dial import CallerCertificates
 from kvstore.embedded import IN_PROCESS_ADDRESS, NodeOptions
 from kvstore.node_thread import NodeThread
@@ -19,13 +20,16 @@ from kvstore.tls import Tls
 class AsyncioStore(AsyncioClient):
     """A client that reaches the member in this process without a port."""
 
-    def __init__(self, node: NodeThread, deadline_seconds: float, tls: Tls | None) -> None:
+    def __init__(
+        self, node: NodeThread, deadline_seconds: float, tls: Tls | None, credentials: Credentials | None
+    ) -> None:
         async def dial(address: str) -> socket.socket | None:
             return node.connect(address)
 
         self._node = node
         certificates = None if tls is None else CallerCertificates(tls)
         ClientCalls.__init__(self, self._pump_of([IN_PROCESS_ADDRESS], certificates, dial), deadline_seconds)
+        self.pump.credentials = credentials
         self._known_addresses = {node.store.node_id: IN_PROCESS_ADDRESS}
 
     @property
@@ -70,7 +74,7 @@ class AsyncioNode(NodeOptions):
                 await starting
                 await asyncio.to_thread(self._node.stop)
             raise
-        self._store = AsyncioStore(self._node, self._deadline_seconds, self._client_tls)
+        self._store = AsyncioStore(self._node, self._deadline_seconds, self._client_tls, self._credentials)
         await self._store.__aenter__()
         self._block.__enter__()
         return self._store

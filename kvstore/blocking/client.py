@@ -142,6 +142,8 @@ class BlockingClient:
         dialer: BlockingDialer | None = None,
         tls: Tls | None = None,
         cluster_id: bytes | str = b"",
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         in_loop = AsyncioClient(
             endpoints,
@@ -150,6 +152,8 @@ class BlockingClient:
             dialer=None if dialer is None else _in_a_thread(dialer),
             tls=tls,
             cluster_id=cluster_id,
+            user=user,
+            password=password,
         )
         self._use(in_loop, deadline_seconds)
 

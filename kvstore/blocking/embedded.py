@@ -6,6 +6,7 @@ from types import TracebackType
 
 from kvstore.asyncio.embedded import AsyncioStore
 from kvstore.blocking.client import BlockingClient
+from kvstore.client.credentials import Credentials
 from kvstore.embedded import IN_PROCESS_ADDRESS, NodeOptions
 from kvstore.node_thread import NodeThread
 from kvstore.tls import Tls
@@ -14,8 +15,10 @@ from kvstore.tls import Tls
 class BlockingStore(BlockingClient):
     """A client that reaches the member in this process without a port."""
 
-    def __init__(self, node: NodeThread, deadline_seconds: float, tls: Tls | None) -> None:
-        store = AsyncioStore(node, deadline_seconds, tls)
+    def __init__(
+        self, node: NodeThread, deadline_seconds: float, tls: Tls | None, credentials: Credentials | None
+    ) -> None:
+        store = AsyncioStore(node, deadline_seconds, tls, credentials)
         self._use(store, deadline_seconds)
         self.in_thread._known_addresses = {node.store.node_id: IN_PROCESS_ADDRESS}
         self._node = node
@@ -44,7 +47,7 @@ class BlockingNode(NodeOptions):
     def __enter__(self) -> BlockingStore:
         self._node = NodeThread(self.node())
         self._node.start()
-        self._store = BlockingStore(self._node, self._deadline_seconds, self._client_tls)
+        self._store = BlockingStore(self._node, self._deadline_seconds, self._client_tls, self._credentials)
         try:
             return self._store.__enter__()
         except BaseException:

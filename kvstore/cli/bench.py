@@ -26,6 +26,7 @@ import trio
 
 from kvstore.cli.common import Data, ExitCode, Failure, Number, client_options, print_json, print_table, run_operation
 from kvstore.cli.options.tls import client_tls
+from kvstore.cli.options.user import NO_USER, UserOptions, client_user
 from kvstore.cli.output import say
 from kvstore.client.client import Client
 from kvstore.errors import StoreError, Unavailable
@@ -99,6 +100,7 @@ def bench(
         reads=reads,
         rate=rate,
         tls=client_tls(),
+        user=client_user(),
     )
     result = run_operation(partial(_run, spec, keep, as_json))
     if as_json:
@@ -191,6 +193,7 @@ class BenchSpec:
     reads: float
     rate: float
     tls: Tls | None = None
+    user: UserOptions = NO_USER
 
     def key(self, number: int) -> bytes:
         """Return the key with this number."""
@@ -198,7 +201,10 @@ class BenchSpec:
 
     def client(self) -> Client:
         """A client of the cluster under load."""
-        return Client(self.endpoints, deadline_seconds=self.deadline_seconds, tls=self.tls)
+        name, password = self.user
+        return Client(
+            self.endpoints, deadline_seconds=self.deadline_seconds, tls=self.tls, user=name, password=password
+        )
 
 
 @dataclass(slots=True)

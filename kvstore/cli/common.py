@@ -14,6 +14,7 @@ import click
 import trio
 
 from kvstore.cli.options.tls import TLS_OPTIONS, client_tls
+from kvstore.cli.options.user import USER_OPTIONS, client_user
 from kvstore.cli.output import OPERATION, say, show, show_bytes, show_when_read
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.errors import (
@@ -201,7 +202,8 @@ class MemberType(MemberParamType):
 
 
 def client_options(function: FunctionT) -> FunctionT:
-    """Add the options that all commands for a cluster have: `--endpoints`, `--deadline`, `--json`, and those of TLS."""
+    """Add the options that all commands for a cluster have: `--endpoints`, `--deadline`, `--json`, and those of TLS and
+    of the user."""
     options = [
         click.option(
             "--endpoints",
@@ -222,6 +224,7 @@ def client_options(function: FunctionT) -> FunctionT:
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs."),
         *TLS_OPTIONS,
+        *USER_OPTIONS,
     ]
     for option in reversed(options):
         function = option(function)
@@ -231,11 +234,13 @@ def client_options(function: FunctionT) -> FunctionT:
 def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with a client. An error of the store is raised as a Failure, with one line and an exit code."""
 
-    tls = client_tls()
+    tls, (user, password) = client_tls(), client_user()
 
     async def main() -> ResultT:
         addresses = [part.strip() for part in endpoints.split(",") if part.strip()]
-        async with Client(addresses, deadline_seconds=deadline_seconds, tls=tls) as client:
+        async with Client(
+            addresses, deadline_seconds=deadline_seconds, tls=tls, user=user, password=password
+        ) as client:
             return await work(client)
 
     return run_operation(main)

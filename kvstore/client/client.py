@@ -21,6 +21,7 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 from kvstore.client.acknowledged_calls import Confirmed, WriteT, read_accepted, read_fate, read_in_sync
 from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
+from kvstore.client.credentials import credentials_of
 from kvstore.client.dial import dialer_of
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.leases.lease_calls import LeaseCalls
@@ -46,7 +47,7 @@ from kvstore.errors import (
 from kvstore.event_loop import EventLoop
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
-    HISTORY_LEVEL,
+    FEATURE_LEVEL_MAX,
     HISTORY_LIMITS,
     StoreLimits,
     limit_max,
@@ -1309,8 +1310,10 @@ class ClientCalls(MemberCalls, LeaseCalls):
         try:
             return await self._pump.ask(request, self._seconds(deadline_seconds))
         except InvalidRequest as error:
-            if error.reason in _BELOW_LEVEL and validate_body(body, FEATURE_LEVEL_INITIAL) is not None:
-                raise LevelTooLow(HISTORY_LEVEL) from error
+            levels = range(FEATURE_LEVEL_INITIAL, FEATURE_LEVEL_MAX + 1)
+            needed = next((level for level in levels if validate_body(body, level) is None), FEATURE_LEVEL_INITIAL)
+            if error.reason in _BELOW_LEVEL and needed > FEATURE_LEVEL_INITIAL:
+                raise LevelTooLow(needed) from error
             raise
 
     async def _ask_each(
@@ -1350,7 +1353,8 @@ class Client(ClientCalls):
 
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
     does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
-    the certificates for connections with TLS. `cluster_id`: the id of the cluster that is meant, as bytes or in hex (as
+    the certificates for connections with TLS. `user`, `password`: who the client is, if authentication is on; without
+    them, the name in the client's certificate is the user. `cluster_id`: the id of the cluster that is meant, as bytes or in hex (as
     `hwm status --json` shows it); members of other clusters are refused. Without it, the cluster of the first member
     that answers is meant. Raises InvalidAddress, UnusableCertificates, and InvalidConfiguration if the cluster id is
     none, or if a `dialer` is given beside `tls`, which opens the connections itself.
@@ -1367,6 +1371,8 @@ class Client(ClientCalls):
         dialer: Dialer | None = None,
         tls: Tls | None = None,
         cluster_id: bytes | str = b"",
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         if dialer is not None and tls is not None:
             raise InvalidConfiguration(
@@ -1380,6 +1386,7 @@ class Client(ClientCalls):
             dialer=dialer or dialer_of(tls),
             cluster_id=cluster_id_of(cluster_id),
         )
+        pump.credentials = credentials_of(user, password)
         super().__init__(pump, deadline_seconds)
 
 

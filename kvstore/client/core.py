@@ -19,6 +19,7 @@ from typing import Final
 from kvstore.client.address_book import AddressBook
 from kvstore.client.calls import Call, CallEnded, CallQueues, ClientEffects, DeadlineQueue
 from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
+from kvstore.client.credentials import Credentials
 from kvstore.client.leader_search import LeaderSearch
 from kvstore.client.member_connection import ConnectionState, MemberConnection
 from kvstore.client.response_classifier import (
@@ -41,9 +42,11 @@ from kvstore.errors import (
     OutcomeUnknown,
     RequestTooLarge,
     TooStale,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
+from kvstore.protocol.access_requests import authenticate_request, decode_token
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
     Code,
@@ -87,7 +90,9 @@ class ClientStateMachine:
         limits: ClientLimits | None = None,
         session_ttl_ns: int = SESSION_TTL_NS_DEFAULT,
         cluster_id: bytes = b"",
+        credentials: Credentials | None = None,
     ) -> None:
+        self._credentials, self._token = credentials, b""
         self.limits = limits = limits or ClientLimits()
         self._random, self._now = random, now
         self.book = AddressBook(
@@ -108,6 +113,7 @@ class ClientStateMachine:
         self._members: MembersView | None = None
         self._effects = ClientEffects()
         self._watches = WatchKeeper[MemberConnection](limits, random, self._next_request_id)
+        self._watches.can_authenticate = credentials is not None
 
     # Calls of the application.
 
@@ -200,17 +206,21 @@ class ClientStateMachine:
         if connection is None:
             return
         connection.greet(self._now)
-        self._send_own(connection, members_request())
+        if self._credentials is not None:
+            connection.greeted_state = ConnectionState.AUTHENTICATING
+            self._authenticate(connection, self._credentials)
+        else:
+            self._send_own(connection, members_request())
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Process received bytes."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return
-        was_ready = connection.state is ConnectionState.READY
+        was_greeted = connection.is_greeted
         try:
             responses = connection.receive(data, self._now)
-            if connection.state is ConnectionState.READY and not was_ready:
+            if connection.is_greeted and not was_greeted:
                 self._greeted(connection)
             for response in responses:
                 self._on_response(connection, response)
@@ -267,7 +277,7 @@ class ClientStateMachine:
 
     def _advance(self) -> None:
         self._waiting.end_pauses(self._now)
-        if self._search.leader is not None:
+        if self._search.leader is not None and self._search.leader.is_ready:
             self._pump_leader(self._search.leader)
         self._pump_anywhere()
         if self._watches.wants_connection:
@@ -389,6 +399,8 @@ class ClientStateMachine:
 
     def _on_response(self, connection: MemberConnection, response: Response) -> None:
         call = connection.in_flight.get(response.request_id)
+        if response.code == Code.UNAUTHENTICATED:
+            self._authenticate_again(connection)
         if call is None and response.request_id in connection.watches:
             self._watches.receive(connection, response, self._now)
             return
@@ -448,22 +460,30 @@ class ClientStateMachine:
                 self._pause(call)
             case Ambiguous():
                 self._lost_attempt(call, outcome.reason)
+            case Failed(error=Unauthenticated()) if self._credentials is not None:
+                call.last_error = outcome.error
+                self._pause(call)  # The connection authenticates again meanwhile.
             case Failed() if call.uncertain:
                 lost = f"an attempt was lost, a later one was refused: {outcome.error}"
                 self._finish(call, error=OutcomeUnknown(lost))
             case Failed():
                 self._finish(call, error=outcome.error)
 
-    def _read_own(self, call: Call, response: Response) -> MembersView | int | None:
-        """Decode the response to an internal call: the members, or the id of a new session. Raises ProtocolError."""
+    def _read_own(self, call: Call, response: Response) -> MembersView | int | bytes | None:
+        """Decode the response to an internal call: the members, the id of a new session, or a token. Raises
+        ProtocolError."""
+        if call.request.kind is RequestKind.AUTHENTICATE:
+            return decode_token(response)
         if call.request.kind is RequestKind.MEMBERS:
             return decode_members(response)
         return decode_session_id(response) if call is self._session.registration else None
 
     def _on_own_response(
-        self, connection: MemberConnection, call: Call, told: MembersView | int | None, outcome: ResponseClass
+        self, connection: MemberConnection, call: Call, told: MembersView | int | bytes | None, outcome: ResponseClass
     ) -> None:
-        if call.request.kind is RequestKind.MEMBERS:
+        if call.request.kind is RequestKind.AUTHENTICATE:
+            self._authenticated(connection, call, told, outcome)
+        elif call.request.kind is RequestKind.MEMBERS:
             if isinstance(told, MembersView):
                 self._learn(connection, told)
             else:
@@ -477,6 +497,56 @@ class ClientStateMachine:
                 self._session.not_before = self._now + self.limits.pause_max_ns
                 self._session.refused = outcome.reason if isinstance(outcome, Retryable) else ""
             self._lost_own(call)
+            if isinstance(outcome, Failed) and isinstance(outcome.error, Unauthenticated):
+                self._session.not_before = self._now + self.limits.pause_min_ns
+                if self._credentials is None:
+                    self._refuse_waiting(outcome.error)
+
+    # Who this client is.
+
+    def _authenticate(self, connection: MemberConnection, credentials: Credentials) -> None:
+        """Prove the user of this client, by the token of an earlier proof if there is one."""
+        self._send_own(connection, authenticate_request(credentials.user, self._token or credentials.password))
+
+    def _authenticate_again(self, connection: MemberConnection) -> None:
+        """Prove the user again on a connection whose user the member does not know any more."""
+        if self._credentials is not None and connection.is_ready:
+            connection.state, self._token = ConnectionState.AUTHENTICATING, b""
+            self._authenticate(connection, self._credentials)
+
+    def _authenticated(
+        self, connection: MemberConnection, call: Call, told: MembersView | int | bytes | None, outcome: ResponseClass
+    ) -> None:
+        """Process the answer to a proof. Only the leader refuses a password; another member names the leader."""
+        assert self._credentials is not None
+        match outcome:
+            case Succeeded():
+                self._token = told if isinstance(told, bytes) else b""
+                self._begin_calls(connection)
+            case Failed(error=Unsupported()):  # An older build, in which there are no users.
+                self._begin_calls(connection)
+            case Failed(error=Unauthenticated()) if isinstance(call.request.items[1], bytes):
+                self._token = b""
+                self._authenticate(connection, self._credentials)
+            case Failed():
+                self._refuse_waiting(outcome.error)
+                raise ProtocolError(str(outcome.error))
+            case Redirected() | Retryable() | Ambiguous():
+                raise ProtocolError(f"it cannot check the password now: {outcome.reason}")
+            case SessionGone():
+                raise ProtocolError("it answered an authentication as if it had a session")
+
+    def _begin_calls(self, connection: MemberConnection) -> None:
+        connection.state = ConnectionState.READY
+        self._send_own(connection, members_request())
+
+    def _refuse_waiting(self, error: OperationFailed) -> None:
+        """End the calls and watches that wait for a member, because no member knows the user of this client."""
+        for call in list(self._calls.values()):
+            if call.request_id == 0:
+                lost = f"an attempt was lost, and then: {error}"
+                self._finish(call, error=OutcomeUnknown(lost) if call.uncertain else error)
+        self._watches.refuse(error)
 
     def _learn(self, connection: MemberConnection, view: MembersView) -> None:
         self._members = view

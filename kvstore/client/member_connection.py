@@ -16,6 +16,7 @@ class ConnectionState(enum.Enum):
 
     DIALING = "dialing"
     GREETING = "greeting"  # The client has sent its hello, and waits for the member's hello.
+    AUTHENTICATING = "authenticating"  # The member does not know yet who the client is.
     READY = "ready"
 
 
@@ -25,6 +26,7 @@ class MemberConnection:
     def __init__(self, connection_id: int, address: str, now: int) -> None:
         self.connection_id, self.address = connection_id, address
         self.state = ConnectionState.DIALING
+        self.greeted_state = ConnectionState.READY  # The state after the hello of the member.
         self.node_id = ""
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
@@ -41,8 +43,13 @@ class MemberConnection:
         self._out: list[bytes] = []
 
     @property
-    def is_ready(self) -> bool:
+    def is_greeted(self) -> bool:
         """True once the hello of the member was received."""
+        return self.state in (ConnectionState.AUTHENTICATING, ConnectionState.READY)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once calls can be sent."""
         return self.state is ConnectionState.READY
 
     def greet(self, now: int) -> None:
@@ -107,8 +114,8 @@ class MemberConnection:
         if self.state is ConnectionState.GREETING and bodies:
             greeting = decode_greeting(bodies.pop(0))
             self.node_id, self.cluster_id = greeting.node_id, greeting.cluster_id
-            self.state = ConnectionState.READY
-        if bodies and self.state is not ConnectionState.READY:
+            self.state = self.greeted_state
+        if bodies and not self.is_greeted:
             raise ProtocolError("the member spoke before the connection stood")
         return list(map(decode_response, bodies))
 

@@ -13,10 +13,12 @@ from kvstore.errors import (
     NotCommitted,
     NotEnoughInSync,
     OperationFailed,
+    PermissionDenied,
     RequestTooLarge,
     ResultCode,
     TooStale,
     TransferRefused,
+    Unauthenticated,
     Unsupported,
     refusal_of,
 )
@@ -111,6 +113,12 @@ def _classify_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Respo
             return Ambiguous(f"{node_id}: {fields[0]}")
         case ResultCode.BUSY:
             return Retryable(_busy_with(str(refusal_of(code, fields))))
+        case ResultCode.AUTH_REVISION_OLD:
+            return Retryable(f"{node_id}: {refusal_of(code, fields)}")
+        case Code.PERMISSION_DENIED:
+            return Failed(PermissionDenied(*fields[:4]))
+        case Code.UNAUTHENTICATED:
+            return Failed(Unauthenticated(*fields[:2]))
         case ResultCode.SESSION_EXPIRED:
             return SessionGone()
         case Code.UNSUPPORTED:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientStateMachine
+from kvstore.client.credentials import Credentials
 from kvstore.client.loop_binding import LoopBinding
 from kvstore.client.watches.watch import WatchHost
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
@@ -70,6 +71,7 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
         self.loop = loop
         self._endpoints, self._session_ttl_ns = endpoints, session_ttl_ns
         self._binding, self._cluster_id = binding, cluster_id
+        self.credentials: Credentials | None = None  # The user of the client. Set it before `start`.
         self._core: ClientStateMachine | None = None
         self._connections: dict[int, ConnectionT] = {}
         self._waiters: dict[int, WaiterT | BulkCall[Any]] = {}
@@ -220,6 +222,7 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
             now=self._now_ns(),
             session_ttl_ns=self._session_ttl_ns,
             cluster_id=self._cluster_id,
+            credentials=self.credentials,
         )
 
     async def _wait_for_room(self) -> None:

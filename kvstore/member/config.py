@@ -57,6 +57,7 @@ class MemberConfig:
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False  # True: ports without TLS may listen where other machines can connect.
     tls: MemberTls | None = None
+    root_password: str | None = field(default=None, repr=False)  # Set it once this member leads (`root_password`).
     raft: RaftConfig = field(default_factory=RaftConfig)
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)

@@ -27,6 +27,7 @@ from pathlib import Path
 from kvstore.backup.file import BackupFailed, SnapshotVerifier
 from kvstore.backup.save import PAGE_BYTES, TRIES_MAX, is_page
 from kvstore.client.client import Client
+from kvstore.client.credentials import Credentials
 from kvstore.errors import StoreError
 from kvstore.protocol.membership import LEARNER, Membership, MemberView
 from kvstore.protocol.messages import snapshot_request
@@ -44,12 +45,14 @@ class JoinConfig:
 
     `cluster_id`: the id of the cluster to join (16 bytes). If the id is empty, the member joins the cluster of the
     `endpoints`. `tls`: the certificates with which the new member connects to client ports; None: without TLS.
+    `credentials`: a user with the role root, if authentication is on.
     """
 
     own: Member
     endpoints: tuple[str, ...]
     cluster_id: bytes = b""
     tls: Tls | None = None
+    credentials: Credentials | None = None
 
 
 class JoinRefused(StoreError):
@@ -92,6 +95,7 @@ def join_config_of(
     endpoints: Sequence[str] = (),
     cluster_id: bytes = b"",
     tls: Tls | None = None,
+    credentials: Credentials | None = None,
 ) -> JoinConfig:
     """Make the `JoinConfig` of a new member. `members`: the new member, and perhaps other members. Raises
     InvalidConfiguration."""
@@ -104,7 +108,9 @@ def join_config_of(
         raise InvalidConfiguration("a member that joins is given the client address of one member at least")
     if not own[0].peer_address or not own[0].client_address:
         raise InvalidConfiguration(f"{own[0].node_id} needs a peer address and a client address at which it is found")
-    return JoinConfig(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id, tls=tls)
+    return JoinConfig(
+        own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id, tls=tls, credentials=credentials
+    )
 
 
 async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
@@ -125,7 +131,15 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
     Raises JoinRefused, StorageError, BackupFailed, and the errors of a client.
     """
-    async with Client(joining.endpoints, session=False, deadline_seconds=ASK_SECONDS, tls=joining.tls) as client:
+    user = joining.credentials
+    async with Client(
+        joining.endpoints,
+        session=False,
+        deadline_seconds=ASK_SECONDS,
+        tls=joining.tls,
+        user=None if user is None else user.user,
+        password=None if user is None else user.password,
+    ) as client:
         found = await client.membership(of_leader=True, about=joining.own.node_id)
         check_may_join(joining, found)
         header, chunks = await _newest_snapshot(client, found)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from kvstore.member.config import MemberConfig
 from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.joining import MemberRemoved, open_or_join
 from kvstore.member.listeners import Listeners, address_of, open_listeners
+from kvstore.member.root_password import reset_root_password
+from kvstore.monitoring.audit_trail import AuditTrail
 from kvstore.resources.descriptor_budget import budget_descriptors
 from kvstore.server.client_listener import ClientListener
 from kvstore.server.service import Service
@@ -174,7 +177,11 @@ async def _run(
         node, completions=completions, application=port, transport=transport, files=files
     )
     port.attach(driver)
-    await _serve(RunningMember(driver, port, listeners, certificates), driver, listeners, metrics, task_status)
+    AuditTrail(node, machine, service, port.origin_of)
+    reset = None
+    if config.root_password is not None:
+        reset = partial(reset_root_password, config.root_password, node, machine, service, driver.wake)
+    await _serve(RunningMember(driver, port, listeners, certificates), driver, listeners, metrics, reset, task_status)
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
@@ -208,6 +215,7 @@ async def _serve(
     driver: Driver,
     listeners: Listeners,
     metrics: MetricsServer | None,
+    reset: Callable[[], Awaitable[None]] | None,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     failure: NodeStopped | None = None
@@ -229,6 +237,8 @@ async def _serve(
             )
         if member.certificates.all:
             nursery.start_soon(member.certificates.keep_fresh)
+        if reset is not None:
+            nursery.start_soon(reset)
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from kvstore.errors import KvError, ResultCode, StoreBusy, refusal_of
+from kvstore.errors import AccessDenied, KvError, ResultCode, StoreBusy, refusal_of
 from kvstore.limits import ServiceLimits
 from kvstore.monitoring.group_lag import GroupLook, RevisionTimes
 from kvstore.protocol.commands import CommandKind
@@ -80,7 +80,8 @@ REASONS = BOUNDS | frozenset(
     {
         "other_bound", "disk_full", "no_descriptors", "transfer_under_way", "not_leader", "too_large", "stopped",
         "transfer_refused", "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
-        "not_enough_in_sync", "outcome_unknown", "protocol", "internal_error", "other",
+        "not_enough_in_sync", "permission_denied", "unauthenticated", "outcome_unknown", "protocol", "internal_error",
+        "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
 """All possible values of the label `reason`. The fixed set bounds the number of time series."""
@@ -113,7 +114,7 @@ LAG_LOOK_SECONDS = 0.1
 """The interval at which the lag of the event loop is measured."""
 
 
-def reason_of(error: RaftError | KvError) -> str:
+def reason_of(error: RaftError | KvError | AccessDenied) -> str:
     """Return the value of the label `reason` for an error: always one of `REASONS`."""
     match error:
         case NoDescriptors():
@@ -144,6 +145,8 @@ def reason_of(error: RaftError | KvError) -> str:
             return "compacted"
         case NodeStopped():
             return "stopped"
+        case AccessDenied():
+            return error.word
         case KvError():
             return error.code.name.lower()
         case _:
@@ -268,7 +271,9 @@ class CountingService(Service):
         self.counts.watch_ends[DISCONNECTED] += self.watches.count_of(connection_id)
         super()._end_watches(connection_id)
 
-    def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
+    def _refuse_request(
+        self, connection: Connection, request_id: int, error: RaftError | KvError | AccessDenied
+    ) -> None:
         self.counts.refusals[reason_of(error)] += 1
         super()._refuse_request(connection, request_id, error)
 

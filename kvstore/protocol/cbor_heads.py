@@ -43,3 +43,9 @@ def array_head(count: int) -> bytes:
     """Return the head of an array of `count` items."""
     head = uint_head(count)
     return bytes([0x80 | head[0]]) + head[1:]
+
+
+def text_head(size_bytes: int) -> bytes:
+    """Return the head of a text of `size_bytes` bytes in UTF-8."""
+    head = uint_head(size_bytes)
+    return bytes([0x60 | head[0]]) + head[1:]

@@ -25,6 +25,11 @@ Feature level 2 adds these forms. A range whose end is null goes up to the last 
     lease_revoke [22, lease_id]    lease_renew [23, lease_id, ...]    compact [24, revision]
     change_limits [19, ...]                        with all fields of StoreLimits
 
+Feature level 3 adds the commands 25 to 36 about users and roles (`kvstore.protocol.access_commands`). It also adds the
+form in which a member proposes a command while authentication is on, which clients cannot send:
+
+    [session_id, request_no, acknowledged_up_to, 8, auth_revision, user, kind, ...]
+
 Logs with these numbers exist already: new kinds may be added, but no number may change. New items may be added only at
 the end of an array, and only with a new feature level. Below that level, the longer array is malformed
 (docs/reference/specification.md#73-growth).
@@ -42,7 +47,22 @@ from typing import Any
 import cbor2
 
 from kvstore.limits import LEVEL_1_LIMITS, TIME_NS_MAX
-from kvstore.protocol.cbor_heads import SEPARATOR, bytes_head, uint_head
+from kvstore.protocol.access_commands import (
+    AccessCommand,
+    AuthDisable,
+    AuthEnable,
+    ChangeUserLimits,
+    RoleAdd,
+    RoleGrant,
+    RoleRemove,
+    RoleRevoke,
+    UserAdd,
+    UserGrant,
+    UserPassword,
+    UserRemove,
+    UserRevoke,
+)
+from kvstore.protocol.cbor_heads import SEPARATOR, array_head, bytes_head, text_head, uint_head
 from raft import ProtocolError, decode_joined, decode_stored
 
 PAYLOAD_DEPTH_MAX = 64
@@ -60,6 +80,7 @@ class CommandKind(enum.IntEnum):
     COMPARE_AND_SET = 5
     TXN = 6
     DELETE_RANGE = 7
+    JUDGED = 8
     APPEND = 9
     ADD = 10
     REGISTER_SESSION = 16
@@ -71,6 +92,18 @@ class CommandKind(enum.IntEnum):
     LEASE_REVOKE = 22
     LEASE_RENEW = 23
     COMPACT = 24
+    USER_ADD = 25
+    USER_REMOVE = 26
+    USER_PASSWORD = 27
+    USER_GRANT = 28
+    USER_REVOKE = 29
+    USER_LIMITS = 30
+    ROLE_ADD = 31
+    ROLE_REMOVE = 32
+    ROLE_GRANT = 33
+    ROLE_REVOKE = 34
+    AUTH_ENABLE = 35
+    AUTH_DISABLE = 36
 
 
 class Target(enum.IntEnum):
@@ -322,6 +355,7 @@ Command = (
     | LeaseRevoke
     | LeaseRenew
     | Compact
+    | AccessCommand
 )
 
 Body = tuple[Any, ...]
@@ -345,6 +379,18 @@ KIND_OF: dict[type[Command], CommandKind] = {
     LeaseRevoke: CommandKind.LEASE_REVOKE,
     LeaseRenew: CommandKind.LEASE_RENEW,
     Compact: CommandKind.COMPACT,
+    UserAdd: CommandKind.USER_ADD,
+    UserRemove: CommandKind.USER_REMOVE,
+    UserPassword: CommandKind.USER_PASSWORD,
+    UserGrant: CommandKind.USER_GRANT,
+    UserRevoke: CommandKind.USER_REVOKE,
+    ChangeUserLimits: CommandKind.USER_LIMITS,
+    RoleAdd: CommandKind.ROLE_ADD,
+    RoleRemove: CommandKind.ROLE_REMOVE,
+    RoleGrant: CommandKind.ROLE_GRANT,
+    RoleRevoke: CommandKind.ROLE_REVOKE,
+    AuthEnable: CommandKind.AUTH_ENABLE,
+    AuthDisable: CommandKind.AUTH_DISABLE,
 }
 _CLASS_OF: dict[int, type[Command]] = {int(kind): command for command, kind in KIND_OF.items()}
 _FIELDS_OF = {command: tuple(field.name for field in fields(command)) for command in KIND_OF}
@@ -414,6 +460,39 @@ def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0
             bytes_head(len(key)), key, bytes_head(len(value)), value,
         )  # fmt: skip
     return cbor2.dumps((session_id, request_no, acknowledged_up_to, *command_body(command)))
+
+
+def judged_mark(auth_revision: int, user: str) -> bytes:
+    """Return the encoded items that `judged_command` puts into the commands of a user."""
+    name = user.encode()
+    return b"\x08" + uint_head(auth_revision) + text_head(len(name)) + name
+
+
+def judged_command(raw: bytes, mark: bytes) -> bytes:
+    """Return an encoded command in the form for a member that has judged it under an auth revision (`judged_mark`).
+
+    `raw`: a valid command of at most 20 items whose head and numbers have their shortest form, as `encode_command`
+    makes it. The items of the command are not decoded.
+    """
+    start = HEAD_BYTES[raw[0]]
+    count = raw[0] & 0x1F if start == 1 else int.from_bytes(raw[1:start], "big")
+    place = start
+    for _ in range(3):
+        place += HEAD_BYTES[raw[place]]
+    return b"".join((array_head(count + JUDGED_ITEMS), raw[start:place], mark, raw[place:]))
+
+
+JUDGED_ITEMS = 3
+"""The number of items that the form of a judged command has in addition: 8, auth_revision, user."""
+
+HEAD_BYTES = tuple({24: 2, 25: 3, 26: 5, 27: 9}.get(info, 1) for info in range(32)) * 8
+"""The size of the head of a CBOR item, by its first byte."""
+
+ACCESS_KINDS = frozenset(range(CommandKind.USER_ADD, CommandKind.AUTH_DISABLE + 1))
+"""The commands that change users and roles, or turn authentication on or off."""
+
+ENABLE_MARK = b"\x18\x23"
+"""The encoding of the kind `auth_enable`, which every payload with such a command contains."""
 
 
 def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:

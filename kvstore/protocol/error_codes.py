@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kvstore.errors import KvError
+from kvstore.errors import AccessDenied, KvError, PermissionDenied
 from kvstore.protocol.messages import Code
 from kvstore.protocol.read_modes import MILLISECOND_NS
 from raft import (
@@ -27,7 +27,7 @@ from raft import (
 
 
 def error_fields(
-    error: RaftError | KvError, client_address: Callable[[str | None], str | None]
+    error: RaftError | KvError | AccessDenied, client_address: Callable[[str | None], str | None]
 ) -> tuple[int, tuple[Any, ...]]:
     """Return the code and the fields of the response to an error. `client_address` returns the client address of the
     member with a node id, or None if the address is not known."""
@@ -48,6 +48,10 @@ def error_fields(
             return Code.TRANSFER_REFUSED, (error.reason, error.text)
         case LevelRefused():
             return Code.LEVEL_REFUSED, (error.reason.value, error.text)
+        case PermissionDenied():
+            return Code.PERMISSION_DENIED, error.args
+        case AccessDenied():
+            return Code.UNAUTHENTICATED, error.args
         case KvError():
             return error.code, error.args
         case TooStale():

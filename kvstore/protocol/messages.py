@@ -41,6 +41,7 @@ requests, without having to wait for responses. The member answers each request 
                                                       the code 0 ends with [node id, ...], the members that hold it
       outcome   [id, 20, index, term, wait_ms]        what became of an accepted command; the answer waits for at most
                                                       wait_ms while that is open; answered [`EntryFate`, commit_index]
+      authenticate [id, 21, user, secret]     access [id, 22, what, after]     about users (`access_requests`)
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   the store's answer (`ResultCode`); the rest of its result follows
@@ -61,6 +62,8 @@ requests, without having to wait for responses. The member answers each request 
       30        carried out, but held by too few members: min_in_sync, [node id, ...]; the rest of the store's result
                 follows
       32        accepted: index, term of the entry, which is durable on the leader alone
+      33        permission denied: user, the missing right (read, write, root), start, end; certainly no effect
+      34        not authenticated: reason (missing, refused, outdated, expired), user; certainly no effect
       31        the connection is closed, since its data is invalid or its place is needed: reason (request_id 0)
 
 New items may be added only at the end of an array. Receivers ignore extra items of a request or response; an unknown
@@ -119,6 +122,8 @@ class RequestKind(enum.IntEnum):
     LEASE = 18
     ACKNOWLEDGED = 19
     OUTCOME = 20
+    AUTHENTICATE = 21
+    ACCESS = 22
 
 
 class Code(enum.IntEnum):
@@ -142,6 +147,8 @@ class Code(enum.IntEnum):
     UNDER_REPLICATED = 30
     MALFORMED = 31
     ACCEPTED = 32
+    PERMISSION_DENIED = 33
+    UNAUTHENTICATED = 34
 
 
 class EntryFate(enum.IntEnum):

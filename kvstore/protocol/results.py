@@ -21,6 +21,8 @@ Feature level 2 adds:
     lease_renew (23, ttl_ns, ...)                       one for each lease; 0 if there is no such lease
     compact (24,)
 
+Feature level 3 adds (kind, auth_revision) for each of the kinds 25 to 36, with the auth revision after the change.
+
 A record is `(value, create_revision, mod_revision, version, lease_id)`. If `exact`, `deleted_revision` is the revision
 of the key's last deletion, or 0 if the key never existed. Otherwise `deleted_revision` is a bound: the key was deleted
 at or before this revision, or never existed. With any other code than OK, the fields of an error follow
@@ -34,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from kvstore.errors import KvError, OutcomeUnknown, StoreError, Unavailable, refusal_of
-from kvstore.protocol.commands import CommandKind
+from kvstore.protocol.commands import ACCESS_KINDS, CommandKind
 from kvstore.protocol.messages import Response
 from raft import EntryKind, ProtocolError
 
@@ -229,6 +231,14 @@ class Acknowledged:
     kind: CommandKind
 
 
+@dataclass(frozen=True, slots=True)
+class AccessChanged:
+    """The result of a change of users and roles, and the auth revision after the change."""
+
+    revision: int
+    auth_revision: int
+
+
 Result = (
     OperationResult
     | CompareAndSetResult
@@ -236,6 +246,7 @@ Result = (
     | LeaseGranted
     | LeaseRevoked
     | LeasesRenewed
+    | AccessChanged
     | Acknowledged
 )
 
@@ -296,6 +307,8 @@ def read_body(body: Sequence[Any], revision: int) -> Result:
             return LeasesRenewed(_number(revision), tuple(map(_number, body[1:])))
         case CommandKind.REGISTER_SESSION:
             return SessionRegistered(_number(revision), _number(body[1]), _number(body[2]))
+    if body[0] in ACCESS_KINDS:
+        return AccessChanged(_number(revision), _number(body[1]))
     return Acknowledged(_number(revision), CommandKind(body[0]))
 
 

@@ -26,6 +26,7 @@ from kvstore.limits import (
     limit_max,
     limit_min,
 )
+from kvstore.protocol.access_commands import ACCESS_VALIDATORS
 from kvstore.protocol.commands import CommandKind, PutFlag, Target
 from raft import INT64_MAX, INT64_MIN
 
@@ -406,6 +407,7 @@ _VALIDATORS: dict[int, dict[int, _Validator]] = {
         CommandKind.COMPACT: _validate_one_number,
     },
 }
+_VALIDATORS[3] = {**_VALIDATORS[2], **ACCESS_VALIDATORS}
 """The valid kinds of each feature level, with their validators. A level that is missing in this dict has the kinds of
 its newest level."""
 

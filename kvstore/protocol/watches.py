@@ -87,6 +87,7 @@ class CancelReason(enum.StrEnum):
 
     UNWATCHED = "unwatched"  # The client has sent an unwatch request.
     COMPACTED = "compacted"  # The history has dropped events that have not been sent for the watch.
+    PERMISSION_DENIED = "permission_denied"  # The user of the watch has lost the right to read its keys.
     HISTORY_OFF = "history_off"  # The history was switched off (`history_bytes_max` or `history_events_max` is 0).
 
 

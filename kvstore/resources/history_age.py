@@ -51,7 +51,7 @@ class HistoryAge:
             return False
         (ticket,) = self._open.tickets(1)
         try:
-            self._node.propose(encode_command(Compact(revision)), ticket)
+            self._node.propose(self._machine.own_command(encode_command(Compact(revision))), ticket)
         except RaftError:  # The next call tries again.
             return False
         self._open.unheard(ticket)

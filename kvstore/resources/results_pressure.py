@@ -95,7 +95,8 @@ class ResultsPressure:
             left -= session.results_bytes
             (ticket,) = self._open.tickets(1)
             try:
-                self._node.propose(encode_command(CloseSession(), session_id=session.session_id), ticket)
+                command = encode_command(CloseSession(), session_id=session.session_id)
+                self._node.propose(self._machine.own_command(command), ticket)
             except RaftError:
                 return  # The next check tries again.
             self._open.unheard(ticket)

@@ -73,7 +73,7 @@ class SessionReaper:
             return False
         (ticket,) = self._open.tickets(1)
         try:
-            self._node.propose(encode_command(Txn()), ticket)
+            self._node.propose(self._machine.own_command(encode_command(Txn())), ticket)
         except RaftError:  # The next call tries again.
             return False
         self._open.unheard(ticket)
@@ -134,7 +134,8 @@ class SessionReaper:
         if session_id is None:
             raise StoreBusy("sessions_max", sessions_max)
         (ticket,) = self._open.tickets(1)
-        self._node.propose(encode_command(CloseSession(), session_id=session_id), ticket)
+        command = encode_command(CloseSession(), session_id=session_id)
+        self._node.propose(self._machine.own_command(command), ticket)
         self._open.unheard(ticket)
         self._closing.append(ticket)
         self._candidates.popleft()

@@ -16,7 +16,8 @@ import trio
 
 from kvstore.limits import SECOND_NS
 from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
-from kvstore.server.secure_port import SecurePort
+from kvstore.server.access_guard import PASSWORD_CHECKS_MAX, PasswordCheck
+from kvstore.server.secure_port import SecurePort, certificate_name_of
 from kvstore.server.service import Service
 from raft import CompletionBatch, TraceEvent
 from raft.runtime import Acceptor, Credentials, receive_at_once, send_at_once
@@ -54,6 +55,9 @@ time at this rate, the client gets the needed time: 64 s for the largest frame."
 UNREAD_SECONDS_MAX = 120.0
 """The time for which a client may leave its responses unread while its socket accepts no more bytes. The session of a
 suspended client expires in half of this time."""
+
+CHECKS_AT_ONCE = 2
+"""The passwords that are checked at the same time. A check takes 50 ms of a processor and 16 MiB."""
 
 TICK_SECONDS = 1.0
 """The interval at which the listener checks its reserved places, and calls `Service.expire_sessions`."""
@@ -156,6 +160,8 @@ class ClientListener:
         self._last_reader = 0  # The last connection that was read.
         self._work_waits = trio.Event()
         service.work_wanted = lambda: self._work_waits.set()
+        self._checks, self._checks_to_do = trio.open_memory_channel[PasswordCheck](PASSWORD_CHECKS_MAX)
+        service.check_password = self._checks.send_nowait  # The service bounds their number.
 
     def attach(self, driver: NodeDriver) -> None:
         """Use `driver` to flush the node."""
@@ -178,6 +184,8 @@ class ClientListener:
             if listeners:
                 await nursery.start(Acceptor("clients").serve, self.serve_stream, listeners)
             nursery.start_soon(self._work_in_turns)
+            for _ in range(CHECKS_AT_ONCE):
+                nursery.start_soon(self._check_passwords)
             nursery.start_soon(self._expire_in_time)
             task_status.started()
             while True:
@@ -198,6 +206,18 @@ class ClientListener:
                 if left is not None:  # 0 or less: the expiring entry is under way, or one entry is not enough.
                     pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
             await trio.sleep(pause)
+
+    async def _check_passwords(self) -> None:
+        """Check passwords in a thread, one after the other, until cancelled."""
+        async for check in self._checks_to_do:
+            await trio.to_thread.run_sync(check.compute, abandon_on_cancel=True)
+            self._service.password_checked(check)
+            self._flush()
+
+    def origin_of(self, connection_id: int) -> str:
+        """Return the address of the client of a connection."""
+        connection = self._connections.get(connection_id)
+        return "a client that is gone" if connection is None else connection.origin
 
     async def _work_in_turns(self) -> None:
         """Do the work of the service that is too long for one turn of the loop, one slice per turn, until cancelled.
@@ -261,6 +281,9 @@ class ClientListener:
             return stream
         connection.is_writing = True
         connection.stream = await security.accept(stream)
+        name = certificate_name_of(connection.stream)
+        if name:
+            self._service.identify(connection.connection_id, name)
         connection.is_writing = False
         return connection.stream
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from kvstore.access.permissions import Rights
 from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 
 OpenRow = tuple[int, int, int, int, Any]
@@ -29,6 +30,11 @@ class Connection:
         self.reserved_requests = 0  # Requests made while `is_reserved`.
         self.wants_place = False  # A request was refused because the connection is reserved.
         self.closed = False  # The last response was made. Nothing more is read.
+        self.user = ""  # The user who has proved a password or a token,
+        self.verifier = b""  # and the verifier of the password at this time.
+        self.certificate_name = ""  # The name in the certificate of the client, which stands for the user of this name.
+        self.rights: Rights | None = None  # The rights under `auth_revision`.
+        self.auth_revision = 0
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
         self.head_is_costly = False  # The first waiting frame needs a long response, for which time was short.

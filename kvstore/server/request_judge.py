@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kvstore.errors import InvalidRequest
 from kvstore.limits import HISTORY_LEVEL, AdmissionLimits
+from kvstore.protocol.access_requests import AccessTopic, read_access, read_authenticate
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms
@@ -107,6 +108,20 @@ class WatchProgress(NamedTuple):
     """Report the progress of the watch with the id of the request."""
 
 
+class AuthenticationWanted(NamedTuple):
+    """Take the requests of this connection for those of a user. `secret`: a password or a token."""
+
+    user: str
+    secret: str | bytes
+
+
+class AccessWanted(NamedTuple):
+    """Respond with users, roles, or the switch of authentication."""
+
+    topic: AccessTopic
+    after: str
+
+
 class OutcomeWanted(NamedTuple):
     """Respond with the fate of the entry at (entry_index, term), after at most `wait_ms` while it is open."""
 
@@ -143,6 +158,8 @@ Decision = (
     | WatchEnd
     | WatchWindow
     | WatchProgress
+    | AuthenticationWanted
+    | AccessWanted
 )
 
 
@@ -227,6 +244,13 @@ class RequestJudge:
                 return WatchWindow(read_window(asked.items))
             case RequestKind.WATCH_PROGRESS:
                 return WatchProgress()
+            case RequestKind.AUTHENTICATE:
+                return AuthenticationWanted(*read_authenticate(asked.items))
+            case RequestKind.ACCESS:
+                topic, after = read_access(asked.items)
+                if self._node.core.leading_term is None:
+                    raise NotLeader(self._node.core.node_id, self._node.core.leader_id)
+                return AccessWanted(topic, after)
             case RequestKind.OUTCOME:
                 return self._outcome(asked.items)
             case RequestKind.READ_LOG if len(asked.items) > 2 and asked.items[2]:

@@ -9,7 +9,7 @@ import trio
 
 from kvstore.resources.connection_places import origin_of
 from raft import Refusal, frame
-from raft.runtime import Credentials, Handshakes, MemberStream, TlsFailed
+from raft.runtime import Credentials, Handshakes, MemberStream, TlsFailed, TlsStream
 
 logger = logging.getLogger("kvstore.tls")
 
@@ -56,6 +56,13 @@ class SecurePort:
         fields = {"purpose": self._purpose, "origin": origin, **fields}
         told = {"node_id": self._node_id, "event": event, "fields": fields, "message": words}
         logger.log(level, "%(node_id)s: %(message)s", told)
+
+
+def certificate_name_of(stream: MemberStream) -> str:
+    """Return the common name in the verified certificate of the caller; empty if it has shown none."""
+    certificate = stream.session.certificate if isinstance(stream, TlsStream) else None
+    names = [] if certificate is None else [name for part in certificate.get("subject", ()) for name in part]
+    return next((value for kind, value in names if kind == "commonName"), "")
 
 
 def _origin(stream: trio.SocketStream) -> str:

@@ -17,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.errors import KvError, ResultCode
+from kvstore.access.needs import NEEDS_OF_REQUESTS, Need, check_root
+from kvstore.errors import AccessDenied, KvError, ResultCode
 from kvstore.fast_paths import FAST_PATHS
 from kvstore.limits import ServiceLimits
+from kvstore.protocol.access_requests import AccessTopic
 from kvstore.protocol.cbor_heads import SEPARATOR
-from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
+from kvstore.protocol.commands import CloseSession, Command, CommandKind, encode_command, judged_command
 from kvstore.protocol.error_codes import error_fields
 from kvstore.protocol.messages import Code, Consistency, EntryFate, decode_request, encode_response, request_id_of
 from kvstore.protocol.read_modes import LABELS, MILLISECOND_NS, age_ms
@@ -30,6 +32,7 @@ from kvstore.protocol.watches import WatchSpec
 from kvstore.resources.history_age import HistoryAge
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.resources.session_reaper import SessionReaper
+from kvstore.server.access_guard import AccessGuard, PasswordCheck
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, OpenRow
 from kvstore.server.fast_requests import RUN_MAX, RequestBatch, parse_batch, parse_uniform_puts
@@ -38,6 +41,8 @@ from kvstore.server.mark_waits import MarkWaits
 from kvstore.server.min_in_sync import is_under_replicated
 from kvstore.server.request_errors import RequestErrors, is_contained
 from kvstore.server.request_judge import (
+    AccessWanted,
+    AuthenticationWanted,
     Decision,
     EngineRead,
     LocalRead,
@@ -149,7 +154,12 @@ class Service:
         self._leading_term = node.core.leading_term
         self.watches = WatchHub(machine, _WatchOutput(self), self._node_id, limits)
         self.cluster.watches = lambda: self.watches.count
-        machine.has_changed = self._follow_soon
+        self.guard = AccessGuard(machine, self._connections, lambda: node.core.clock.now)
+        self.guard.count_watches = self.watches.count_of
+        self.check_password: Callable[[PasswordCheck], None] = self._check_at_once  # Requests that the host check one.
+        self.note_refused_user: Callable[[int, str], None] = _nobody_refused  # Tells the host of a wrong password.
+        self._watched_revision = machine.access.revision  # All watches were judged by this auth revision.
+        machine.has_changed = self._state_changed
         self._backlogged: dict[int, Connection] = {}  # Connections whose frames wait for room, or for the next turn.
         self._flooding: dict[int, Connection] = {}  # Connections whose frames wait for a slice that serves floods.
 
@@ -188,7 +198,8 @@ class Service:
         if connection is None or connection.closed:
             return False
         # For the fast path, the bytes must begin a new frame, and no earlier request may wait.
-        if FAST_PATHS and connection.is_client and not connection.backlog and not connection.splitter.rest:
+        may_be_fast = FAST_PATHS and not self.guard.is_on
+        if may_be_fast and connection.is_client and not connection.backlog and not connection.splitter.rest:
             data = data[self._serve_alike(connection, data) :]
         try:
             connection.backlog.extend(connection.splitter.feed(data))
@@ -250,7 +261,7 @@ class Service:
                     if (opened := self._open.take(ticket)) is not None:
                         self._answer(opened, Applied(ticket, told.index, result))
             elif isinstance(told, ReadsReady):
-                if told.mode is ReadMode.READ_INDEX and FAST_PATHS:
+                if told.mode is ReadMode.READ_INDEX and FAST_PATHS and not self.guard.is_on:
                     self._batcher.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
                 else:
                     for ticket in told.tickets:
@@ -278,6 +289,7 @@ class Service:
         to connections that flood (`work_budget`).
         """
         self._budget.renew(floods=floods)
+        self._judge_watches()
         if floods and self._hashes.is_under_way:
             self._hashes.step()
         deferring, self._deferring = self._deferring, {}
@@ -291,8 +303,28 @@ class Service:
             self._follow(STEP_UNITS if self._backlogged or len(self._open) else IDLE_STEP_UNITS)
         return self.has_work
 
+    def _state_changed(self) -> None:
+        if self._machine.access.revision != self._watched_revision:
+            if self.watches.count:
+                self.work_wanted()
+            else:
+                self._watched_revision = self._machine.access.revision
+        self._follow_soon()
+
+    @property
+    def _must_judge_watches(self) -> bool:
+        """True if users or roles have changed since all watches were judged."""
+        return self._machine.access.revision != self._watched_revision and bool(self.watches.count)
+
+    def _judge_watches(self) -> None:
+        """Cancel the watches whose users may not read their keys any more."""
+        if self._machine.access.revision != self._watched_revision:
+            self._watched_revision = self._machine.access.revision
+            self.watches.end_denied(self.guard.may_watch)
+
     def _follow(self, units: int) -> None:
         """Let the hub of watches do at most `units` of work. Remaining work is done in the next turn."""
+        self._judge_watches()
         self.watches.step(units)
         self._follow_soon()
 
@@ -301,6 +333,8 @@ class Service:
         """True if `work` has anything to do."""
         if self._hashes.is_under_way or self._deferring or self._flooding or self.watches.has_work:
             return True
+        if self._must_judge_watches:
+            return True
         return self._budget.is_spent and bool(self._backlogged)
 
     @property
@@ -308,7 +342,7 @@ class Service:
         """True if `work` must be called in the next turn. Only the state hash and long responses to floods may wait
         longer."""
         is_due = self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
-        return is_due or self.watches.has_work
+        return is_due or self.watches.has_work or self._must_judge_watches
 
     def _serve_floods(self) -> None:
         """Make long responses to flooding connections, one connection after another, while this slice has time."""
@@ -335,6 +369,8 @@ class Service:
         Cost: O(open requests).
         """
         counts = self._open.by_connection() + self._mark_waits.by_connection()
+        for check in self.guard.checks:
+            counts[check.connection_id] += 1
         for request in self._hashes.waiting:
             counts[request.connection_id] += 1
         for connection_id, connection in self._connections.items():
@@ -554,6 +590,9 @@ class Service:
                     self._record(error)
                     items = None
                     continue
+                if self.guard.is_on and batch.end > place and not self._mark(connection, items, place, batch):
+                    items = None  # The general path judges the requests one by one.
+                    continue
                 self._take_up(connection, batch)
                 place = batch.end
             if place < len(bodies):
@@ -582,6 +621,23 @@ class Service:
             self._budget.charge_requests(len(batch.reads), len(batch.reads))
             for request_id, body in zip(batch.read_ids, batch.reads, strict=True):
                 self._or_refuse(connection, request_id, self._read, body)
+
+    def _mark(self, connection: Connection, items: Sequence[Any], place: int, batch: RequestBatch) -> bool:
+        """Judge a batch of puts and gets, and mark its commands. Returns False if the batch is not allowed as a whole,
+        and has to be judged one by one."""
+        try:
+            rights = self.guard.rights_of(connection)
+            if self.guard.is_limited(rights):
+                return False
+            may_read, may_write = rights.read.has_key, rights.write.has_key
+            for item in items[place : batch.end]:
+                if not (may_write(item[2][4]) if len(item) == 3 else may_read(item[3][1])):
+                    return False
+        except AccessDenied:
+            return False
+        mark = self.guard.mark_of(rights)
+        batch.commands = [judged_command(command, mark) for command in batch.commands]
+        return True
 
     def _propose_all(self, connection: Connection, batch: RequestBatch) -> None:
         """Propose all commands of a batch."""
@@ -646,7 +702,14 @@ class Service:
                     connection.head_is_costly = costly
                     return False
                 self._budget.charge_requests(1, waiting)
+            is_guarded = self.guard.is_on
+            if is_guarded:
+                self.guard.admit(connection, asked, len(body))
             decision = self._judge.decide(asked)
+            if is_guarded and NEEDS_OF_REQUESTS.get(asked.kind) in (Need.KEYS, Need.COMMAND):
+                judged = self.guard.check_valid(connection, asked)
+                if isinstance(decision, Proposal | ScarceProposal | Registration):
+                    decision = decision._replace(command=judged.raw_command)
             unsent_bytes = connection.unsent_bytes
             if asked.acknowledge == Acknowledge.NONE:
                 self._propose_silently(decision)
@@ -664,7 +727,7 @@ class Service:
         except ProtocolError as error:
             self._end(connection, error)
             return True
-        except (RaftError, KvError) as error:
+        except (RaftError, KvError, AccessDenied) as error:
             if asked.acknowledge != Acknowledge.NONE:
                 self._refuse_request(connection, request_id, error)
             return True
@@ -694,6 +757,10 @@ class Service:
                 self._or_refuse(connection, request_id, self._tell_state_hash)
             case WatchBegin():
                 self._or_refuse(connection, request_id, self._watch, decision.spec)
+            case AuthenticationWanted():
+                self._or_refuse(connection, request_id, self._authenticate, *decision)
+            case AccessWanted():
+                self._or_refuse(connection, request_id, self._tell_access, *decision)
             case WatchEnd():
                 self.watches.unwatch(connection.connection_id, request_id)
             case WatchWindow():
@@ -709,8 +776,62 @@ class Service:
         refusal."""
         try:
             act(connection, request_id, *arguments)
-        except (RaftError, KvError) as error:
+        except (RaftError, KvError, AccessDenied) as error:
             self._refuse_request(connection, request_id, error)
+
+    def _authenticate(self, connection: Connection, request_id: int, user: str, secret: str | bytes) -> None:
+        """Respond with a token, now or after a check of the password. Raises Unauthenticated, Busy."""
+        begun = self.guard.begin(connection, request_id, user, secret)
+        if isinstance(begun, PasswordCheck):
+            connection.in_flight += 1
+            self.check_password(begun)
+        else:
+            self._respond(connection, request_id, Code.OK, begun)
+
+    def password_checked(self, check: PasswordCheck) -> None:
+        """Note that the host has checked a password. The host then flushes the output.
+
+        Only a leader refuses a password. The state of another member may lack the newest change of it.
+        """
+        self.guard.checks.remove(check)
+        connection = self._connections.get(check.connection_id)
+        if connection is None:
+            return
+        connection.in_flight -= 1
+        if connection.closed:
+            return
+        try:
+            self._respond(connection, check.request_id, Code.OK, self.guard.end(connection, check))
+        except Busy as error:
+            self._refuse_request(connection, check.request_id, error)
+        except AccessDenied as error:
+            core = self._node.core
+            if core.leading_term is None:
+                self._refuse_request(connection, check.request_id, NotLeader(core.node_id, core.leader_id))
+            else:
+                self.note_refused_user(connection.connection_id, check.user)
+                self._refuse_request(connection, check.request_id, error)
+
+    def _check_at_once(self, check: PasswordCheck) -> None:
+        """Check a password without a thread. The default of `check_password`, for a host without threads."""
+        check.compute()
+        self.password_checked(check)
+
+    def propose_own(self, command: Command) -> None:
+        """Propose a command of this member itself, whose result no client waits for. The host then wakes the driver.
+        Raises RaftError."""
+        (ticket,) = self._open.tickets(1)
+        self._node.propose(self._machine.own_command(encode_command(command)), ticket)
+        self._open.unheard(ticket)
+
+    def identify(self, connection_id: int, certificate_name: str) -> None:
+        """Note the name in the certificate that a client has shown. The certificate was verified."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.certificate_name = certificate_name
+
+    def _tell_access(self, connection: Connection, request_id: int, topic: AccessTopic, after: str) -> None:
+        self._respond(connection, request_id, Code.OK, self.guard.access_fields(connection, topic, after))
 
     def _change(self, connection: Connection, request_id: int, change: MembershipChange) -> None:
         """Change the members. The response is sent once the whole change is committed, or has failed."""
@@ -738,7 +859,9 @@ class Service:
 
     def _read_log(self, connection: Connection, request_id: int, items: Sequence[Any], wait_ms: int) -> None:
         """Respond with committed entries, now or once the first requested entry is committed. Raises NotCommitted,
-        Compacted, ProtocolError."""
+        Compacted, ProtocolError, AccessDenied."""
+        if self.guard.is_on:
+            check_root(self.guard.rights_of(connection))
         try:
             fields = self.cluster.log_entries(items)
         except NotCommitted as error:
@@ -824,7 +947,8 @@ class Service:
         """Close a session. The session may expire before the command is applied, so the response states whether the
         command has closed the session."""
         tickets = self._open.tickets(1)
-        self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
+        command = encode_command(CloseSession(), session_id=session_id)
+        self._node.propose(self._machine.own_command(command), tickets[0])
         self._open.reads(connection, tickets, (request_id,), (CLOSING,))
 
     def _propose_silently(self, decision: Decision) -> None:
@@ -921,13 +1045,19 @@ class Service:
             case Accepted():
                 self._respond(connection, request_id, Code.ACCEPTED, (completion.index, completion.term))
             case ReadReady(mode=ReadMode.BOUNDED_STALENESS):
-                self._respond_aged(connection, request_id, body, bound_ms)
+                self._or_refuse(connection, request_id, self._respond_aged, body, bound_ms)
             case ReadReady():
-                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.mode])
+                self._or_refuse(connection, request_id, self._respond_read, body, LABELS[completion.mode])
             case Refused():
                 self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
             case Unknown():
                 self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
+
+    def _respond_read(self, connection: Connection, request_id: int, body: Sequence[Any], consistency: int) -> None:
+        """Respond to a read. Raises AccessDenied if the user has lost the right to it while the read waited."""
+        if self.guard.is_on:
+            self.guard.check_read(connection, body)
+        self._respond_result(connection, request_id, self._machine.read(body), consistency)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
@@ -946,7 +1076,9 @@ class Service:
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         """Respond to a bounded read. The age of the state is checked again, because the response may have waited for
-        room."""
+        room. Raises AccessDenied."""
+        if self.guard.is_on:
+            self.guard.check_read(connection, body)
         age = age_ms(self._node)
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
@@ -992,7 +1124,9 @@ class Service:
         connection.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._closed.append(connection.connection_id)
 
-    def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
+    def _refuse_request(
+        self, connection: Connection, request_id: int, error: RaftError | KvError | AccessDenied
+    ) -> None:
         self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
 
     def _record(self, error: BaseException) -> None:
@@ -1044,6 +1178,10 @@ def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
         if total <= bound:
             break
     return found
+
+
+def _nobody_refused(_: int, __: str) -> None:
+    """Do nothing. The default of `note_refused_user`."""
 
 
 def _nobody() -> None:

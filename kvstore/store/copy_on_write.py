@@ -23,7 +23,8 @@ from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.sealed_block import EventColumns, MaybeRecord
 from kvstore.store.sessions import Session, Sessions
 
-SessionRow = tuple[int, int, int, int]
+SessionRow = tuple[int, int, int, int, str]
+"""(session_id, ttl_ns, deadline, floor, owner)"""
 
 LeaseRow = tuple[int, int, int]
 """(lease_id, ttl_ns, deadline)"""
@@ -172,7 +173,7 @@ class SessionsSnapshotView:
 
 
 def _row(session: Session) -> SessionRow:
-    return session.session_id, session.ttl_ns, session.deadline, session.floor
+    return session.session_id, session.ttl_ns, session.deadline, session.floor, session.owner
 
 
 class HistorySnapshotView:

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from kvstore.limits import HISTORY_LEVEL, StoreLimits
+from kvstore.access.state import AccessState
+from kvstore.limits import ACCESS_LEVEL, HISTORY_LEVEL, StoreLimits
 from kvstore.protocol.results import ResultItem
+from kvstore.store.access_rows import head_row, role_rows, user_rows
 from kvstore.store.copy_on_write import (
     HistorySnapshotView,
     LeaseRow,
@@ -57,7 +59,8 @@ def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, le
     head = _head(store, sessions, limits, leader_time, level)
     deletions = ((key, place[0]) for key, place in store.deletions.items())
     events, leases = HistorySnapshotView(store.history).newest_first(), lease_rows(store.leases)
-    for part in _parts(head, rows, deletions, whole_sessions, events, leases):
+    access = store.access if level >= ACCESS_LEVEL else None
+    for part in _parts(head, rows, deletions, whole_sessions, events, leases, access):
         gathered.append(part)
         if len(gathered) >= _BATCH_PARTS:
             digest.update(b"".join(gathered))
@@ -82,6 +85,7 @@ class StateHashing:
             self._clients.whole_sessions(),
             HistorySnapshotView(store.history).newest_first(),
             lease_rows(store.leases),
+            store.access if level >= ACCESS_LEVEL else None,
         )
         self._digest = hashlib.sha256()
         self.result = b""  # 32 bytes once `step` has returned False.
@@ -114,6 +118,7 @@ def _parts(
     sessions: Iterable[tuple[SessionRow, Sequence[tuple[int, ResultItem]]]],
     events: Iterable[tuple[int, bytes, MaybeRecord]],
     leases: Iterable[LeaseRow],
+    access: AccessState | None,
 ) -> Iterator[bytes]:
     """Yield the input of the hash. The sections need no separator, because `head` contains the number of rows of each
     section."""
@@ -125,13 +130,21 @@ def _parts(
     for key, revision in deletions:
         yield _DELETION.pack(len(key), revision) + key
     for row, results in sessions:
-        yield _SESSION.pack(*row, len(results))
+        yield _SESSION.pack(*row[:4], len(results))
+        if access is not None:
+            yield field_bytes(row[4])
         for numbered in results:
             yield field_bytes(numbered)
     for event in events:
         yield field_bytes(event)
     for lease in leases:
         yield field_bytes(lease)
+    if access is not None:
+        yield field_bytes(head_row(access))
+        for role in role_rows(access):
+            yield field_bytes(role)
+        for user in user_rows(access):
+            yield field_bytes(user)
 
 
 def _head(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
@@ -146,7 +159,7 @@ def _head(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_ti
 
 
 def _whole(session: Session) -> tuple[SessionRow, Sequence[tuple[int, ResultItem]]]:
-    row = (session.session_id, session.ttl_ns, session.deadline, session.floor)
+    row = (session.session_id, session.ttl_ns, session.deadline, session.floor, session.owner)
     return row, sorted(session.results.items())
 
 

@@ -14,17 +14,22 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
+from kvstore.access.state import NO_ACCESS_STATE, AccessState
 from kvstore.errors import (
+    AccessRefused,
+    AuthRevisionOld,
     LeaseExists,
     LeaseNotFound,
     Reason,
     ResultCode,
     RevisionAhead,
     RevisionCompacted,
+    SessionExpired,
     StoreBusy,
 )
 from kvstore.fast_paths import FAST_PATHS
 from kvstore.limits import (
+    ACCESS_LEVEL,
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
     HISTORY_LEVEL,
@@ -34,12 +39,17 @@ from kvstore.limits import (
     StoreLimits,
 )
 from kvstore.protocol.commands import (
+    ACCESS_KINDS,
+    ENABLE_MARK,
+    JUDGED_ITEMS,
     CommandKind,
     Range,
     UnreadablePayload,
     command_body,
     decode_payload,
     decode_payloads,
+    judged_command,
+    judged_mark,
 )
 from kvstore.protocol.fast_puts import (
     NOT_A_PLAIN_PUT,
@@ -53,7 +63,7 @@ from kvstore.protocol.fast_puts import (
     to_single_puts,
 )
 from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
-from kvstore.protocol.validation import HEADER_ITEMS, validate_command, validate_header
+from kvstore.protocol.validation import HEADER_ITEMS, is_count, validate_command, validate_header
 from kvstore.store.deadline_heap import NEVER
 from kvstore.store.digest import StateHashing, state_digest
 from kvstore.store.fast_apply import apply_single_puts
@@ -139,9 +149,12 @@ class KvMachine:
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
         self._expiry_due = 0  # No session or lease expires before this leader time. 0: not computed yet.
+        self._user = ""  # The user whose command is applied; empty if authentication is off.
         self._unreported = 0  # The number of commands applied since the last call of `on_applied`.
         self._chunk_bytes = chunk_bytes
         self.has_changed: Callable[[], None] | None = None  # Called after entries were applied or a state was restored.
+        # Called after each change of users and roles: the new auth revision, the user who made the change, the body.
+        self.on_access_change: Callable[[int, str, Sequence[Any]], None] | None = None
 
     # The present state.
 
@@ -166,6 +179,16 @@ class KvMachine:
     def leases(self) -> Leases:
         """The leases, which callers must not change."""
         return self._store.leases
+
+    @property
+    def access(self) -> AccessState:
+        """The users and roles, and whether authentication is on."""
+        return self._store.access
+
+    def own_command(self, raw: bytes) -> bytes:
+        """Return the form in which this member proposes an encoded command of its own, in the name of no user."""
+        access = self._store.access
+        return judged_command(raw, judged_mark(access.revision, "")) if access.is_enabled else raw
 
     @property
     def leader_time(self) -> int:
@@ -268,7 +291,9 @@ class KvMachine:
         kind, payload = entry.kind, entry.payload
         if kind is _CONFIGURATION:
             return []
-        if (
+        if self._store.access.is_enabled:
+            results = self._apply_judged(kind, *decode_payload(payload, entry.index), entry.index)
+        elif (
             FAST_PATHS
             and kind is _COMMANDS
             and payload[:1] > SMALL_BATCH_PREFIX
@@ -277,11 +302,13 @@ class KvMachine:
             results = self._apply_batches((batch,))[0]
         else:
             time, items = decode_payload(payload, entry.index)
-            if kind is _NO_OP:
-                if len(items) != 1:
-                    raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
-                self._begin_term(max(time, self._leader_time))
-            results = self._apply_batches(((time, (to_put_rows if FAST_PATHS else to_general_rows)(items[1:])),))[0]
+            if self._level >= ACCESS_LEVEL and ENABLE_MARK in payload:
+                results = self._apply_judged(kind, time, items, entry.index)
+            else:
+                if kind is _NO_OP:
+                    self._apply_no_op(items, entry.index)
+                to_rows = to_put_rows if FAST_PATHS else to_general_rows
+                results = self._apply_batches(((time, to_rows(items[1:])),))[0]
         self._finish(len(results))
         return results
 
@@ -292,14 +319,15 @@ class KvMachine:
         All entries are decoded together, so the caller must bound their number. If an entry cannot be applied,
         the entries before it are applied, and then the error is raised.
         """
-        if not FAST_PATHS:
+        if not FAST_PATHS or self._store.access.is_enabled:
             return [self.apply(entry) for entry in entries]
         payloads = [entry.payload for entry in entries if entry.kind is _COMMANDS]
         if len(payloads) == len(entries) > 1 and (rows := parse_uniform_single_puts(payloads)) is not None:
             results = self._apply_single_puts(rows)
         else:
             decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
-            if decoded is None:
+            may_enable = self._level >= ACCESS_LEVEL and any(ENABLE_MARK in payload for payload in payloads)
+            if decoded is None or may_enable:
                 return [self.apply(entry) for entry in entries]
             if (rows := to_single_puts(decoded)) is not None:
                 results = self._apply_single_puts(rows)
@@ -320,6 +348,65 @@ class KvMachine:
             self._unreported = 0
         if self.has_changed is not None:
             self.has_changed()
+
+    def _apply_judged(self, kind: EntryKind, time: int, items: Sequence[Any], index: int) -> list[ResultItem]:
+        """Apply the commands of an entry while authentication is on, or in an entry that may turn authentication on.
+
+        A command that was judged under another auth revision than the present one is refused without an effect, and its
+        session keeps no result, so that the command can be judged and sent again. All other commands are applied
+        together, as if they had never been marked; only a command that needs to know its user is applied alone.
+        """
+        if kind is _NO_OP:
+            self._apply_no_op(items, index)
+        to_rows = to_put_rows if FAST_PATHS else to_general_rows
+        self._apply_batches(((time, ()),))  # Advances leader time, even if every command is refused.
+        answers: list[ResultItem] = []
+        together: list[Any] = []
+        for item in items[1:]:
+            judged = self._judged(item)
+            is_foreign = judged is not None and self._is_foreign(judged[1], judged[2])
+            if judged is not None and not is_foreign and judged[0] not in _KINDS_APART:
+                together.append(judged[2])
+                continue
+            if together:
+                answers += self._apply_batches(((time, to_rows(together)),))[0]
+                together = []
+            if judged is None:
+                answers.append(self._outdated(item))
+            elif is_foreign:
+                answers.append(refusal_item(SessionExpired(item[0]), self._store.revision))
+            else:
+                _, self._user, plain = judged
+                answers += self._apply_batches(((time, to_general_rows([plain])),))[0]
+                self._user = ""
+        if together:
+            answers += self._apply_batches(((time, to_rows(together)),))[0]
+        return answers
+
+    def _judged(self, item: Any) -> tuple[int, str, Any] | None:
+        """Return the kind, the user and the command of an item of the log; None if the item was judged under another
+        auth revision. An item of no valid form has the kind 0, and is refused when it is applied."""
+        access = self._store.access
+        is_marked = type(item) is tuple and len(item) > MARKED_ITEMS_MIN and item[HEADER_ITEMS] == CommandKind.JUDGED
+        if not access.is_enabled:
+            kind = item[HEADER_ITEMS] if type(item) is tuple and len(item) > HEADER_ITEMS else 0
+            return None if is_marked else (kind if type(kind) is int else 0, "", item)
+        if not is_marked or item[4] != access.revision or type(item[5]) is not str or type(item[6]) is not int:
+            return None
+        return item[6], item[5], (*item[:HEADER_ITEMS], *item[6:])
+
+    def _is_foreign(self, user: str, item: Any) -> bool:
+        """True if another user has opened the session of a command. Its kept results are not for this user."""
+        if not self._store.access.is_enabled or not is_count(item[0]):
+            return False
+        session = self._sessions.by_id.get(item[0])
+        return session is not None and session.owner not in ("", user) and user != ""
+
+    def _outdated(self, item: Any) -> ResultItem:
+        """Return the refusal of a command that was judged under another auth revision."""
+        is_marked = type(item) is tuple and len(item) > MARKED_ITEMS_MIN and item[HEADER_ITEMS] == CommandKind.JUDGED
+        revision = item[4] if is_marked and is_count(item[4]) else 0
+        return refusal_item(AuthRevisionOld(revision, self._store.access.revision), self._store.revision)
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
         """Apply entries with one put each on the fast path. `_apply_batches` applies the first put that needs the
@@ -459,6 +546,11 @@ class KvMachine:
         due = self.next_deadline_by(self._leader_time)
         self._expiry_due = NEVER if due is None else due
 
+    def _apply_no_op(self, items: Sequence[Any], index: int) -> None:
+        if len(items) != 1:
+            raise UnreadablePayload(index, "a no_op has a time and nothing else")
+        self._begin_term(max(items[0], self._leader_time))
+
     def _begin_term(self, leader_time: int) -> None:
         """Apply the first entry of a new leader. No lease expires for `lease_grace_ns`, because owners must find the
         new leader."""
@@ -481,6 +573,8 @@ class KvMachine:
         flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
+        if item[3] == CommandKind.JUDGED and self._level >= ACCESS_LEVEL:  # Judged before authentication was off.
+            return self._outdated(item)
         if item[0] == 0:
             return self._carry_out(item)
         sessions, revision = self._sessions, self._store.revision
@@ -514,6 +608,8 @@ class KvMachine:
             return txn(self._store, body, self._limits)
         if kind < CommandKind.REGISTER_SESSION:
             return operation(self._store, body, self._limits)
+        if kind > CommandKind.COMPACT:
+            return self._change_access(body)
         if kind > CommandKind.RAISE_FEATURE_LEVEL:
             return self._lease_or_compact(body)
         return self._administer(body)
@@ -557,12 +653,23 @@ class KvMachine:
         history.compact(body[1])
         return (0, store.revision, (kind,))
 
+    def _change_access(self, body: Sequence[Any]) -> ResultItem:
+        """Change users and roles, or turn authentication on or off. Needs feature level 3."""
+        store = self._store
+        try:
+            store.access = store.access.changed_by(body)
+        except AccessRefused as error:
+            return refusal_item(error, store.revision)
+        if self.on_access_change is not None:
+            self.on_access_change(store.access.revision, self._user, body)
+        return (0, store.revision, (body[0], store.access.revision))
+
     def _administer(self, body: Sequence[Any]) -> ResultItem:
         kind, revision = body[0], self._store.revision
         if kind == CommandKind.REGISTER_SESSION:
             if len(self._sessions.by_id) >= self._limits.sessions_max:
                 return refusal_item(StoreBusy("sessions_max", self._limits.sessions_max), revision)
-            session = self._sessions.register(body[1], self._leader_time)
+            session = self._sessions.register(body[1], self._leader_time, self._user)
             self._expiry_due = 0
             return (0, revision, (kind, session.session_id, session.ttl_ns))
         if kind == CommandKind.CHANGE_LIMITS:
@@ -642,8 +749,16 @@ class KvMachine:
         assert self._expiry_due <= (NEVER if due is None else due)
         assert self._level >= HISTORY_LEVEL or not (self._store.history.is_on or self._store.leases.by_id)
         assert self._level in self._levels
+        self._store.access.check()
+        assert self._level >= ACCESS_LEVEL or self._store.access is NO_ACCESS_STATE
         assert len(self._store.deletions) <= self._limits.deletions_max
 
+
+_KINDS_APART = ACCESS_KINDS | {CommandKind.REGISTER_SESSION}
+"""The commands that need to know their user, or change users."""
+
+MARKED_ITEMS_MIN = HEADER_ITEMS + JUDGED_ITEMS
+"""A judged command has more items than its header and its mark: at least a kind."""
 
 _bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
 """Returns the limits against which a put is checked."""

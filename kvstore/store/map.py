@@ -13,6 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Protocol
 
+from kvstore.access.state import NO_ACCESS_STATE
 from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from kvstore.store.events_since import EventsSince
 from kvstore.store.history import History
@@ -59,6 +60,7 @@ class KeyValueMap:
     """
 
     __slots__ = (
+        "access",
         "deletion_floor",
         "deletion_order",
         "deletions",
@@ -78,6 +80,7 @@ class KeyValueMap:
         self.deletion_order: KeyOrder[DeletionPlace] = KeyOrder()
         self.history = History()
         self.leases = Leases()
+        self.access = NO_ACCESS_STATE
         self.views: list[MapView] = []  # The open views.
         self.deletion_floor = 0
         self.revision = FIRST_REVISION

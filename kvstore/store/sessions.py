@@ -45,15 +45,16 @@ def kept_bytes(result: ResultItem) -> int:
 
 class Session:
     """The session of one client. `results` maps request numbers above `floor` to kept results. A kept result never
-    changes."""
+    changes. `owner`: the user who has opened the session; empty if authentication was off."""
 
-    __slots__ = ("deadline", "floor", "results", "results_bytes", "session_id", "ttl_ns")
+    __slots__ = ("deadline", "floor", "owner", "results", "results_bytes", "session_id", "ttl_ns")
 
-    def __init__(self, session_id: int, ttl_ns: int, deadline: int, floor: int = 0) -> None:
+    def __init__(self, session_id: int, ttl_ns: int, deadline: int, floor: int = 0, owner: str = "") -> None:
         self.session_id = session_id
         self.ttl_ns = ttl_ns
         self.deadline = deadline  # The session expires at this leader time.
         self.floor = floor
+        self.owner = owner
         self.results: dict[int, ResultItem] = {}
         self.results_bytes = 0
 
@@ -83,9 +84,9 @@ class Sessions:
         self.results_bytes = 0
         self.views: list[SessionsView] = []  # The open views, which save a session before it changes.
 
-    def register(self, ttl_ns: int, leader_time: int) -> Session:
+    def register(self, ttl_ns: int, leader_time: int, owner: str = "") -> Session:
         """Open a session with the next id. The caller has checked `sessions_max`."""
-        session = Session(self.next_id, ttl_ns, leader_time + ttl_ns)
+        session = Session(self.next_id, ttl_ns, leader_time + ttl_ns, owner=owner)
         self.next_id += 1
         self.by_id[session.session_id] = session
         self.deadlines.add(session.session_id, session.deadline)

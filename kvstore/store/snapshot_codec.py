@@ -20,6 +20,12 @@ From feature level 2 on the header also has `first_revision`, `events`, `events_
                   mod_revisions, versions, lease_ids)                               newest first
     6 leases     (lease_id, ttl_ns, deadline)                                       by id
 
+From feature level 3 on the header also has `auth_enabled`, `auth_revision`, `token_key`, `roles` and `users`, a row of
+a session ends with its owner, and two sections follow (`kvstore.store.access_rows`):
+
+    7 roles      (role, ((start, end, rights), ...))                                by name
+    8 users      (name, verifier, (role, ...), four bounds)                         by name
+
 A row of the history contains up to 1,024 successive events, oldest first. Each of its columns is a byte string. The
 columns of numbers have 4 bytes per number, or 8 if the last revision needs more than 4. Sizes always have 4 bytes, and
 leases 8. The column of leases is empty if no record before has a lease. `values` and all later columns except
@@ -43,7 +49,9 @@ from typing import Any
 
 import cbor2
 
+from kvstore.access.state import ROOT, AccessState, Permission, User
 from kvstore.limits import (
+    ACCESS_LEVEL,
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
     HISTORY_LEVEL,
@@ -52,10 +60,12 @@ from kvstore.limits import (
     TIME_NS_MAX,
     StoreLimits,
 )
+from kvstore.protocol.access_commands import NAME_BYTES_MAX
 from kvstore.protocol.cbor_heads import array_head, bytes_head, uint_head
 from kvstore.protocol.commands import PAYLOAD_DEPTH_MAX
 from kvstore.protocol.results import PUT_DONE
 from kvstore.protocol.validation import is_count
+from kvstore.store.access_rows import add_role, add_user, head_flaw, head_row, role_rows, user_rows
 from kvstore.store.copy_on_write import (
     HistorySnapshotView,
     LeaseRow,
@@ -85,7 +95,7 @@ simulations."""
 ALL_ROWS = 1 << 20
 """More rows than a chunk has."""
 
-RECORDS, DELETIONS, SESSIONS, RESULTS, HISTORY, LEASES = 1, 2, 3, 4, 5, 6
+RECORDS, DELETIONS, SESSIONS, RESULTS, HISTORY, LEASES, ROLES, USERS = 1, 2, 3, 4, 5, 6, 7, 8
 
 _usual_numbers = Struct(">BIBIBB").pack
 _NARROW_MAX = 2**32 - 1
@@ -152,6 +162,9 @@ def header_of(
             "next_lease_id": leases.next_id,
             "lease_hold_until": leases.hold_until,
         }
+    if level >= ACCESS_LEVEL:
+        names = ("auth_enabled", "auth_revision", "token_key", "roles", "users")
+        header |= dict(zip(names, head_row(store.access), strict=True))
     return header
 
 
@@ -161,6 +174,7 @@ def take_snapshot(
     """Take a snapshot. Rows are saved before they change, and encoded when chunks are read. Cost: O(sessions)."""
     state, clients = StoreSnapshotView(store, max(1, chunk_bytes // ROW_BYTES)), SessionsSnapshotView(sessions)
     history, leases = HistorySnapshotView(store.history), lease_rows(store.leases)
+    access, has_owners = store.access, _level_of(header) >= ACCESS_LEVEL
 
     def close() -> None:
         state.close()
@@ -170,10 +184,12 @@ def take_snapshot(
         sections = (
             _record_rows(state),
             _deletion_rows(state),
-            _session_rows(clients),
+            _session_rows(clients, has_owners=has_owners),
             _result_rows(clients),
             _event_rows(history),
             _lease_rows(leases),
+            _plain_rows(role_rows(access)),
+            _plain_rows(user_rows(access)),
         )
         parts = chain.from_iterable(_chunks(number, rows, chunk_bytes) for number, rows in enumerate(sections, RECORDS))
         while True:
@@ -219,9 +235,13 @@ def _deletion_rows(view: StoreSnapshotView) -> Iterator[tuple[bytes, int]]:
             yield row, len(key) + ITEM_OVERHEAD_BYTES
 
 
-def _session_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
-    for row in view.sessions():
-        yield b"\x84" + b"".join(map(uint_head, row)), ITEM_OVERHEAD_BYTES
+def _session_rows(view: SessionsSnapshotView, *, has_owners: bool) -> Iterator[tuple[bytes, int]]:
+    for *numbers, owner in view.sessions():
+        encoded = b"".join(map(uint_head, numbers))
+        if has_owners:
+            yield b"\x85" + encoded + cbor2.dumps(owner), ITEM_OVERHEAD_BYTES
+        else:
+            yield b"\x84" + encoded, ITEM_OVERHEAD_BYTES
 
 
 def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
@@ -285,6 +305,12 @@ def _lease_rows(rows: Iterable[LeaseRow]) -> Iterator[tuple[bytes, int]]:
         yield b"\x83" + b"".join(map(uint_head, row)), ITEM_OVERHEAD_BYTES
 
 
+def _plain_rows(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[bytes, int]]:
+    for row in rows:
+        encoded = cbor2.dumps(row)
+        yield encoded, len(encoded)
+
+
 def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) -> StoreLimits:
     """Verify a header, and return its replicated limits. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
     numbers: dict[str, Any] = {
@@ -297,6 +323,7 @@ def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) 
     _require(is_count(level) and level >= FEATURE_LEVEL_INITIAL, f"feature_level is {level!r}")
     if header["feature_level"] not in levels:  # Checked first: the header of an unknown level may have other fields.
         raise UnsupportedFeatureLevel(header["feature_level"], levels)
+    auth_fields = [numbers.pop(name, None) for name in ("auth_enabled", "auth_revision", "token_key")]
     for name, number in numbers.items():
         _require(is_count(number), f"{name} is {number!r}")
     _require(header["revision"] >= FIRST_REVISION, "its revision is 0")
@@ -308,6 +335,8 @@ def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) 
         _require(step in (0, 1), "its first_revision does not follow its compact_revision")
         _require(header["next_lease_id"] >= FIRST_LEASE_ID, "its next_lease_id is 0")
         _require(header["lease_hold_until"] <= 2 * TIME_NS_MAX, "its lease_hold_until is beyond all time")
+    if header["feature_level"] >= ACCESS_LEVEL and (flaw := head_flaw(*auth_fields)) is not None:
+        raise InvalidSnapshot(flaw)
     _require(header["leader_time"] <= TIME_NS_MAX, "its leader_time is beyond all time")
     _require(header["next_session_id"] >= FIRST_SESSION_ID, "its next_session_id is 0")
     _require(header["deletion_floor"] <= header["revision"], "its deletion_floor is above its revision")
@@ -345,6 +374,9 @@ class StateReader:
         self.store, self.sessions = KeyValueMap(), Sessions()
         self.store.revision, self.store.deletion_floor = header["revision"], header["deletion_floor"]
         self._has_history = header["feature_level"] >= HISTORY_LEVEL
+        self._has_access = header["feature_level"] >= ACCESS_LEVEL
+        self._users: dict[str, User] = {}
+        self._roles: dict[str, tuple[Permission, ...]] = {}
         self._first_revision = header["first_revision"] if self._has_history else header["revision"] + 1
         self._attached: dict[int, set[bytes]] = {}  # Lease id → keys, until the row of the lease is read.
         self._history = HistoryReader(self.store, header) if self._has_history else None
@@ -362,7 +394,7 @@ class StateReader:
             raise InvalidSnapshot(f"a chunk is not CBOR of the profile ({error})") from error
         _require(type(rows) is tuple and len(rows) > 1 and type(rows[0]) is int, "a chunk is no array of rows")
         section = rows[0]
-        last = LEASES if self._has_history else RESULTS
+        last = USERS if self._has_access else LEASES if self._has_history else RESULTS
         _require(self._section <= section <= last, f"section {section} after section {self._section}")
         if section != self._section:
             self._section, self._last = section, (0, 0)
@@ -396,6 +428,8 @@ class StateReader:
         sessions.next_id = header["next_session_id"]
         if self._history is not None:
             self._finish_level_2(self._history)
+        if self._has_access:
+            self._finish_level_3()
         found = {
             "keys": len(store.records),
             "deletions": len(store.deletions),
@@ -418,12 +452,25 @@ class StateReader:
         for lease_id in self._attached:
             raise InvalidSnapshot(f"a key has lease {lease_id}, which is not there")
 
+    def _finish_level_3(self) -> None:
+        header, users, roles = self._header, self._users, self._roles
+        _require(len(users) == header["users"], f"{len(users)} users, {header['users']} announced")
+        _require(len(roles) == header["roles"], f"{len(roles)} roles, {header['roles']} announced")
+        root = users.get(ROOT)
+        has_root = root is not None and ROOT in root.roles
+        _require(has_root or not header["auth_enabled"], "authentication is on, and there is no user root")
+        self.store.access = AccessState(
+            header["auth_enabled"], header["auth_revision"], header["token_key"], users, roles
+        )
+
     def _taker(self, section: int) -> Callable[[tuple[Any, ...]], bool]:
         return {
             DELETIONS: self._take_deletion,
             SESSIONS: self._take_session,
             RESULTS: self._take_result,
             LEASES: self._take_lease,
+            ROLES: lambda row: add_role(row, self._roles),
+            USERS: lambda row: add_user(row, self._roles, self._users),
         }[section]
 
     def _take_records(self, rows: Iterable[Any]) -> bool:
@@ -483,15 +530,18 @@ class StateReader:
         return True
 
     def _take_session(self, row: tuple[Any, ...]) -> bool:
-        if len(row) != 4 or not all(map(is_count, row)):
+        if len(row) != 4 + self._has_access or not all(map(is_count, row[:4])):
             return False
-        session_id, ttl_ns, deadline, floor = row
+        session_id, ttl_ns, deadline, floor = row[:4]
+        owner = row[4] if self._has_access else ""
+        if type(owner) is not str or len(owner.encode()) > NAME_BYTES_MAX:
+            return False
         leader_time = self._header["leader_time"]
         if not self._last[0] < session_id < self._header["next_session_id"] or not 1 <= ttl_ns <= TIME_NS_MAX:
             return False
         if not leader_time < deadline <= leader_time + ttl_ns:
             return False
-        self.sessions.by_id[session_id] = Session(session_id, ttl_ns, deadline, floor)
+        self.sessions.by_id[session_id] = Session(session_id, ttl_ns, deadline, floor, owner)
         self.sessions.deadlines.add(session_id, deadline)
         self._last = (session_id,)
         return True

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from kvstore.errors import RevisionCompacted
@@ -187,6 +187,13 @@ class WatchHub:
             for watcher in watching.watchers.values():
                 self._remove(watcher)
             watching.watchers.clear()
+
+    def end_denied(self, is_allowed: Callable[[int, bytes, bytes | None], bool]) -> None:
+        """Cancel the watches for which `is_allowed(connection id, start, end)` is false. Cost: O(watches)."""
+        for watcher in list(self._watchers()):
+            key_range = watcher.group.range
+            if not is_allowed(watcher.connection_id, key_range.start, key_range.end):
+                self._cancel(watcher, CancelReason.PERMISSION_DENIED)
 
     def note_room(self, connection_id: int) -> None:
         """Note that the connection has sent some of its output."""

@@ -17,6 +17,7 @@ import tomli_w
 from click.core import ParameterSource
 
 from kvstore.cli.options.tls import kept_values
+from kvstore.cli.options.user import kept_user_values
 from kvstore.cli.output import show
 from raft import Member
 
@@ -143,7 +144,7 @@ def show_configuration(ctx: click.Context) -> None:
     """Print every parameter as a line of TOML, with its source as a comment. The output can be used as a file."""
     command = ctx.command
     assert isinstance(command, ConfiguredCommand)
-    values = ctx.params | kept_values(ctx)
+    values = ctx.params | kept_values(ctx) | kept_user_values(ctx)
     for parameter in command.configurable:
         assert parameter.name is not None
         if parameter.name == CONFIG:

@@ -13,7 +13,9 @@ from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.daemon.configuration import ConfiguredCommand, show_configuration
 from kvstore.cli.daemon.process import failure_of_member, serve
 from kvstore.cli.options.tls import client_tls, join_tls_options, member_tls, member_tls_options
+from kvstore.cli.options.user import USER_OPTIONS, client_user, read_password_file
 from kvstore.cli.output import OPERATION, say
+from kvstore.client.credentials import credentials_of
 from kvstore.errors import InvalidAddress
 from kvstore.limits import (
     FEATURE_LEVEL_MAX,
@@ -157,6 +159,8 @@ def join_options(function: FunctionT) -> FunctionT:
     ]
     for option in reversed(options):
         function = option(function)
+    for option in reversed(USER_OPTIONS):
+        function = option(function)
     return join_tls_options(function)
 
 
@@ -185,7 +189,12 @@ def joining_from(
             "a member that joins is given its own id and addresses: --member ID=PEER/CLIENT, itself alone"
         )
     return join_config_of(
-        node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"", tls=client_tls()
+        node_id=node_id,
+        members=members,
+        endpoints=join,
+        cluster_id=cluster_id or b"",
+        tls=client_tls(),
+        credentials=credentials_of(*client_user()),
     )
 
 
@@ -238,6 +247,12 @@ def init(
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
 @member_tls_options
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect, even without TLS.")
+@click.option(
+    "--reset-root-password",
+    type=click.Path(path_type=Path, dir_okay=False, readable=False),
+    metavar="FILE",
+    help="Once this member leads, give the user root the password in the first line of FILE. For a lost password.",
+)
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Also write the ready line here.")
 @click.option(
     "--heartbeat-ms", type=click.IntRange(1, 30_000), default=50, show_default=True, help="The heartbeat interval."
@@ -318,6 +333,7 @@ def serve_command(
     dials: tuple[tuple[str, str], ...],
     metrics: str | None,
     insecure: bool,
+    reset_root_password: Path | None,
     ready_file: Path | None,
     heartbeat_ms: int,
     election_timeout_ms: int,
@@ -365,6 +381,7 @@ def serve_command(
             metrics=metrics,
             insecure=insecure,
             tls=member_tls(),
+            root_password=None if reset_root_password is None else read_password_file(reset_root_password),
             raft=_raft_config(
                 heartbeat_ms,
                 election_timeout_ms,

@@ -14,7 +14,15 @@ from typing import Generic, TypeVar
 from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.response_classifier import Failed, Retryable, classify
 from kvstore.client.watches.watch_stream import StreamState, WatchCarrier, WatchStream
-from kvstore.errors import Busy, ClientClosed, OperationFailed, RevisionCompacted, Unavailable, Unsupported
+from kvstore.errors import (
+    Busy,
+    ClientClosed,
+    OperationFailed,
+    RevisionCompacted,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
 from kvstore.protocol.messages import Code, Response, encode_request
 from kvstore.protocol.watches import (
     HISTORY_IS_OFF,
@@ -53,6 +61,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._waiting: dict[WatchStream, None] = {}
         self._cut_off: dict[CarrierT, None] = {}  # Connections that have watches, but whose member knows no leader.
         self._pinged: dict[CarrierT, int] = {}  # When the member of the connection was last asked who leads.
+        self.can_authenticate = False  # True if a member that does not know the user will be asked again.
         self.news: list[WatchStream] = []
 
     # Of the application.
@@ -125,7 +134,9 @@ class WatchKeeper(Generic[CarrierT]):
             del connection.watches[response.request_id]
             if is_old:
                 return
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, Failed) and isinstance(outcome.error, Unauthenticated) and self.can_authenticate:
+                stream.last_refusal = outcome.error
+            elif isinstance(outcome, Failed):
                 if not (stream.has_begun and _is_of_an_old_build(outcome.error)):
                     self._end(stream, outcome.error)
                     return
@@ -149,6 +160,11 @@ class WatchKeeper(Generic[CarrierT]):
         else:
             stream.receive_progress(message.revision)
             self.news.append(stream)
+
+    def refuse(self, error: OperationFailed) -> None:
+        """End the watches that wait for a member: no member knows the user of this client."""
+        for stream in list(self._waiting):
+            self._end(stream, error)
 
     def heard_leader(self, connection: CarrierT, leader_id: str | None) -> None:
         """Note which member the member of `connection` reports as the leader."""

@@ -38,6 +38,9 @@ OTHER_VALUES: dict[str, Any] = {
     "peer-key": "s1.key",
     "peer-ca": "ca.pem",
     "tls-mixed": True,
+    "user": "root",
+    "password-file": "root.password",
+    "reset-root-password": str(Path(__file__)),  # It is read at once.
     "insecure": True,
     "ready-file": "ready",
     "heartbeat-ms": 60,

@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.timeout(60)]
 
 async def test_a_level_that_no_build_knows_is_refused_and_the_highest_known_is_in_force(tmp_path: Path) -> None:
     async with a_store_of_one(tmp_path, feature_level=1) as address, Client([address]) as client:
-        assert await raise_feature_level(client) == 2
-        with pytest.raises(LevelRefused, match="s1 knows 1 to 2, not 3; upgrade every member first") as refused:
-            await raise_feature_level(client, 3)
+        assert await raise_feature_level(client) == 3
+        with pytest.raises(LevelRefused, match="s1 knows 1 to 3, not 4; upgrade every member first") as refused:
+            await raise_feature_level(client, 4)
         assert refused.value.reason == "unknown_level"
-        with pytest.raises(LevelRefused, match="level 2 is in force, and a level never falls") as refused:
+        with pytest.raises(LevelRefused, match="level 3 is in force, and a level never falls") as refused:
             await raise_feature_level(client, 1)
         assert refused.value.reason == "final"
 
@@ -40,12 +40,12 @@ async def test_the_command_prints_the_level_or_why_not(tmp_path: Path) -> None:
             return CliRunner().invoke(cli, ["upgrade", "--endpoints", address, *options])
 
         done = await trio.to_thread.run_sync(upgrade)
-        assert (done.exit_code, done.stdout) == (0, "2\n")
+        assert (done.exit_code, done.stdout) == (0, "3\n")
         done = await trio.to_thread.run_sync(upgrade, "--json")
-        assert json.loads(done.stdout) == {"feature_level": 2}
-        done = await trio.to_thread.run_sync(upgrade, "--level", "3")
+        assert json.loads(done.stdout) == {"feature_level": 3}
+        done = await trio.to_thread.run_sync(upgrade, "--level", "4")
         assert done.exit_code == ExitCode.FAILED
-        assert "the feature level is not raised: s1 knows 1 to 2, not 3" in done.stderr
+        assert "the feature level is not raised: s1 knows 1 to 3, not 4" in done.stderr
         assert "hint: `hwm status` shows the level in force" in done.stderr
 
 

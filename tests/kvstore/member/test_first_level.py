@@ -106,20 +106,20 @@ def test_a_build_that_does_not_know_the_first_level_of_a_cluster_says_so() -> No
     """A member that joins with an older build begins with a snapshot of the cluster's state."""
     header = header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL_MAX)
 
-    with pytest.raises(UnsupportedFeatureLevel, match="is at feature level 2, which is final; this build knows 1"):
+    with pytest.raises(UnsupportedFeatureLevel, match="is at feature level 3, which is final; this build knows 1"):
         KvMachine(levels=LevelRange(1, 1)).restore(header, [])
 
 
 def test_a_level_that_this_build_does_not_know_is_no_first_level() -> None:
-    with pytest.raises(InvalidConfiguration, match=f"at feature level 3; this build knows {FEATURE_LEVELS}"):
-        MemberConfig(folder=Path("data"), feature_level=3)
+    with pytest.raises(InvalidConfiguration, match=f"at feature level 4; this build knows {FEATURE_LEVELS}"):
+        MemberConfig(folder=Path("data"), feature_level=4)
 
 
 def test_the_command_line_names_a_lower_level_for_founders_only(tmp_path: Path) -> None:
     run = CliRunner().invoke
     made = run(cli, ["init", str(tmp_path / "data"), "--feature-level", "1"])
     assert made.exit_code == 0, made.output
-    unknown = run(cli, ["init", str(tmp_path / "other"), "--feature-level", "3"])
+    unknown = run(cli, ["init", str(tmp_path / "other"), "--feature-level", "4"])
     assert unknown.exit_code == ExitCode.USAGE
     joining = ["--join", "127.0.0.1:1", "--member", "s4=127.0.0.1:2/127.0.0.1:3", "--feature-level", "1"]
     refused = run(cli, ["init", str(tmp_path / "s4"), *joining])

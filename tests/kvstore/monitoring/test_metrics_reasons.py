@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.errors import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
+from kvstore.errors import (
+    REFUSALS,
+    AccessDenied,
+    InvalidRequest,
+    KvError,
+    PermissionDenied,
+    QuotaExceeded,
+    Reason,
+    ResultCode,
+    StoreBusy,
+    Unauthenticated,
+)
 from kvstore.limits import ServiceLimits
 from kvstore.monitoring.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
 from kvstore.protocol.commands import ChangeLimits, Get, Put, RaiseFeatureLevel
@@ -44,7 +55,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 
 pytestmark = pytest.mark.timeout(30)
 
-WORDS: dict[RaftError | KvError, str] = {
+WORDS: dict[RaftError | KvError | AccessDenied, str] = {
     NotLeader("s1", None): "not_leader",
     Busy("pending_bytes_max", 1): "pending_bytes_max",
     NotCommitted(2, 1): "not_committed",
@@ -58,6 +69,8 @@ WORDS: dict[RaftError | KvError, str] = {
     InvalidRequest(Reason.KEY_EMPTY): "invalid_request",
     QuotaExceeded(2, 1): "quota_exceeded",
     StoreBusy("sessions_max", 1): "sessions_max",
+    PermissionDenied("ada", "root"): "permission_denied",
+    Unauthenticated("missing"): "unauthenticated",
 }
 WITHOUT_AN_ERROR = {
     Code.OK,
@@ -96,7 +109,7 @@ def test_an_error_has_its_own_word(error: RaftError | KvError, word: str) -> Non
 
 def test_no_code_of_an_answer_is_told_as_other() -> None:
     """Each new code needs an example here."""
-    told = {error_fields(error, lambda _: None)[0] for error in WORDS if isinstance(error, RaftError)}
+    told = {error_fields(error, lambda _: None)[0] for error in WORDS if not isinstance(error, KvError)}
 
     assert told | WITHOUT_AN_ERROR == set(Code)
     assert {code.name.lower() for code in REFUSALS if code is not ResultCode.BUSY} <= REASONS

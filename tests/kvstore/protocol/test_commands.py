@@ -516,6 +516,8 @@ def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
         ResultCode.LEASE_NOT_FOUND: (7,),
         ResultCode.LEASE_EXISTS: (7,),
         ResultCode.NOT_A_NUMBER: (b"k",),
+        ResultCode.AUTH_REVISION_OLD: (7, 8),
+        ResultCode.ACCESS_REFUSED: ("user_exists", "ada"),
     }
     assert set(REFUSALS) == set(ResultCode) - {ResultCode.OK} == set(fields)
     for code, arguments in fields.items():

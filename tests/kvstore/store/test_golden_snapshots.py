@@ -12,6 +12,20 @@ from typing import Any
 import cbor2
 import pytest
 
+from kvstore.protocol.access_commands import (
+    AuthDisable,
+    AuthEnable,
+    ChangeUserLimits,
+    RoleAdd,
+    RoleGrant,
+    RoleRemove,
+    RoleRevoke,
+    UserAdd,
+    UserGrant,
+    UserPassword,
+    UserRemove,
+    UserRevoke,
+)
 from kvstore.protocol.commands import (
     Add,
     Append,
@@ -28,6 +42,7 @@ from kvstore.protocol.commands import (
     LeaseRenew,
     Put,
     Range,
+    RegisterSession,
     Target,
     Txn,
 )
@@ -105,7 +120,38 @@ def level_2_states() -> dict[str, Fed]:
     return {"raised": raised, "full": full, "bounded": bounded}
 
 
-MAKERS = {1: level_1_states, 2: level_2_states}
+def level_3_states() -> dict[str, Fed]:
+    """States that use every feature that level 3 adds."""
+    raised, full, bounded = Fed(level=3), Fed(level=3), Fed(level=3)
+    raised.entry(EntryKind.NO_OP, encode_batch(5, []))
+    early = full.register(20 * SECOND, time=3)
+    for command in (
+        *(UserAdd("root", b"verifier of root"), UserGrant("root", "root"), UserAdd("ada", b""), UserAdd("bob", b"b")),
+        *(RoleAdd("apps"), RoleAdd("audit"), RoleGrant("apps", 3, b"app/", b"app0"), RoleGrant("apps", 1, b"a", None)),
+        *(RoleGrant("audit", 1, b"", None), RoleGrant("audit", 2, b"audit/", b"audit0"), UserGrant("ada", "apps")),
+        *(UserGrant("ada", "audit"), UserGrant("bob", "audit"), ChangeUserLimits("ada", 100, None, 7, None)),
+        *(RoleRevoke("apps", b"a", None), UserRevoke("bob", "audit"), UserPassword("bob", b"another")),
+    ):
+        full.do(command, early, len(full.entries), time=4)
+    full.item(UserAdd("ada", b"again"), early, 90)
+    full.do(AuthEnable(bytes(range(32))), early, 91, time=5)
+    full.item(Put(b"app/1", b"not judged"), early, 92, time=6)
+    full.as_user("ada", RegisterSession(30 * SECOND), time=7)
+    full.as_user("ada", Put(b"app/1", b"1"), early + 1, 1, time=8)
+    full.as_user("bob", Get(b"app/1"), early + 1, 1, time=8)  # Not the owner of the session.
+    full.as_user("root", RoleRemove("audit"), early, 93, time=9)
+    full.as_user("ada", Put(b"app/2", b"2"), early + 1, 2, revision=18, time=10)
+    for number in range(9):
+        bounded.do(UserAdd(f"user{number}", b"v" * number))
+    bounded.do(UserRemove("user4"))
+    bounded.do(UserAdd("root", b""))
+    bounded.do(UserGrant("root", "root"))
+    bounded.do(AuthEnable(bytes(32)))
+    bounded.as_user("root", AuthDisable())
+    return {"raised": raised, "full": full, "bounded": bounded}
+
+
+MAKERS = {1: level_1_states, 2: level_2_states, 3: level_3_states}
 
 
 def golden(level: int) -> dict[str, Snapshot]:

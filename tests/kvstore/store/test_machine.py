@@ -176,9 +176,9 @@ def test_raising_the_feature_level_beyond_the_build_stops_the_member() -> None:
     fed.do(RaiseFeatureLevel(1))
     assert fed.machine.feature_level == 1
     with pytest.raises(
-        UnsupportedFeatureLevel, match=r"at feature level 3.*knows 1 to 2\. Start this member with the build"
+        UnsupportedFeatureLevel, match=r"at feature level 4.*knows 1 to 3\. Start this member with the build"
     ):
-        fed.do(RaiseFeatureLevel(3))
+        fed.do(RaiseFeatureLevel(4))
 
 
 def test_a_feature_level_never_falls() -> None:

@@ -304,8 +304,8 @@ def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
     """
     header, chunks = taken(lived_in())
     with pytest.raises(UnsupportedFeatureLevel, match="with the build of the other members") as caught:
-        restore({**header, "feature_level": 3}, chunks)
-    assert (caught.value.level, caught.value.levels) == (3, LevelRange(1, 2))
+        restore({**header, "feature_level": 4}, chunks)
+    assert (caught.value.level, caught.value.levels) == (4, LevelRange(1, 3))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 

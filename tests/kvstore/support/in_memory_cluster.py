@@ -18,6 +18,7 @@ from typing import ClassVar
 from kvstore.client.calls import CallEnded
 from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.core import ClientStateMachine
+from kvstore.client.credentials import Credentials
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
 from kvstore.protocol.commands import Command, Get, Range
 from kvstore.protocol.messages import Consistency, Request, Response, command_request, read_request
@@ -210,8 +211,14 @@ class Cluster:
             self.wait(0.05)
         raise AssertionError("nobody was elected in 10 seconds")
 
-    def client(self, *, ttl_ns: int = 60 * SECOND, limits: ClientLimits | None = None) -> SimClient:
-        client = SimClient(self, ttl_ns, limits or ClientLimits())
+    def client(
+        self,
+        *,
+        ttl_ns: int = 60 * SECOND,
+        limits: ClientLimits | None = None,
+        credentials: Credentials | None = None,
+    ) -> SimClient:
+        client = SimClient(self, ttl_ns, limits or ClientLimits(), credentials)
         self.clients.append(client)
         return client
 
@@ -258,7 +265,9 @@ class Cluster:
 class SimClient:
     """A `ClientStateMachine` whose connections end in the services of a `Cluster`."""
 
-    def __init__(self, cluster: Cluster, ttl_ns: int, limits: ClientLimits) -> None:
+    def __init__(
+        self, cluster: Cluster, ttl_ns: int, limits: ClientLimits, credentials: Credentials | None = None
+    ) -> None:
         self._cluster = cluster
         self.core = ClientStateMachine(
             [f"{node_id}:1" for node_id in cluster.identities],
@@ -266,6 +275,7 @@ class SimClient:
             now=cluster.now,
             limits=limits,
             session_ttl_ns=ttl_ns,
+            credentials=credentials,
         )
         self._serial = (len(cluster.clients) + 1) * 1_000_000
         self.connections: dict[int, str] = {}  # The id of the client's connection → the member.

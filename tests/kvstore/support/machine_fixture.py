@@ -8,7 +8,15 @@ from typing import Any
 import cbor2
 
 from kvstore.limits import FEATURE_LEVEL_INITIAL, StoreLimits
-from kvstore.protocol.commands import ChangeLimits, Command, RaiseFeatureLevel, RegisterSession, encode_command
+from kvstore.protocol.commands import (
+    ChangeLimits,
+    Command,
+    RaiseFeatureLevel,
+    RegisterSession,
+    encode_command,
+    judged_command,
+    judged_mark,
+)
 from kvstore.protocol.results import Result, ResultItem, SessionRegistered, read_result
 from kvstore.store.machine import KvMachine
 from raft import Entry, EntryKind, encode_batch
@@ -48,6 +56,15 @@ class Fed:
         """Apply one command in an entry of its own; returns the result item."""
         raw = encode_command(command, session_id=session, request_no=no, acknowledged_up_to=ack)
         (result,) = self.feed([raw], time=time)
+        return result
+
+    def as_user(
+        self, user: str, command: Command, session: int = 0, no: int = 0, *, revision: int | None = None, time: int = 0
+    ) -> ResultItem:
+        """Apply one command that a member has judged for a user, by default under the present auth revision."""
+        raw = encode_command(command, session_id=session, request_no=no)
+        mark = judged_mark(self.machine.access.revision if revision is None else revision, user)
+        (result,) = self.feed([judged_command(raw, mark)], time=time)
         return result
 
     def do(self, command: Command, session: int = 0, no: int = 0, ack: int = 0, *, time: int = 0) -> Result:

@@ -1,6 +1,6 @@
 """Makes a second build on disk: these packages, as their next minor version might be, with one more feature level.
 
-The next build adds a command `note` from level 3 on. Its hello, its acknowledgements and its status have fields that
+The next build adds a command `note` from level 4 on. Its hello, its acknowledgements and its status have fields that
 today's build does not know. Later versions may add such fields (docs/reference/versions.md).
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("raft", "storage", "kvstore")
 
-NEXT_LEVEL = 3
+NEXT_LEVEL = 4
 NOTE_KIND = 63
 
 CHANGES: tuple[tuple[str, str, str], ...] = (
@@ -26,13 +26,13 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     (
         "kvstore/protocol/validation.py",
         "_NEWEST_VALIDATORS = ",
-        "_VALIDATORS[3] = {**_VALIDATORS[2], CommandKind.NOTE: _validate_bare}\n_NEWEST_VALIDATORS = ",
+        "_VALIDATORS[4] = {**_VALIDATORS[3], CommandKind.NOTE: _validate_bare}\n_NEWEST_VALIDATORS = ",
     ),
     (
         "kvstore/store/machine.py",
-        "        if kind > CommandKind.RAISE_FEATURE_LEVEL:\n",
+        "        if kind > CommandKind.COMPACT:\n",
         "        if kind == CommandKind.NOTE:\n            return (0, self._store.revision, (kind,))\n"
-        "        if kind > CommandKind.RAISE_FEATURE_LEVEL:\n",
+        "        if kind > CommandKind.COMPACT:\n",
     ),
     # An older build ignores these fields.
     (

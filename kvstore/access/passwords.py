@@ -1,0 +1,80 @@
+"""Passwords: the verifier that the cluster keeps instead of a password, and its check.
+
+scrypt takes about 50 ms and 16 MiB on purpose, so that whoever has stolen a verifier needs long to guess the password.
+Neither function may run on an event loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+
+from kvstore.errors import OperationFailed
+
+PASSWORD_BYTES_MAX = 1_024
+"""The greatest length of a password in UTF-8."""
+
+SALT_BYTES, HASH_BYTES = 16, 32
+COST_LOG2, BLOCK_SIZE, PARALLELISM = 14, 8, 1
+"""The parameters of scrypt for new verifiers: n = 2**14, r = 8, p = 1."""
+
+COST_LOG2_MAX, BLOCK_SIZE_MAX, PARALLELISM_MAX = 17, 16, 4
+"""A verifier with greater parameters is taken for wrong. It would let a check take seconds, or much memory."""
+
+_HEAD = struct.Struct(">2sBBB")
+_MAGIC = b"s1"
+
+
+class InvalidPassword(OperationFailed):
+    """A password cannot be used. Nothing was sent."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
+
+    def __str__(self) -> str:
+        return f"a password has 1 to {PASSWORD_BYTES_MAX} bytes, and this one has {self.size_bytes}"
+
+
+def password_bytes(password: str) -> bytes:
+    """Return the bytes of a password. Raises InvalidPassword."""
+    raw = password.encode("utf-8", "surrogatepass")
+    if not 1 <= len(raw) <= PASSWORD_BYTES_MAX:
+        raise InvalidPassword(len(raw))
+    return raw
+
+
+def make_verifier(password: str) -> bytes:
+    """Return the verifier of a password: the parameters, a random salt and the hash. Takes 50 ms. Raises
+    InvalidPassword."""
+    salt = os.urandom(SALT_BYTES)
+    head = _HEAD.pack(_MAGIC, COST_LOG2, BLOCK_SIZE, PARALLELISM)
+    return head + salt + _hash(password_bytes(password), salt, COST_LOG2, BLOCK_SIZE, PARALLELISM)
+
+
+def matches(password: str, verifier: bytes) -> bool:
+    """Return True if the verifier was made of the password.
+
+    Takes 50 ms, also for a user without a password, so that the duration does not tell which users there are.
+    """
+    is_known = len(verifier) == _HEAD.size + SALT_BYTES + HASH_BYTES and verifier[:2] == _MAGIC
+    magic, cost, size, parallelism = _HEAD.unpack_from(verifier if is_known else _NOBODY)
+    assert magic == _MAGIC
+    if cost > COST_LOG2_MAX or not 1 <= size <= BLOCK_SIZE_MAX or not 1 <= parallelism <= PARALLELISM_MAX or cost < 1:
+        return False
+    salt, wanted = verifier[_HEAD.size :][:SALT_BYTES], verifier[_HEAD.size + SALT_BYTES :]
+    raw = password.encode("utf-8", "surrogatepass")[:PASSWORD_BYTES_MAX]
+    found = _hash(raw, salt if is_known else bytes(SALT_BYTES), cost, size, parallelism)
+    return hmac.compare_digest(found, wanted) and is_known
+
+
+_NOBODY = _HEAD.pack(_MAGIC, COST_LOG2, BLOCK_SIZE, PARALLELISM)
+"""The parameters for the check of a user who has no password, or is not there."""
+
+
+def _hash(raw: bytes, salt: bytes, cost_log2: int, block_size: int, parallelism: int) -> bytes:
+    n = 1 << cost_log2
+    memory_bytes_max = 128 * block_size * (n + parallelism + 2)
+    return hashlib.scrypt(raw, salt=salt, n=n, r=block_size, p=parallelism, maxmem=memory_bytes_max, dklen=HASH_BYTES)

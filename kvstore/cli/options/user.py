@@ -1,0 +1,102 @@
+"""The options that name the user of a command, and where its password comes from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from kvstore.access.passwords import PASSWORD_BYTES_MAX
+
+_USER = "kvstore.user"  # Set in `Context.meta`: the parameter's name → its value.
+
+PASSWORD_VARIABLE = "HWM_PASSWORD"
+"""The environment variable with the password itself. A file is safer, because other processes may see variables."""
+
+
+class UserOptions(NamedTuple):
+    """The user of a command and the password; both are None if no user is named."""
+
+    user: str | None
+    password: str | None
+
+
+NO_USER = UserOptions(None, None)
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta.setdefault(_USER, {})[parameter.name] = value
+
+
+def kept_user_values(context: click.Context) -> dict[str, Any]:
+    """The values of the options of this module in the running command, by the names of their parameters."""
+    kept: dict[str, Any] = context.meta.get(_USER, {})
+    return kept
+
+
+USER_OPTIONS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--user",
+        envvar="HWM_USER",
+        metavar="NAME",
+        expose_value=False,
+        callback=_keep,
+        help="The user, if authentication is on. Its password is in --password-file or HWM_PASSWORD, or is asked for. "
+        "[env: HWM_USER]",
+    ),
+    click.option(
+        "--password-file",
+        envvar="HWM_PASSWORD_FILE",
+        type=click.Path(path_type=Path, dir_okay=False, readable=False),
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help="The file whose first line is the password of --user. [env: HWM_PASSWORD_FILE]",
+    ),
+]
+"""The options of a command that connects to a cluster. `client_user` returns their values."""
+
+
+def client_user() -> UserOptions:
+    """What the options of the running command and the environment say. Raises click.UsageError."""
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else kept_user_values(context)
+    user, path = given.get("user"), given.get("password_file")
+    if not user:
+        if path is not None and context is not None and context.get_parameter_source("password_file") is not None:
+            raise click.UsageError("--password-file is of no use without --user")
+        return NO_USER
+    if path is not None:
+        return UserOptions(user, read_password_file(path))
+    if PASSWORD_VARIABLE in os.environ:
+        return UserOptions(user, os.environ[PASSWORD_VARIABLE])
+    return UserOptions(user, ask_password(f"Password of {user}", confirm=False))
+
+
+def read_password_file(path: Path) -> str:
+    """Return the first line of a file. Raises click.UsageError."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
+        password = line.decode("utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{path} does not begin with a line of UTF-8") from error
+    if not 1 <= len(line) <= PASSWORD_BYTES_MAX:
+        raise click.UsageError(f"{path}: a password has 1 to {PASSWORD_BYTES_MAX} bytes, on the first line")
+    return password
+
+
+def ask_password(words: str, *, confirm: bool) -> str:
+    """Ask for a password at the terminal. Raises click.UsageError if there is none."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(
+            f"there is no terminal to ask for a password: name a file, or set {PASSWORD_VARIABLE} for --user"
+        )
+    password: str = click.prompt(words, hide_input=True, err=True, confirmation_prompt=confirm)
+    return password
