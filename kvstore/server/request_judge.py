@@ -170,7 +170,7 @@ LEVELS = {int(level): level for level in Acknowledge}
 OF_SESSIONS = frozenset({CommandKind.REGISTER_SESSION, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
 """The commands about sessions, which have no acknowledgement level. They are answered once a majority holds them."""
 
-FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
+FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP, RequestKind.AUTHENTICATE})
 
 
 def is_for_operators(asked: DecodedRequest) -> bool:

@@ -362,7 +362,22 @@ class KvMachine:
         self._apply_batches(((time, ()),))  # Advances leader time, even if every command is refused.
         answers: list[ResultItem] = []
         together: list[Any] = []
+        by_id, judged_kind, header = self._sessions.by_id, int(CommandKind.JUDGED), HEADER_ITEMS
+        access = self._store.access
         for item in items[1:]:
+            if (  # The usual case, without a call: it saves 1 µs.
+                access.is_enabled
+                and type(item) is tuple
+                and len(item) > MARKED_ITEMS_MIN
+                and item[header] == judged_kind
+                and item[4] == access.revision
+                and type(item[0]) is type(item[4]) is type(item[6]) is int
+                and type(item[5]) is str
+                and item[6] not in _KINDS_APART
+                and ((session := by_id.get(item[0])) is None or session.owner == item[5])
+            ):
+                together.append(item[:header] + item[MARKED_ITEMS_MIN:])
+                continue
             judged = self._judged(item)
             is_foreign = judged is not None and self._is_foreign(judged[1], judged[2])
             if judged is not None and not is_foreign and judged[0] not in _KINDS_APART:
@@ -378,7 +393,7 @@ class KvMachine:
             else:
                 _, self._user, plain = judged
                 answers += self._apply_batches(((time, to_general_rows([plain])),))[0]
-                self._user = ""
+                self._user, access = "", self._store.access
         if together:
             answers += self._apply_batches(((time, to_rows(together)),))[0]
         return answers
@@ -754,7 +769,7 @@ class KvMachine:
         assert len(self._store.deletions) <= self._limits.deletions_max
 
 
-_KINDS_APART = ACCESS_KINDS | {CommandKind.REGISTER_SESSION}
+_KINDS_APART = frozenset(map(int, ACCESS_KINDS | {CommandKind.REGISTER_SESSION}))
 """The commands that need to know their user, or change users."""
 
 MARKED_ITEMS_MIN = HEADER_ITEMS + JUDGED_ITEMS

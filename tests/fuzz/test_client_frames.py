@@ -13,6 +13,7 @@ import cbor2
 
 from kvstore import KvMachine, StoreLimits, initial_header
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
+from kvstore.protocol.access_requests import authenticate_request
 from kvstore.protocol.commands import Get, Put, RaiseFeatureLevel
 from kvstore.protocol.messages import (
     Code,
@@ -26,6 +27,7 @@ from kvstore.protocol.messages import (
     read_request,
 )
 from kvstore.protocol.watches import MessageKind
+from kvstore.server.access_guard import PasswordCheck
 from kvstore.server.service import Service
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -45,6 +47,7 @@ from raft import (
 )
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Item, Structures
+from tests.kvstore.support.users import commands_to_enable
 from tests.raft.support.memory_stores import Disk, MemoryLog, MemoryPins, MemorySnapshots
 
 MS = 1_000_000
@@ -113,6 +116,28 @@ REQUESTS: tuple[list[Item], ...] = (
     [1_014, 15, 1],
     [1_013, 16],
     [1_014, 16],
+    [17, 17, 0, 10],
+    [18, 18, 1, b"", 10],
+    [20, 20, 1, 1, 0],
+    [21, 21, "ada", "right"],
+    [21, 21, "ada", "wrong"],
+    [21, 21, "ada", b"token"],
+    [22, 22, 0, ""],
+    [22, 22, 1, "ada"],
+    [22, 22, 2, ""],
+    [2, 2, [*TAIL, 8, 1, "root", 1, b"k", b"v"]],
+    [2, 2, [*TAIL, 25, "root", b""]],
+    [2, 2, [*TAIL, 26, "ada"]],
+    [2, 2, [*TAIL, 27, "ada", b"v"]],
+    [2, 2, [*TAIL, 28, "root", "root"]],
+    [2, 2, [*TAIL, 29, "ada", "apps"]],
+    [2, 2, [*TAIL, 30, "ada", 1, None, 0, 5]],
+    [2, 2, [*TAIL, 31, "apps"]],
+    [2, 2, [*TAIL, 32, "apps"]],
+    [2, 2, [*TAIL, 33, "apps", 3, b"a", b"b"]],
+    [2, 2, [*TAIL, 34, "apps", b"a", None]],
+    [2, 2, [*TAIL, 35, bytes(32)]],
+    [2, 2, [*TAIL, 36]],
     [13, 99, None],
 )
 """One valid request of each kind and shape. The fast paths also read the frequent ones."""
@@ -121,7 +146,7 @@ REQUESTS: tuple[list[Item], ...] = (
 class FuzzedMember:
     """A member with an honest client. With one voter the member leads; with three it hears none of its peers."""
 
-    def __init__(self, voters: int = 1, level: int = 1) -> None:
+    def __init__(self, voters: int = 1, level: int = 1, *, asks_for_users: bool = False) -> None:
         members = [Member(f"s{i}", f"127.0.0.1:{7000 + i}", f"127.0.0.1:{7100 + i}") for i in range(1, voters + 1)]
         self.disk, self.now = Disk(), 0
         self.machine = KvMachine()
@@ -153,6 +178,18 @@ class FuzzedMember:
         if voters == 1 and level > 1:
             self.exchange(HONEST, frame(encode_request(1, command_request(RaiseFeatureLevel(level)))))
             assert self.machine.feature_level == level
+        self.asks_for_users = asks_for_users and voters == 1
+        self.service.check_password = self._check_password
+        if self.asks_for_users:
+            for command in commands_to_enable():
+                self.exchange(HONEST, frame(encode_request(1, command_request(command))))
+            assert self.machine.access.is_enabled
+            self.exchange(HONEST, frame(encode_request(1, authenticate_request("root", "right"))))
+
+    def _check_password(self, check: PasswordCheck) -> None:
+        """Check a password in no time, as no hash is under test."""
+        check.is_right = check.password == "right"
+        self.service.password_checked(check)
 
     def wait(self, ms: int) -> None:
         self.now += ms * MS
@@ -201,8 +238,9 @@ class FuzzedMember:
         del self._splitters[connection_id], self._bodies[connection_id]
 
     def is_limited(self) -> bool:
-        """True once a fuzzed command has changed the store's limits. From then on the store may refuse honest puts."""
-        return self.machine.limits != StoreLimits()
+        """True once a fuzzed command has changed the store's limits, or turned authentication on. From then on the
+        store may refuse honest puts."""
+        return self.machine.limits != StoreLimits() or self.machine.access.is_enabled != self.asks_for_users
 
     def serve_honest_client(self) -> None:
         """Assert that a put and a linearizable get of the honest client are answered correctly."""
@@ -221,6 +259,9 @@ class FuzzedMember:
         if written.code == Code.OK or not self.is_limited():
             assert written.code == Code.OK, written
             self._honest_value = value
+        if self.machine.access.is_enabled and not self.asks_for_users:
+            assert read.code == Code.UNAUTHENTICATED
+            return
         assert read.code == Code.OK, read
         assert (read.fields[0][1] or [b""])[0] == self._honest_value, read
 
@@ -242,7 +283,11 @@ def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_p
             connection_id += 1
             if connection_id % CONNECTIONS_PER_MEMBER == 0 or member.is_limited():
                 member.check()
-                member = FuzzedMember(voters=random.choice((1, 1, 1, 3)), level=random.choice((1, 2)))
+                member = FuzzedMember(
+                    voters=random.choice((1, 1, 1, 3)),
+                    level=random.choice((1, 2, 3)),
+                    asks_for_users=random.random() < 0.3,
+                )
             bodies = [_request(structures, random) for _ in range(random.randrange(1, FRAMES_MAX))]
             done += len(bodies)
             try:
@@ -252,6 +297,7 @@ def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_p
                 shown = [body[:200].hex() for body in bodies]
                 raise AssertionError(f"seed 30, at input {done}: {type(error).__name__}: {error}: {shown}") from error
         member.check()
+    assert {Code.UNAUTHENTICATED, Code.PERMISSION_DENIED} <= set(codes), codes
     assert {Code.OK, 1, Code.MALFORMED, Code.UNSUPPORTED, Code.NOT_LEADER, Code.CHANGE_REFUSED} <= set(codes), codes
     assert Code.INTERNAL_ERROR not in codes
 
@@ -298,6 +344,10 @@ def _serve(
     member.connect(connection_id)
     member.exchange(connection_id, frame(encode_client_hello()))
     data = b"".join(map(frame, bodies))
+    if member.asks_for_users and random.random() < 0.5:
+        known = authenticate_request(random.choice(("ada", "eve")), "right")
+        member.exchange(connection_id, frame(encode_request(1, known)))
+    before = (member.machine.state_hash(), member.machine.access) if member.asks_for_users else None
     pieces = structures.pieces(data) if random.random() < 0.3 else [data]
     answers = [cbor2.loads(body) for body in member.exchange(connection_id, *pieces)]
     if connection_id in member.closed:
@@ -305,6 +355,15 @@ def _serve(
     elif member.node.core.role is Role.LEADER:
         answered = len(answers) - sum(map(_is_later_message, answers)) + sum(map(_is_about_a_watch, bodies))
         assert answered == len(bodies), (answered, len(bodies))
+    if before is not None:
+        now, then = member.machine.access, before[1]
+        assert now.is_enabled
+        assert now.roles == then.roles
+        assert [(each.name, each.roles, each.limits) for each in now.users.values()] == [
+            (each.name, each.roles, each.limits) for each in then.users.values()
+        ], "a user without the role root has changed more than the own password"
+        connection = member.service._connections[connection_id]
+        assert connection.user or member.machine.state_hash() == before[0], "nobody has changed the store"
     member.hang_up(connection_id)
     return Counter(answer[1] for answer in answers)
 

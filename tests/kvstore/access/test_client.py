@@ -11,11 +11,12 @@ from kvstore.client.credentials import Credentials, credentials_of
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import OperationFailed, OutcomeUnknown, PermissionDenied, Unauthenticated
 from kvstore.protocol.access_commands import AuthDisable, UserPassword, UserRevoke
+from kvstore.protocol.access_requests import authenticate_request
 from kvstore.protocol.commands import Get, Put
-from kvstore.protocol.messages import Consistency
+from kvstore.protocol.messages import Code, Consistency, decode_response, encode_client_hello, encode_request
 from kvstore.protocol.watches import WatchSpec
 from kvstore.server.access_guard import PasswordCheck
-from raft import InvalidConfiguration, LevelRange
+from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, InvalidConfiguration, LevelRange, frame
 from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 from tests.kvstore.support.users import PASSWORDS, commands_to_enable, verifier_of
 
@@ -152,3 +153,23 @@ def test_a_password_has_bounds(password: str) -> None:
 
 def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(Credentials("ada", "secret"))
+
+
+def test_a_follower_that_is_behind_does_not_refuse_a_new_password(cluster: Cluster) -> None:
+    """It names the leader, which knows the newest password."""
+    root = user(cluster, "root")
+    enable(cluster, root)
+    cluster.wait(0.5)
+    behind = next(name for name in cluster.hosts if name != cluster.leader())
+    cluster.cut.add(behind)
+    root.do(UserPassword("ada", verifier_of("eve")))
+    service = cluster.hosts[behind].service
+    service.connected(7_000_000)
+    service.receive(7_000_000, frame(encode_client_hello()))
+    service.receive(7_000_000, frame(encode_request(1, authenticate_request("ada", PASSWORDS["eve"]))))
+    ((_, data),) = service.take_output()
+    _, body = FrameSplitter(FRAME_BYTES_MAX_CLIENT).feed(data)
+    assert decode_response(body).code == Code.NOT_LEADER
+    service.sent(7_000_000, len(data))
+    cluster.cut.clear()
+    user(cluster, "ada", PASSWORDS["eve"]).do(Put(b"app/a", b"1"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstore.access.state import NO_ACCESS_STATE
@@ -183,6 +183,8 @@ COMMANDS = st.one_of(
 LOGS = st.lists(st.lists(st.tuples(USERS, st.integers(4, 8), COMMANDS), min_size=1, max_size=6), min_size=1, max_size=4)
 
 
+@example([[(None, 0, AuthEnable(KEY)), (None, 0, Put(b"a", b"1"))], [(None, 0, Put(b"b", b"1"))]], False)
+@example([[(None, 0, AuthEnable(KEY))], [("root", 7, Put(b"b", b"1")), ("root", 6, Put(b"b", b"2"))]], False)
 @given(LOGS, st.booleans())
 def test_entries_have_the_same_effect_one_by_one_and_together(
     log: list[list[tuple[str | None, int, Any]]], is_on: bool
