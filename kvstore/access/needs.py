@@ -31,7 +31,7 @@ NEEDS_OF_REQUESTS: dict[int, Need] = {
     RequestKind.MEMBERS: Need.NOBODY,
     RequestKind.COMMAND: Need.COMMAND,
     RequestKind.READ: Need.KEYS,
-    RequestKind.STATUS: Need.USER,
+    RequestKind.STATUS: Need.USER,  # With a hash of the state: root.
     RequestKind.READ_LOG: Need.ROOT,
     RequestKind.TRANSFER: Need.ROOT,
     RequestKind.SNAPSHOT: Need.ROOT,

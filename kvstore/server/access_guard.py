@@ -193,7 +193,8 @@ class AccessGuard:
         user = self._machine.access.users[rights.user]
         if user.limits.requests_per_second or user.limits.bytes_per_second:
             self._take(user, size_bytes)
-        if need is Need.ROOT:
+        is_state_hash = asked.kind == RequestKind.STATUS and any(asked.items[:1])  # It reads all keys.
+        if need is Need.ROOT or is_state_hash:
             check_root(rights)
 
     def _take(self, user: User, size_bytes: int) -> None:

@@ -90,6 +90,7 @@ REQUESTS: list[tuple[RequestKind, list[Any], set[str]]] = [
     (RequestKind.READ, [7, 3, int(Consistency.LOCAL), [CommandKind.GET, b"b"]], ONLY_ROOT),
     (RequestKind.READ, [7, 3, int(Consistency.BOUNDED), [CommandKind.GET, b"b"], 10_000], ONLY_ROOT),
     (RequestKind.STATUS, asks(RequestKind.STATUS, False), OF_USERS),
+    (RequestKind.STATUS, asks(RequestKind.STATUS, True), ONLY_ROOT),
     (RequestKind.READ_LOG, asks(RequestKind.READ_LOG, 1, 0), ONLY_ROOT),
     (RequestKind.READ_LOG, asks(RequestKind.READ_LOG, 1, 0, 5), ONLY_ROOT),
     (RequestKind.TRANSFER, asks(RequestKind.TRANSFER, None), ONLY_ROOT),
