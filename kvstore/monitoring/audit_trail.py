@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.protocol.access_commands import AuthEnable, UserAdd, UserPassword
-from kvstore.protocol.commands import Command, command_of
+from kvstore.protocol.commands import Command, CommandKind, command_of
 from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine
 from raft import Node
@@ -24,14 +24,16 @@ class AuditTrail:
     """Logs the trail of one member. `origin_of` returns the address of the client of a connection."""
 
     def __init__(self, node: Node, machine: KvMachine, service: Service, origin_of: Callable[[int], str]) -> None:
-        self._node, self._origin_of = node, origin_of
+        self._node, self._machine, self._origin_of = node, machine, origin_of
         machine.on_access_change = self._changed
         service.note_refused_user = self._refused
 
     def _changed(self, auth_revision: int, user: str, body: Sequence[Any]) -> None:
         what = describe(command_of(body))
         level = logging.INFO if self._node.core.leading_term is None else logging.WARNING
-        who = f"user {user}" if user else "nobody (authentication was off)"
+        was_on = self._machine.access.is_enabled and body[0] != CommandKind.AUTH_ENABLE
+        nobody = "a member itself" if was_on else "somebody (authentication was off)"
+        who = f"user {user}" if user else nobody
         self._log(level, "access_changed", f"{what} by {who}", what=what, user=user, auth_revision=auth_revision)
 
     def _refused(self, connection_id: int, user: str) -> None:

@@ -471,8 +471,7 @@ def judged_mark(auth_revision: int, user: str) -> bytes:
 def judged_command(raw: bytes, mark: bytes) -> bytes:
     """Return an encoded command in the form for a member that has judged it under an auth revision (`judged_mark`).
 
-    `raw`: a valid command of at most 20 items whose head and numbers have their shortest form, as `encode_command`
-    makes it. The items of the command are not decoded.
+    `raw`: a valid command, as a client has encoded it. Its items are not decoded.
     """
     start = HEAD_BYTES[raw[0]]
     count = raw[0] & 0x1F if start == 1 else int.from_bytes(raw[1:start], "big")

@@ -58,8 +58,11 @@ class PasswordCheck:
     is_right: bool = False
 
     def compute(self) -> None:
-        """Check the password. Takes 50 ms."""
-        self.is_right = matches(self.password, self.verifier)
+        """Check the password. Takes 50 ms. A check for which there is no memory is a wrong password."""
+        try:
+            self.is_right = matches(self.password, self.verifier)
+        except (ValueError, MemoryError):  # OpenSSL gives either, and the member must go on.
+            self.is_right = False
 
 
 class _Allowance:

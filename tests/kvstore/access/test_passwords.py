@@ -12,6 +12,7 @@ from kvstore.access.state import AccessState, User
 from kvstore.access.tokens import TOKEN_NS, make_token, user_of_token
 from kvstore.errors import OperationFailed, Unauthenticated
 from kvstore.protocol.access_commands import VERIFIER_BYTES_MAX
+from kvstore.server.access_guard import PasswordCheck
 
 ADA = User("ada", b"verifier")
 STATE = AccessState(is_enabled=True, token_key=bytes(32), users={"ada": ADA})
@@ -94,3 +95,17 @@ def test_ranges_that_touch_are_one() -> None:
     assert not keys.covers(b"a", b"c\0")
     assert not keys.has_all_keys
     assert KeyRanges([(b"", b"m"), (b"m", None)]).has_all_keys
+
+
+@pytest.mark.parametrize("error", [ValueError("memory limit exceeded"), MemoryError()])
+def test_a_check_without_memory_is_a_wrong_password_and_the_member_goes_on(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def no_memory(*_: object, **__: object) -> bytes:
+        raise error
+
+    verifier = make_verifier("right")
+    monkeypatch.setattr("hashlib.scrypt", no_memory)
+    check = PasswordCheck(1, 1, "ada", "right", verifier)
+    check.compute()
+    assert not check.is_right

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cbor2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -227,3 +228,16 @@ def test_raising_the_level_from_2_to_3_changes_no_user() -> None:
     fed.do(RaiseFeatureLevel(3))
     fed.do(UserAdd("ada", b""))
     assert list(fed.machine.access.users) == ["ada"]
+
+
+HEADERS = st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+
+
+@given(HEADERS, st.lists(st.integers(0, 2**40), max_size=300), st.integers(1, 2**40), st.text(max_size=16))
+def test_a_mark_goes_between_the_header_and_the_body(
+    header: tuple[int, int, int], body: list[int], revision: int, user: str
+) -> None:
+    """Whatever the sizes of the numbers and of the array are."""
+    raw = cbor2.dumps([*header, 23, *body])
+    marked = cbor2.loads(judged_command(raw, judged_mark(revision, user)))
+    assert marked == [*header, 8, revision, user, 23, *body]
