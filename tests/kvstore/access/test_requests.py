@@ -331,6 +331,27 @@ def test_a_user_without_the_right_loses_a_lease_but_not_the_other_leases(cluster
     assert list(told.fields[0][1:]) == [0, 60_000_000_000]
 
 
+def test_a_read_that_waits_is_judged_by_the_state_that_answers_it(cluster: Cluster) -> None:
+    """The second answer waits until the client has read the first. Meanwhile the right is taken away."""
+    client, root = ask_as(cluster, ADA), ask_as(cluster, ROOT, 2)
+    service = cluster.hosts["s1"].service
+    size = service.limits.unsent_bytes_max // 8
+    for number in range(10):
+        assert done(root.ask(of_command(Put(b"app/%d" % number, bytes(size)))))
+    request = read_request(Get(b"app/1"), Consistency.LINEARIZABLE)
+    service.receive(1, b"".join(frame(encode_request(number, request)) for number in range(100, 112)))
+    cluster.settle()
+    ((_, data),) = service.take_output()
+    answered = len(client._splitter.feed(data))
+    assert answered < 12
+    assert done(root.ask(of_command(RoleRevoke("apps", b"app/", b"app0"))))
+    service.sent(1, len(data))
+    cluster.settle()
+    ((_, data),) = service.take_output()
+    later = [decode_response(body) for body in client._splitter.feed(data)]
+    assert [response.code for response in later] == [Code.PERMISSION_DENIED] * (12 - answered)
+
+
 def test_authentication_that_is_off_lets_everybody_in_and_checks_nothing(cluster: Cluster) -> None:
     assert done(ask_as(cluster, ROOT).ask(of_command(AuthDisable())))
     client = RawClient(cluster, 2)
