@@ -21,6 +21,7 @@ from kvstore.access.calls import (
     list_users,
 )
 from kvstore.access.passwords import InvalidPassword
+from kvstore.access.requests import AccessSwitch, RoleView, UserView
 from kvstore.cli.standard_streams import end_with_true_exit_code
 from kvstore.client.calls import CallEnded, ClientEffects
 from kvstore.client.client import Client, connect
@@ -97,7 +98,6 @@ from kvstore.protocol.access_commands import (
     UserRemove,
     UserRevoke,
 )
-from kvstore.protocol.access_requests import AccessSwitch, RoleView, UserView
 from kvstore.protocol.commands import (
     Add,
     Append,

@@ -16,8 +16,8 @@ from types import TracebackType
 
 import trio
 
+from kvstore.access.credentials import Credentials, credentials_of
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
-from kvstore.client.credentials import Credentials, credentials_of
 from kvstore.client.dial import dialer_of
 from kvstore.client.loop_binding import check_in_trio
 from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from kvstore.access.passwords import make_verifier
-from kvstore.protocol.access_commands import TOKEN_KEY_BYTES, AccessCommand, AuthEnable, UserAdd, UserPassword
-from kvstore.protocol.access_requests import (
+from kvstore.access.requests import (
     AccessSwitch,
     AccessTopic,
     RoleView,
@@ -22,6 +21,7 @@ from kvstore.protocol.access_requests import (
     decode_switch,
     decode_users,
 )
+from kvstore.protocol.access_commands import TOKEN_KEY_BYTES, AccessCommand, AuthEnable, UserAdd, UserPassword
 from kvstore.protocol.messages import Request, RequestKind, Response, SessionlessRequest
 
 ViewT = TypeVar("ViewT", UserView, RoleView)

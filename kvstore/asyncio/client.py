@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvstore.access.credentials import credentials_of
 from kvstore.asyncio.connection import SocketDialer
 from kvstore.asyncio.pump import AsyncioPump
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, ClientCalls, check_endpoints, cluster_id_of
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
-from kvstore.client.credentials import credentials_of
 from kvstore.client.dial import CallerCertificates
 from kvstore.connection_url import parse_url
 from kvstore.tls import Tls

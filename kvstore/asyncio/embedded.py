@@ -7,10 +7,10 @@ import socket
 from contextlib import suppress
 from types import TracebackType
 
+from kvstore.access.credentials import Credentials
 from kvstore.asyncio.client import AsyncioClient
 from kvstore.asyncio.loop import AsyncioScope
 from kvstore.client.client import ClientCalls
-from kvstore.client.credentials import Credentials
 from kvstore.client.dial import CallerCertificates
 from kvstore.embedded import IN_PROCESS_ADDRESS, NodeOptions
 from kvstore.node_thread import NodeThread

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from kvstore.access.credentials import Credentials
 from kvstore.asyncio.embedded import AsyncioStore
 from kvstore.blocking.client import BlockingClient
-from kvstore.client.credentials import Credentials
 from kvstore.embedded import IN_PROCESS_ADDRESS, NodeOptions
 from kvstore.node_thread import NodeThread
 from kvstore.tls import Tls

@@ -18,10 +18,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
+from kvstore.access.credentials import credentials_of
 from kvstore.client.acknowledged_calls import Confirmed, WriteT, read_accepted, read_fate, read_in_sync
 from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
-from kvstore.client.credentials import credentials_of
 from kvstore.client.dial import dialer_of
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.leases.lease_calls import LeaseCalls
@@ -1354,8 +1354,9 @@ class Client(ClientCalls):
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
     does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
     the certificates for connections with TLS. `user`, `password`: who the client is, if authentication is on; without
-    them, the name in the client's certificate is the user. `cluster_id`: the id of the cluster that is meant, as bytes or in hex (as
-    `hwm status --json` shows it); members of other clusters are refused. Without it, the cluster of the first member
+    them, the name in the client's certificate is the user. `cluster_id`: the id of the cluster that is meant, as bytes
+    or in hex (as `hwm status --json` shows it); members of other clusters are refused. Without it, the cluster of
+    the first member
     that answers is meant. Raises InvalidAddress, UnusableCertificates, and InvalidConfiguration if the cluster id is
     none, or if a `dialer` is given beside `tls`, which opens the connections itself.
     """

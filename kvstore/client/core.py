@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+from kvstore.access.credentials import Credentials
+from kvstore.access.requests import authenticate_request, decode_token
 from kvstore.client.address_book import AddressBook
 from kvstore.client.calls import Call, CallEnded, CallQueues, ClientEffects, DeadlineQueue
 from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
-from kvstore.client.credentials import Credentials
 from kvstore.client.leader_search import LeaderSearch
 from kvstore.client.member_connection import ConnectionState, MemberConnection
 from kvstore.client.response_classifier import (
@@ -46,7 +47,6 @@ from kvstore.errors import (
     Unavailable,
     Unsupported,
 )
-from kvstore.protocol.access_requests import authenticate_request, decode_token
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
     Code,

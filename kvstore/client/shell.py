@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random, SystemRandom
 from typing import Any, Generic, Protocol, TypeVar
 
+from kvstore.access.credentials import Credentials
 from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientStateMachine
-from kvstore.client.credentials import Credentials
 from kvstore.client.loop_binding import LoopBinding
 from kvstore.client.watches.watch import WatchHost
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream

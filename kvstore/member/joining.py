@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvstore.access.credentials import Credentials
 from kvstore.backup.file import BackupFailed, SnapshotVerifier
 from kvstore.backup.save import PAGE_BYTES, TRIES_MAX, is_page
 from kvstore.client.client import Client
-from kvstore.client.credentials import Credentials
 from kvstore.errors import StoreError
 from kvstore.protocol.membership import LEARNER, Membership, MemberView
 from kvstore.protocol.messages import snapshot_request

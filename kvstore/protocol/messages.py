@@ -41,7 +41,7 @@ requests, without having to wait for responses. The member answers each request 
                                                       the code 0 ends with [node id, ...], the members that hold it
       outcome   [id, 20, index, term, wait_ms]        what became of an accepted command; the answer waits for at most
                                                       wait_ms while that is open; answered [`EntryFate`, commit_index]
-      authenticate [id, 21, user, secret]     access [id, 22, what, after]     about users (`access_requests`)
+      authenticate [id, 21, user, secret]     access [id, 22, what, after]     about users (`kvstore.access.requests`)
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   the store's answer (`ResultCode`); the rest of its result follows

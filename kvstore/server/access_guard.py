@@ -26,12 +26,12 @@ from kvstore.access.needs import (
 )
 from kvstore.access.passwords import matches
 from kvstore.access.permissions import Rights
+from kvstore.access.requests import AccessTopic
 from kvstore.access.state import AccessState, User
 from kvstore.access.tokens import make_token, user_of_token
 from kvstore.errors import AccessDenied, Unauthenticated
 from kvstore.limits import PAGE_BYTES_MAX, SECOND_NS
 from kvstore.protocol.access_commands import UserLimits
-from kvstore.protocol.access_requests import AccessTopic
 from kvstore.protocol.commands import CommandKind, LeaseRenew, command_body, judged_command, judged_mark
 from kvstore.protocol.messages import DecodedRequest, RequestKind
 from kvstore.protocol.validation import HEADER_ITEMS

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kvstore.access.requests import AccessTopic, read_access, read_authenticate
 from kvstore.errors import InvalidRequest
 from kvstore.limits import HISTORY_LEVEL, AdmissionLimits
-from kvstore.protocol.access_requests import AccessTopic, read_access, read_authenticate
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.access.needs import NEEDS_OF_REQUESTS, Need, check_root
+from kvstore.access.requests import AccessTopic
 from kvstore.errors import AccessDenied, KvError, ResultCode
 from kvstore.fast_paths import FAST_PATHS
 from kvstore.limits import ServiceLimits
-from kvstore.protocol.access_requests import AccessTopic
 from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import CloseSession, Command, CommandKind, encode_command, judged_command
 from kvstore.protocol.error_codes import error_fields

@@ -12,8 +12,8 @@ from random import Random
 import cbor2
 
 from kvstore import KvMachine, StoreLimits, initial_header
+from kvstore.access.requests import authenticate_request
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
-from kvstore.protocol.access_requests import authenticate_request
 from kvstore.protocol.commands import Get, Put, RaiseFeatureLevel
 from kvstore.protocol.messages import (
     Code,

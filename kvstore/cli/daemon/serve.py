@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import trio
 
+from kvstore.access.credentials import credentials_of
 from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.daemon.configuration import ConfiguredCommand, show_configuration
 from kvstore.cli.daemon.process import failure_of_member, serve
 from kvstore.cli.options.tls import client_tls, join_tls_options, member_tls, member_tls_options
 from kvstore.cli.options.user import USER_OPTIONS, client_user, read_password_file
 from kvstore.cli.output import OPERATION, say
-from kvstore.client.credentials import credentials_of
 from kvstore.errors import InvalidAddress
 from kvstore.limits import (
     FEATURE_LEVEL_MAX,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.client.credentials import Credentials, credentials_of
+from kvstore.access.credentials import Credentials, credentials_of
+from kvstore.access.requests import authenticate_request
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import OperationFailed, OutcomeUnknown, PermissionDenied, Unauthenticated
 from kvstore.protocol.access_commands import AuthDisable, UserPassword, UserRevoke
-from kvstore.protocol.access_requests import authenticate_request
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.messages import Code, Consistency, decode_response, encode_client_hello, encode_request
 from kvstore.protocol.watches import WatchSpec

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client.credentials import Credentials
+from kvstore.access.credentials import Credentials
 from kvstore.errors import OperationFailed, OutcomeUnknown, PermissionDenied
 from kvstore.protocol.access_commands import AuthDisable, AuthEnable, UserGrant, UserRevoke
 from kvstore.protocol.commands import Command, CommandKind, Put, decode_payload

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvstore.access.needs import NEEDS_OF_COMMANDS, NEEDS_OF_REQUESTS
+from kvstore.access.requests import AccessTopic, access_request, authenticate_request
 from kvstore.errors import ResultCode
 from kvstore.protocol.access_commands import (
     AuthDisable,
@@ -19,7 +20,6 @@ from kvstore.protocol.access_commands import (
     UserRemove,
     UserRevoke,
 )
-from kvstore.protocol.access_requests import AccessTopic, access_request, authenticate_request
 from kvstore.protocol.commands import (
     Command,
     CommandKind,

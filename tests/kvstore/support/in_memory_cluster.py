@@ -15,10 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
+from kvstore.access.credentials import Credentials
 from kvstore.client.calls import CallEnded
 from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.core import ClientStateMachine
-from kvstore.client.credentials import Credentials
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
 from kvstore.protocol.commands import Command, Get, Range
 from kvstore.protocol.messages import Consistency, Request, Response, command_request, read_request
