@@ -6,8 +6,8 @@ import click
 
 from kvstore.access.calls import auth_switch, change_access, enable_auth
 from kvstore.cli.common import client_options, print_json
+from kvstore.cli.coordination.session import run_without_session
 from kvstore.cli.output import say, show
-from kvstore.cli.session import run_without_session
 from kvstore.protocol.access_commands import AuthDisable
 
 

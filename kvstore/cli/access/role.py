@@ -9,8 +9,8 @@ import click
 
 from kvstore.access.calls import change_access, list_roles
 from kvstore.cli.common import Data, client_options, print_json, print_table
+from kvstore.cli.coordination.session import run_without_session
 from kvstore.cli.output import say
-from kvstore.cli.session import run_without_session
 from kvstore.protocol.access_commands import AccessCommand, Right, RoleAdd, RoleGrant, RoleRemove, RoleRevoke
 from kvstore.protocol.commands import prefix_range
 from kvstore.protocol.text import to_text

@@ -9,9 +9,9 @@ import trio
 
 from kvstore.access.calls import add_user, change_access, change_password, list_users
 from kvstore.cli.common import client_options, print_json, print_table
+from kvstore.cli.coordination.session import run_without_session
 from kvstore.cli.options.user import ask_password, read_password_file
 from kvstore.cli.output import say
-from kvstore.cli.session import run_without_session
 from kvstore.protocol.access_commands import (
     USER_LIMIT_NAMES,
     AccessCommand,
