@@ -31,6 +31,6 @@ def split_address(text: str, *, port_digits_max: int = PORT_DIGITS_MAX) -> Addre
     if not colon or not host:
         raise ValueError("it has no host or no port")
     if not (port.isascii() and port.isdigit() and len(port) <= port_digits_max and int(port) <= PORT_MAX):
-        raise ValueError(f"its port is no number from 0 to {PORT_MAX}")
+        raise ValueError(f"its port is not a number from 0 to {PORT_MAX}")
     is_bracketed = host.startswith("[") and host.endswith("]")
     return AddressParts(host[1:-1] if is_bracketed else host, int(port), is_bracketed)

@@ -86,7 +86,7 @@ class RaftConfig:
         if not 0 <= self.election_priority <= PRIORITY_MAX:
             raise InvalidConfiguration(f"election_priority is 0 to {PRIORITY_MAX}, not {self.election_priority}")
         if self.clock_drift_ppm_max >= MILLION // 2:
-            raise InvalidConfiguration("clock_drift_ppm_max must be below half a million: a clock so bad is none")
+            raise InvalidConfiguration("clock_drift_ppm_max must be below 500000: a clock that drifts more is useless")
         # These sizes must fit in a frame.
         for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):
             if getattr(self, name) > ENTRY_PAYLOAD_BYTES_MAX:

@@ -95,7 +95,7 @@ class DiskFull(Busy):
     def __str__(self) -> str:
         return (
             f"the disk of {self.node_id} is full: writes are refused and reads go on; "
-            "make room on it (delete other files, or enlarge it), and writes are taken again within seconds"
+            "make room on it (delete other files, or enlarge it), and writes are accepted again within seconds"
         )
 
 
@@ -113,7 +113,7 @@ class NoDescriptors(DiskFull):
     def __str__(self) -> str:
         return (
             f"on {self.node_id} {self.words}: writes are refused and reads go on; close connections, or raise the "
-            "limit (`ulimit -n`, systemd's `LimitNOFILE=`): writes are taken again within seconds of there being fewer"
+            "limit (`ulimit -n`, systemd's `LimitNOFILE=`): writes are accepted within seconds after that"
         )
 
 

@@ -139,7 +139,7 @@ class ReadMode(enum.Enum):
     than `clock_drift_ppm_max`."""
     FOLLOWER = "asked"
     """Any member serves the read, after it has requested a read index from the leader and has applied the log up to
-    that index. The leader makes sure of the index by a round or by its lease, so the read has the same guarantee as a
+    that index. The leader confirms the index by a round or by its lease, so the read has the same guarantee as a
     READ_INDEX or LEASE read."""
     BOUNDED_STALENESS = "bounded"
     """A member serves the read if it can prove that its state is not older than the read allows."""

@@ -119,8 +119,8 @@ class Elections:
         message may first restart the timer and then bring the configuration with the promise. A promise from before a
         restart holds even if its configuration is cut from the log.
 
-        The only voter need not keep such a promise, because no other member can lead. But this member must keep the
-        promise until it knows that the entry that made it the only voter is committed. Before that, the leader that
+        The only voter need not keep such a promise, because no other member can lead. But a member that has become the
+        only voter must keep the promise until it knows that this change is committed. Before that, the leader that
         removed the other voters may still lead, and may read by a lease that depends on the promise.
         """
         state = self._state
@@ -147,9 +147,9 @@ class Elections:
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
         """True if a request for votes must be ignored, together with its term, because a leader is heard.
 
-        If leaders read by lease, the request is also ignored while this member's promise holds: for `lease_ns` after
-        the last message from a leader, and for `lease_ns` after this member's start, because it may have heard a leader
-        before the start.
+        If leaders read by lease, the request is also ignored while this member's promise holds. The promise holds for
+        `lease_ns` after the last message from a leader. It also holds for `lease_ns` after this member's start, because
+        this member may have heard a leader before the start.
 
         A leader that requests a campaign (`transfer`) has given up its lease, so this member's promise to it no longer
         matters. A promise from before a restart still holds, because it may have been given to another leader.

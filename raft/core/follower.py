@@ -113,8 +113,8 @@ class Follower:
 
         The bound applies only while *committed* entries wait to be applied, because applying them makes room. While no
         committed entry waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry in this state
-        could stop all progress: no earlier entry can commit before the first entry of the current term, and the refused
-        entry may be that one.
+        could stop all progress, because the refused entry may be the first entry of the current term. No earlier entry
+        can commit before that entry.
 
         While the disk is full, this member accepts no entry with commands, and no entry that follows one with commands.
         The remaining space is reserved for votes and for the first entries of new leaders.

@@ -50,8 +50,7 @@ class Copies:
         return min([index for node_id, index in self.positions if node_id in self.in_sync_ids], default=0)
 
     def is_held(self, index: int) -> bool:
-        """True if the entry at `index` is durable on every member in sync. If nobody is in sync, nobody is waited
-        for."""
+        """True if the entry at `index` is durable on every member in sync. Also True if no member is in sync."""
         return not self.in_sync_ids or index <= self.in_sync_index
 
     def holders(self, index: int) -> tuple[str, ...]:
@@ -137,8 +136,8 @@ class InSyncPeers:
 
     def _caught_up_at(self, progress: Progress) -> int:
         """The latest time for which the peer's durable log reaches the noted end of the leader's log. The result is
-        never later than the peer's last message: a dead peer of an idle leader lacks no entry, but must not count as in
-        sync for ever."""
+        never later than the peer's last message. Otherwise a dead peer of an idle leader would stay in sync, because it
+        lacks no entry."""
         for noted_at, last_index in reversed(self._ends):
             if last_index <= progress.match_index:
                 return min(noted_at, progress.heard_at)

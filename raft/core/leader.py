@@ -90,8 +90,8 @@ class Leader:
         """The time (monotonic ns) of the next `tick` that may have something to do.
 
         The value is never later than a deadline. After a deadline has moved to a later time, the value may be too
-        early, and `tick` corrects it. If a commit update is no longer needed, because an append has carried the new
-        high-water mark, `due_at` is corrected at once, so that the event loop does not wake up without work.
+        early, and `tick` corrects it. If an append has carried the new high-water mark, no commit update is needed. In
+        this case `due_at` is corrected at once, so that the event loop does not wake up without work.
         """
         # When this first entry of the term commits, all earlier entries commit, too (thesis §6.4).
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
@@ -115,7 +115,7 @@ class Leader:
     def has_lost_its_quorum(self) -> bool:
         """True if this leader has not heard a majority within an election time-out and so must step down (thesis §6.2).
 
-        The deadline only moves to later times, because the times at which peers were heard only rise. So the deadline
+        The deadline only moves to later times, because the time of a peer's last message only rises. So the deadline
         is computed again only after the last computed one has passed.
         """
         if self._state.now < self._quorum_deadline:

@@ -53,7 +53,7 @@ def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_be
     """
     if wanted_id is not None and wanted_id not in peers:
         there = ", ".join(peers) or "nobody"
-        raise TransferRefused("not_a_peer", f"{wanted_id} is not another voter; there is: {there}")
+        raise TransferRefused("not_a_peer", f"{wanted_id} is not another voter; the other voters are: {there}")
     asked = peers if wanted_id is None else {wanted_id: peers[wanted_id]}
     able = [
         peer_id

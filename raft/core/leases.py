@@ -1,10 +1,10 @@
 """Leases: how long a leader may read its own state without a round (thesis §6.4.1).
 
-If a member's log has a configuration with `lease_ns`, the member makes a promise whenever it hears a leader: it votes
-for no other member for `lease_ns` by its own clock, even after a restart (`elections`). So once a majority has answered
-a round of messages, no other leader can be elected until `lease_ns` after the round was *sent*. The lease begins when
-the round is sent, because the leader does not know when its messages arrived. The possible drift of the clocks is
-subtracted (`RaftConfig.lease_of`).
+If a member's log has a configuration with `lease_ns`, the member makes a promise whenever it hears a leader. For
+`lease_ns` by its own clock it votes for no other member, even after a restart (`elections`). So once a majority has
+answered a round of messages, no other leader can be elected until `lease_ns` after the round was *sent*. The lease
+begins when the round is sent, because the leader does not know when its messages arrived. The possible drift of the
+clocks is subtracted (`RaftConfig.lease_of`).
 
 The members agree on `lease_ns` through the log. A leader that wants to read by lease first appends a configuration with
 `lease_ns`. A member's answers count for the lease only after the member has acknowledged this entry as durable.

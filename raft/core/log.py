@@ -30,8 +30,8 @@ list slot. This memory counts towards the bound of the cache. Otherwise entries 
 memory as the bound allows."""
 
 SIZES_FORGOTTEN_AT_ONCE = 1024
-"""Obsolete sizes are deleted only if they are more than this number, or if all sizes are obsolete. The reason: each
-deletion from the front of a list takes time in proportion to the length of the list."""
+"""Obsolete sizes are deleted only if there are more of them than this number, or if all sizes are obsolete. Deletions
+are rare because each deletion from the front of a list takes time in proportion to the length of the list."""
 
 
 class RaftLog:

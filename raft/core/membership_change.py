@@ -40,7 +40,7 @@ class MembershipChanger:
         """The removed members among the peers. They still receive entries, but count in no majority."""
         self._departing_until = 0  # Monotonic ns.
         self.is_under_way = True  # True at first, because an earlier leader's change may be unfinished.
-        self.is_over = False  # True once this leader is no voter in a committed configuration: it must step down.
+        self.is_over = False  # True once this leader is not a voter in a committed configuration: it must step down.
         self._restart_departure_timer()
         self.configuration_appended([member.node_id for each in state.configurations.all for member in each.members])
 

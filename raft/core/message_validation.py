@@ -1,9 +1,9 @@
 """Validation of messages: a message is used only if it is consistent in itself and with the state of this member.
 
 If no honest peer could send a message, the message changes nothing and its connection is closed (`ProtocolError`). So
-no sender can make a member store a number that would harm it for ever, or violate an assertion about the member's own
-state. A well-formed but false message (a vote given twice, an invented log) is not detected: Raft assumes that members
-do not lie.
+no sender can make a member store a number that would harm it permanently, or violate an assertion about the member's
+own state. A well-formed but false message (a vote given twice, an invented log) is not detected: Raft assumes that
+members do not lie.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class MessageValidation:
         if time > known + LEADER_TIME_AHEAD_NS_MAX:
             raise ProtocolError(
                 f"entry {entry.index} has leader_time {time} ns, {time - known} above those before it; "
-                f"a leader's clock goes on by {LEADER_TIME_AHEAD_NS_MAX} at most between two entries"
+                f"a leader's clock advances by at most {LEADER_TIME_AHEAD_NS_MAX} between two entries"
             )
         usual_max = min(known + LEADER_TIME_AHEAD_NS_MAX, LEADER_TIME_NS_MAX)
         self._usual_time_max = max(self._usual_time_max, usual_max.to_bytes(8, "big"))
@@ -216,7 +216,7 @@ class MessageValidation:
         this leader has not begun."""
         last_index = self._state.log.last_index
         if last_applied > last_index:
-            raise ProtocolError(f"it has applied {last_applied}, it says; the log of its leader ends at {last_index}")
+            raise ProtocolError(f"it says that it has applied {last_applied}; its leader's log ends at {last_index}")
         if read_counter > leader.reads.counter:
             asked = leader.reads.counter
             raise ProtocolError(f"it answers read round {read_counter}; its leader has begun {asked}")

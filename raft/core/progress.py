@@ -1,4 +1,4 @@
-"""What a leader knows about the progress of one peer, and the window of messages in flight (Raft Figure 2, leader's
+"""A leader's knowledge of the progress of one peer, and the window of messages in flight (Raft Figure 2, leader's
 state).
 
 `PROBE`: the leader sends one append at a time, until one is accepted. `REPLICATE`: appends are pipelined, within a
@@ -35,7 +35,7 @@ class Progress:
         self.read_counter = 0  # The last read round that the peer confirmed.
         self.last_applied: int | None = None  # None until the peer has reported in this term.
         self.priority = 0  # The election priority that the peer last reported.
-        self.commit_sent = 0  # The highest commit index to which the appends sent so far can bring the peer.
+        self.commit_sent = 0  # The highest commit index that the peer can reach by the appends sent so far.
         self.paused = False  # True while a probe is unanswered. The next heartbeat allows another probe.
         self._window: deque[tuple[int, int]] = deque()  # (last index, bytes) of each unanswered append.
         self._window_bytes = 0

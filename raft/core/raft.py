@@ -291,7 +291,7 @@ class RaftCore:
             if self._leader.membership.is_over:
                 self._end_leadership(self._leader)
         elif state.role is not Role.FOLLOWER and (state.configuration is not members or not state.may_campaign):
-            self._become_follower(reason="its members have changed, or are certain now")
+            self._become_follower(reason="a snapshot has changed or confirmed its members")
         self._settle()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
@@ -589,7 +589,7 @@ class RaftCore:
     def _end_leadership(self, leader: Leader) -> None:
         """End the leadership of a leader whose removal is committed (thesis §4.2.2)."""
         leader.transfer.on_removed()
-        self._become_follower(reason="it is no voter any more")
+        self._become_follower(reason="it is no longer a voter")
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
@@ -604,7 +604,7 @@ class RaftCore:
         if message.term > state.term and not moves_no_term:
             self._become_follower(term=message.term, reason="a higher term")  # Raft §5.1.
         if message.term < state.term and not (isinstance(message, PreVoteResponse) and message.granted):
-            self._answer_stale(peer_id, message)  # Without this answer the peer could keep its old term for ever.
+            self._answer_stale(peer_id, message)  # Without this answer the peer might never leave its old term.
         else:
             self._step_in_term(peer_id, message)
 

@@ -80,7 +80,7 @@ class ReadRounds:
         return self.counter
 
     def confirmed_up_to(self, counter: int) -> list[Round]:
-        """Confirm the round `counter`, which a majority has answered, and all earlier rounds. Return these rounds.
+        """Confirm the round `counter`, which a majority has answered, and all earlier rounds.
 
         Returns these rounds. The caller must respond to the requests from other members in these rounds.
         """

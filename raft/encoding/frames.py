@@ -96,4 +96,4 @@ class FrameSplitter:
             return f"{told} (it began with a TLS handshake, and this port has no TLS: give the member certificates)"
         if not header.isascii() or not header.decode().isprintable():
             return told
-        return f"{told} (it began with {header.decode()!r}: who speaks there is no member of a cluster)"
+        return f"{told} (it began with {header.decode()!r}: the sender is not a member of a cluster)"

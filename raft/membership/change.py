@@ -46,7 +46,7 @@ def begin_change(configuration: Configuration, change: MembershipChange) -> Conf
     new_learners = [member for member in learners if member.node_id not in (*change.remove, *change.promote)]
     removed_learners = [member.node_id for member in learners if member.node_id in change.remove]
     if not new_voters:
-        raise ChangeRefused(ChangeRefusal.LAST_VOTER, "a cluster needs a voter, and this would leave it none")
+        raise ChangeRefused(ChangeRefusal.LAST_VOTER, "a cluster needs a voter, and this change would leave none")
     made = Configuration(
         voters=tuple(new_voters),
         outgoing=tuple(voters) if new_voters != voters else (),
@@ -104,7 +104,7 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
     for node_id in (*change.promote, *change.remove, *(member.node_id for member in change.update)):
         if node_id not in members:
             raise ChangeRefused(
-                ChangeRefusal.UNKNOWN_MEMBER, f"{node_id} is no member; there are: {', '.join(members)}"
+                ChangeRefusal.UNKNOWN_MEMBER, f"{node_id} is not a member; the members are: {', '.join(members)}"
             )
     for node_id in change.promote:
         if node_id in configuration.voter_ids:
@@ -114,8 +114,8 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
         if now.get(member.node_id) and member.incarnation_id not in (b"", now[member.node_id]):
             raise ChangeRefused(
                 ChangeRefusal.USED_ID,
-                f"{member.node_id} is known with another data folder, and would have forgotten what it said: replace "
-                "it as a new member with a new node id",
+                f"{member.node_id} is known with another data folder, so it has forgotten its votes: replace it by a "
+                "new member with a new node id",
             )
     _check_named_once([*added, *change.promote, *change.remove], "is named twice")
     _check_named_once([member.node_id for member in change.update], "is updated twice")

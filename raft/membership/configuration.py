@@ -82,13 +82,17 @@ class Configuration:
         members = {*self.voters, *self.outgoing, *self.learners}
         ids = [member.node_id for member in members]
         if not self.voters or len(ids) > MEMBERS_MAX:
-            raise InvalidConfiguration(f"a cluster has 1 to {MEMBERS_MAX} members, not {len(ids)}, one voter at least")
+            raise InvalidConfiguration(
+                f"a cluster has 1 to {MEMBERS_MAX} members, of which at least one votes, not {len(ids)}"
+            )
         if len(set(ids)) < len(ids) or {*self.learners} & {*self.voters, *self.outgoing}:
-            raise InvalidConfiguration(f"a member is one thing only: {', '.join(sorted(ids))}")
+            raise InvalidConfiguration(f"a member is a voter or a learner, and listed once: {', '.join(sorted(ids))}")
         if {*self.removed} & {*ids} or len(set(self.removed)) < len(self.removed):
-            raise InvalidConfiguration(f"removed members are no members: {', '.join(self.removed)}")
+            raise InvalidConfiguration(
+                f"removed ids must be unique, and no member may have one: {', '.join(self.removed)}"
+            )
         if len(self.removed) > REMOVED_IDS_MAX or not all(map(NODE_ID_PATTERN.fullmatch, self.removed)):
-            raise InvalidConfiguration(f"removed members are up to {REMOVED_IDS_MAX} node ids")
+            raise InvalidConfiguration(f"removed members must be valid node ids, at most {REMOVED_IDS_MAX}")
         if type(self.lease_ns) is not int or self.lease_ns < 0:
             raise InvalidConfiguration(f"the promise to a leader lasts 0 ns or more, not {self.lease_ns!r}")
 

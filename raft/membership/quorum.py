@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 
 class Tally(enum.Enum):
-    """The state of a vote. `LOST` means that no majority is possible any more, even if all missing votes are
-    granted."""
+    """The state of a vote. `LOST` means that there can be no majority, even if all missing votes are granted."""
 
     WON = "won"
     LOST = "lost"

@@ -106,7 +106,7 @@ class PeerFeatureLevels:
                 continue
             levels = self._by_peer.get(peer_id)
             if levels is None or peer_id not in heard:
-                text = f"{peer_id} was not heard lately, so what it knows is not known; start it, or remove it"
+                text = f"{peer_id} was not heard lately, so its levels are not known; start it, or remove it"
                 raise LevelRefused(LevelRefusal.SILENT_MEMBER, text)
             if level > levels.highest:
                 text = f"{peer_id} knows {levels}, not {level}; upgrade it first"

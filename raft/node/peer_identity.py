@@ -55,8 +55,8 @@ class IncarnationReplaced(RaftError):
 
     def __str__(self) -> str:
         return (
-            f"{self.peer_id} knows this member with another data folder, which was lost or made anew. What it voted "
-            "and acknowledged there is forgotten, so it might break its promises"
+            f"{self.peer_id} knows this member with another data folder, which was lost or created again. This member "
+            "has forgotten its votes and acknowledgements there, so it might break its promises"
         )
 
 
@@ -112,8 +112,8 @@ class KnownIncarnations:
                 peer_id,
                 WRONG_INCARNATION,
                 f"it was known here as incarnation {_short(pinned)} and now comes as {_short(incarnation_id)}. Its "
-                "data folder was lost or made anew, so it has forgotten its votes. Bring back the folder itself (no "
-                "older copy), or replace it as a new member with a new node id",
+                "data folder was lost or created again, so it has forgotten its votes. Bring back the folder itself "
+                "(not an older copy), or replace it by a new member with a new node id",
             )
         elif is_member and pin is not None:
             pin.is_preliminary = False

@@ -172,7 +172,7 @@ class _Fields:
     def number(self, minimum: int = 0) -> int:
         item = self.next()
         if type(item) is not int or not minimum <= item <= INT64_MAX:
-            raise ProtocolError(f"item {self._at - 1} of a peer message of kind {self._items[0]} is no valid number")
+            raise ProtocolError(f"item {self._at - 1} of a peer message of kind {self._items[0]} is not a valid number")
         return item
 
     def numbers(self, count: int) -> list[Any]:

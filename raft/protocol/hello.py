@@ -49,7 +49,7 @@ class HelloRole(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The identity of the sender, and what its build supports.
+    """The identity of the sender, and the versions and features that its build supports.
 
     `cluster_id` and `incarnation_id` have 16 bytes. A client that does not know these ids leaves them empty.
     """

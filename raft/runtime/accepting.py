@@ -115,9 +115,9 @@ class Acceptor:
             what = os.strerror(error.errno or 0).lower()
             if error.errno in NO_DESCRIPTOR_LEFT:
                 limit = descriptor_limit()
-                remedy = "raise the limit (`ulimit -n`, `LimitNOFILE=` of a systemd unit), or find what holds so many"
+                remedy = "raise the limit (`ulimit -n`, `LimitNOFILE=` of a systemd unit), or find the cause"
                 what += f" (the limit of this process is {'none' if limit is None else limit}); {remedy}"
-            logger.error("new connections of %s are hung up on, those that stand are served: %s", self._purpose, what)
+            logger.error("new connections of %s are closed, open ones are served: %s", self._purpose, what)
         self._short_until = now + EPISODE_SECONDS_MIN
 
     def _take_spare(self) -> None:

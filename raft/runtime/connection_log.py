@@ -62,7 +62,7 @@ class ConnectionLog:
         level = logging.DEBUG if words in self._warned else logging.ERROR
         self._remember(words)
         if logger.isEnabledFor(level):
-            message = f"what {peer_id or 'a stranger'} sent is not taken, its connection is closed: {fault}"
+            message = f"data from {peer_id or 'a stranger'} was dropped and its connection closed: {fault}"
             fields = {"peer_id": peer_id, "reason": str(fault)}
             told = {"node_id": self._node_id, "event": "validation_failed", "fields": fields, "message": message}
             logger.log(level, "%(node_id)s: %(message)s", told, exc_info=cause if level == logging.ERROR else None)

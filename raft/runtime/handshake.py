@@ -21,8 +21,8 @@ HELLO_BYTES_MAX = 8 * 1024
 """The maximum size (bytes) of a hello, and of the buffer for a caller without a hello."""
 
 HANDSHAKE_SECONDS_MAX = 5.0
-"""The maximum time for a handshake. A paused member may need seconds, but a silent caller must not keep its connection
-for ever."""
+"""The maximum time for a handshake. A paused member may need seconds, but a silent caller must not stay connected
+without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,18 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     # The role is checked first, because a client sends requests right after its hello, and should get the refusal that
     # names the wrong port.
     if is_followed:
-        raise ProtocolError("bytes after the hello before it was answered")
+        raise ProtocolError("it sent bytes after its hello before it got an answer")
     if not hello.speaks(PROTOCOL_VERSION):
         spoken = f"{hello.version_min} to {hello.version_max}"
-        raise PeerRefused(name, "version", f"it speaks protocol {spoken}, this member {PROTOCOL_VERSION}; upgrade one")
+        raise PeerRefused(
+            name, "version", f"it speaks protocol {spoken}, this member speaks {PROTOCOL_VERSION}; upgrade one"
+        )
     if hello.cluster_id != identity.cluster_id:
         raise PeerRefused(
             name,
             "wrong_cluster",
             f"it belongs to cluster {hello.cluster_id.hex()}, this member to {identity.cluster_id.hex()}. "
-            "Check its address, and with what its folder was made: the initial members, the token, the feature level",
+            "Check its address, and the initial members, the token and the feature level that its folder was made with",
         )
     if hello.group_id != identity.group_id:
         raise PeerRefused(name, "wrong_group", f"it speaks for group {hello.group_id}, not {identity.group_id}")

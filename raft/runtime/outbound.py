@@ -190,7 +190,7 @@ class Outbound:
             seconds = CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX
             stream = await self._open_secured(host, port, seconds)
             try:
-                # Before anything is said or believed: a refusal can end this member for ever (code `removed`).
+                # First of all, because a refusal can end this member permanently (code `removed`).
                 check_certificate(stream, self._peer_id)
                 self._announced_address = self._own_address()
                 await stream.send_all(
@@ -214,7 +214,7 @@ class Outbound:
     async def _open_secured(self, host: str, port: int, seconds: float) -> MemberStream:
         """Open a connection, with TLS if there are credentials. Raises TlsFailed, and the errors of `_open`.
 
-        While TLS is being turned on or off (`is_mixed`), a peer that does not speak TLS is dialled again without.
+        While TLS is being turned on or off (`is_mixed`), a peer that does not speak TLS is dialled again without TLS.
         """
         stream = await self._open(host, port, seconds)
         if self._credentials is None:
@@ -270,7 +270,10 @@ class Outbound:
         try:
             data = await stream.receive_some(1)
             self._is_ended_by_peer = not data  # Received bytes are either a refusal or a violation of the protocol.
-            self._log_once("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
+            self._log_once(
+                "disconnected",
+                "it sent bytes on a connection on which only this member sends" if data else "it closed the connection",
+            )
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_ended_by_peer = isinstance(error, trio.BrokenResourceError)
             self._log_once("disconnected", "the connection broke")

@@ -18,8 +18,8 @@ UNANSWERED_SECONDS_MAX = 3.0
 """A connection ends if sent bytes have not been acknowledged for this long.
 
 Without this limit the kernel sends the bytes again for a quarter of an hour, with pauses that double. After a network
-partition of a minute, the peer could receive nothing for up to another minute, because new heartbeats would wait in the
-kernel until the old bytes are sent again. A new connection takes milliseconds.
+partition of a minute, new heartbeats would wait in the kernel until the old bytes are sent again. So the peer could
+receive nothing for up to another minute. A new connection takes milliseconds.
 
 The limit allows several repetitions (after 0.2, 0.6 and 1.4 s), so a few lost packets do not end a connection. A paused
 process keeps its connections for a while, because its kernel acknowledges bytes until the buffer is full."""
@@ -37,7 +37,7 @@ def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
 
     The result is also 0 if `stream` is not a socket, or is closed or broken. A later `send_all` then raises the error.
     No other task may be sending on the stream. If the result is less than `len(data)`, the caller must send the
-    remaining bytes next, and nothing else before them: on a TLS connection, a part of them may be encrypted already.
+    remaining bytes next, and nothing else before them. On a TLS connection, a part of them may be encrypted already.
     """
     if type(stream) is not trio.SocketStream:
         return stream.send_at_once(data) if type(stream) is TlsStream else 0

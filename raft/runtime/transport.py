@@ -101,9 +101,9 @@ class Transport:
 
     `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses that are used
     instead of all others, for example the address of a proxy. `own_address` returns the address at which others should
-    dial this member, which each hello states. If `listeners` are given, the transport uses them and ignores
-    `listen_host` and `listen_port`. In both cases the transport finally closes its listeners. `levels`: the feature
-    levels of this build, which each hello states.
+    dial this member. `levels`: the feature levels of this build. Each hello states this address and these levels. If
+    `listeners` are given, the transport uses them and ignores `listen_host` and `listen_port`. In both cases the
+    transport finally closes its listeners.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Transport:
                 "refused_by_peer", f"a caller closed: {error}", peer_id=None, code=error.code, reason=error.text
             )
         except trio.TooSlowError:
-            words = "a connection said no hello in time; it is closed"
+            words = "a connection sent no hello in time; it is closed"
             self._log.warn_once("no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
         return None
 
@@ -364,9 +364,9 @@ class Transport:
             hosts := self._duplicates.took_over(peer_id, peer.process_id, host, monotonic())
         ):
             words = (
-                f"{peer_id} runs more than once: processes with copies of its data folder call in turn, from "
-                f"{', '.join(hosts)}. Stop all but one at once: together they may break promises of {peer_id}. If it "
-                f"is not known which of them is the older one, stop all, and replace {peer_id} by a new member"
+                f"{peer_id} runs more than once: processes with copies of its data folder connect in turn, from "
+                f"{', '.join(hosts)}. Stop all but one at once: together they may break promises of {peer_id}. If you "
+                f"do not know which of them is the older one, stop all, and replace {peer_id} by a new member"
             )
             self._log.event(logging.WARNING, "duplicate_member", words, peer_id=peer_id, hosts=list(hosts))
 
@@ -374,7 +374,7 @@ class Transport:
         """The address that the peer's hello states; empty if it states none, or one that cannot be dialled."""
         if not peer.peer_address or is_dialable(peer.peer_address):
             return peer.peer_address
-        words = f"peer {peer.node_id} says that it is at {peer.peer_address!r}, which nobody can dial; it is ignored"
+        words = f"peer {peer.node_id} states the address {peer.peer_address!r}, which cannot be dialled; it is ignored"
         self._log.warn_once("bad_address", words, peer_id=peer.node_id, reason=peer.peer_address)
         return ""
 

@@ -28,9 +28,9 @@ applies this much log within about a second. With 4 MiB, a small state was writt
 quarter lower."""
 
 LOG_PER_STATE = 4
-"""A snapshot is built once the log since the last snapshot is this many times as long as that snapshot, but not before
-the log has `LOG_BYTES_MIN`, and at the latest when it has `snapshot_log_bytes`. So a small state is written often, and
-a starting member has little to apply. A large state is written seldom."""
+"""A snapshot is built once the log since the last snapshot is this many times as long as that snapshot. The log must
+have at least `LOG_BYTES_MIN`; at `snapshot_log_bytes` a snapshot is built in any case. So a small state is written
+often, and a starting member has little to apply. A large state is written seldom."""
 
 
 class Host(Protocol):

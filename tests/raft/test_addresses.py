@@ -29,12 +29,12 @@ def test_an_address_is_a_host_and_a_port(text: str, parts: tuple[str, int, bool]
         ("", "it has no host or no port"),
         ("s1", "it has no host or no port"),
         (":7001", "it has no host or no port"),
-        ("s1:", "its port is no number from 0 to 65535"),
-        ("s1:x", "its port is no number from 0 to 65535"),
-        ("s1:-1", "its port is no number from 0 to 65535"),
-        ("s1:٣", "its port is no number from 0 to 65535"),
-        ("s1:65536", "its port is no number from 0 to 65535"),
-        ("s1:000080", "its port is no number from 0 to 65535"),
+        ("s1:", "its port is not a number from 0 to 65535"),
+        ("s1:x", "its port is not a number from 0 to 65535"),
+        ("s1:-1", "its port is not a number from 0 to 65535"),
+        ("s1:٣", "its port is not a number from 0 to 65535"),
+        ("s1:65536", "its port is not a number from 0 to 65535"),
+        ("s1:000080", "its port is not a number from 0 to 65535"),
     ],
 )
 def test_what_has_no_host_or_no_port_is_refused_with_the_reason(text: str, reason: str) -> None:

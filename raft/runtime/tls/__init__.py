@@ -1,5 +1,5 @@
 """TLS for the sockets of a member and of a client: encryption, certificates, and who must show which certificate.
 
-`TlsSession` (session.py) does no I/O; `TlsStream` (stream.py) runs it on a socket. Everything else decides with which
-files, with which peer, and how many handshakes at a time.
+`TlsSession` (session.py) does no I/O; `TlsStream` (stream.py) runs it on a socket. The other files load certificates,
+check the identity of peers, and limit how many handshakes run at a time.
 """

@@ -17,7 +17,7 @@ FilePath = str | os.PathLike[str]
 
 PROTOCOL_CLIENT, PROTOCOL_PEER, PROTOCOL_HTTP = "hwm", "hwm-peer", "http/1.1"
 """The names of the application protocols (ALPN): of the client port, the peer port and the metrics port. A side that
-names none is accepted, because the hello says the same."""
+names no protocol is accepted, because its first bytes after the handshake show the protocol as well."""
 
 
 def server_context(
@@ -25,7 +25,8 @@ def server_context(
 ) -> ssl.SSLContext:
     """Make the context of a port. With `ca`, each caller must show a certificate of one of these authorities.
 
-    Sessions are not resumed: a resumed session would skip the check of the certificate. Raises UnusableTlsFiles.
+    Sessions are not resumed, because a resumed session would skip the check of the certificate. Raises
+    UnusableTlsFiles.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _restrict(context, protocol)
@@ -42,8 +43,8 @@ def client_context(
 ) -> ssl.SSLContext:
     """Make the context of a caller, which accepts only servers with a certificate of an authority in `ca`.
 
-    `checks_name`: the certificate must be for the host that was dialled. Peers are identified by their node ids
-    instead. Raises UnusableTlsFiles.
+    If `checks_name` is True, the certificate must be for the dialled host. It is False for peers, because the node id
+    identifies a peer. Raises UnusableTlsFiles.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _restrict(context, protocol)
@@ -67,7 +68,7 @@ def _load_own(context: ssl.SSLContext, purpose: str, cert: FilePath, key: FilePa
             _check_readable(purpose, path)
 
     def ask_for_password() -> str:
-        raise UnusableTlsFiles(purpose, f"the key in {key or cert} has a password, for which nobody can be asked")
+        raise UnusableTlsFiles(purpose, f"the key in {key or cert} has a password; give a key without one")
 
     try:
         context.load_cert_chain(cert, key, ask_for_password)
@@ -107,10 +108,11 @@ def names_in(certificate: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
-    """Shake hands between the two contexts of one member, in memory. Return the member's own certificate.
+    """Perform a handshake between the two contexts of one member, in memory. Return the member's own certificate.
 
-    So a certificate that no peer would accept is found before it is used: expired, of a foreign authority, or not
-    allowed for servers or for clients. Raises UnusableTlsFiles. Cost: some milliseconds.
+    This finds a certificate that no peer would accept before the certificate is used. Such a certificate has expired,
+    is from a foreign authority, or is not allowed for servers or for clients. Raises UnusableTlsFiles. Cost: some
+    milliseconds.
     """
     answerer, caller = TlsSession(server, is_server=True), TlsSession(client, is_server=False)
     try:

@@ -17,16 +17,16 @@ from raft.runtime.tls.contexts import (
 from raft.runtime.tls.errors import UnusableTlsFiles
 
 REREAD_SECONDS = 60.0
-"""How often the files are looked at."""
+"""The interval at which the member checks whether the files have changed."""
 
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 class Credentials:
-    """The contexts that are made of some files. Each handshake asks for the present one.
+    """The TLS contexts that are made from certificate files. Each handshake uses the newest context.
 
-    A context is never changed: new files make a new one. Connections keep what they began with. All methods are
-    synchronous; `reread_if_changed` reads files, and may run in another thread.
+    A context is never changed. If the files change, a new context is made, and open connections keep the old one. All
+    methods are synchronous; `reread_if_changed` reads files, and may run in another thread.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Credentials:
         is_mixed: bool = False,
     ) -> None:
         """Read the files. `make` makes the contexts of the answering and of the calling side. `node_id`: the member
-        that has them; empty for a client. `is_mixed`: connections without TLS are still allowed.
+        that uses the credentials; empty for a client. `is_mixed`: True if connections without TLS are allowed, too.
 
         Raises UnusableTlsFiles.
         """
@@ -47,7 +47,7 @@ class Credentials:
         self._paths, self._make = [Path(path) for path in paths if path is not None], make
         self._stamps = self._stamp()
         self._server, self._client = make()
-        self.is_stale = False  # The files have changed, and what is in them now cannot be used.
+        self.is_stale = False  # True while the files have changed, but their new content cannot be used.
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -63,14 +63,14 @@ class Credentials:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files, as text for the log."""
+        """The paths of the files, as text for the log."""
         return tuple(map(str, self._paths))
 
     def reread_if_changed(self) -> bool:
-        """Look at the files. Return True if they have changed and are used from now on.
+        """Check the files. Return True if they have changed and are used from now on.
 
-        Raises UnusableTlsFiles if they cannot be used. The former ones are kept then, and each later call tries again,
-        since a certificate may only become valid later.
+        Raises UnusableTlsFiles if they have changed and cannot be used. In this case the former contexts stay in use,
+        and each later call tries again, because a certificate may become valid later.
         """
         stamps = self._stamp()
         if stamps == self._stamps and not self.is_stale:
@@ -95,8 +95,8 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 def peer_credentials(
     node_id: str, cert: FilePath, key: FilePath | None, ca: FilePath, *, is_mixed: bool = False
 ) -> Credentials:
-    """The credentials of a member among its peers: both sides show a certificate. Raises UnusableTlsFiles, also if the
-    certificate does not name `node_id`."""
+    """The credentials for connections between members, where both sides show a certificate. Raises UnusableTlsFiles,
+    also if the certificate does not name `node_id`."""
 
     def make() -> tuple[ssl.SSLContext, ssl.SSLContext]:
         server = server_context("peers", cert, key, ca, PROTOCOL_PEER)

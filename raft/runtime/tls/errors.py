@@ -1,4 +1,4 @@
-"""The errors of TLS, in words for operators: which side refused, what it refused, and what to do."""
+"""The errors of TLS, with texts for operators: which side refused, and what it refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raft.errors import RaftError
 
 
 class TlsFailed(RaftError, trio.BrokenResourceError):
-    """A TLS connection could not be opened, or broke. The socket is of no more use.
+    """A TLS connection could not be opened, or broke. The socket can no longer be used.
 
     `is_plain`: the other side does not speak TLS, or ends each connection at the first bytes of TLS.
     """
@@ -35,7 +35,7 @@ class UnusableTlsFiles(RaftError):
 
 
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "RECORD_LAYER_FAILURE"})
-"""What OpenSSL finds if the first bytes are no TLS record."""
+"""The reasons that OpenSSL gives if the first bytes are not a TLS record."""
 
 _FLAWS = {
     "CERTIFICATE_REQUIRED": "the other side requires a certificate of this side",
@@ -43,7 +43,7 @@ _FLAWS = {
     "CERTIFICATE_EXPIRED": "the other side says that the certificate of this side has expired",
     "CERTIFICATE_REVOKED": "the other side says that the certificate of this side is revoked",
     "BAD_CERTIFICATE": "the other side does not accept the certificate of this side",
-    "UNSUPPORTED_CERTIFICATE": "the certificate of this side is not made for this use, says the other side",
+    "UNSUPPORTED_CERTIFICATE": "the other side says that the certificate of this side is not for this use",
     "CERTIFICATE_UNKNOWN": "the other side does not accept the certificate of this side",
     "PROTOCOL_VERSION": "the other side does not speak a version of TLS that this side allows",
     "UNSUPPORTED_PROTOCOL": "the other side speaks only versions of TLS before 1.2, which are not secure",
@@ -56,7 +56,7 @@ _FLAWS = {
 
 
 def failure_of(error: ssl.SSLError, *, is_established: bool) -> TlsFailed:
-    """Translate an error of OpenSSL. `is_established`: the handshake was done before."""
+    """Translate an error of OpenSSL. `is_established`: True if the handshake was complete before the error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"the certificate of the other side is not accepted: {error.verify_message}")
     flaw = (error.reason or "").upper().replace(" ", "_")

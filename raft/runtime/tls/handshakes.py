@@ -1,4 +1,4 @@
-"""The handshakes of one port: how many at a time, for how long, and what is said to a caller without TLS."""
+"""The TLS handshakes of one port: their bounds in number and time, and the refusal of a caller without TLS."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from raft.runtime.tls.session import TlsSession
 from raft.runtime.tls.stream import TlsStream
 
 HANDSHAKE_SECONDS_MAX = 10.0
-"""The time from the connection to the end of the handshake."""
+"""The maximum time from the connection to the end of the handshake."""
 
 HANDSHAKES_MAX = 64
-"""The most handshakes under way at one port; further callers wait in line."""
+"""The maximum number of handshakes under way at one port. Further callers wait in line."""
 
 UNDISTURBED_SECONDS = 1.0
-"""While callers wait in line, a handshake that has taken this long is given up. An honest one takes some round trips,
-so callers that begin a handshake and stop cannot keep others away."""
+"""While callers wait in line, a handshake that has taken this long is given up. An honest handshake takes only some
+round trips. So callers that begin a handshake and then stop cannot keep others away."""
 
 STEPS_PER_TURN = 3
-"""How many steps of handshakes one turn of the event loop takes at most. A step takes up to 2 ms, so heartbeats of a
-leader are hardly delayed, even if all clients connect anew at the same time."""
+"""The maximum number of handshake steps in one turn of the event loop. A step takes up to 2 ms. So the heartbeats of a
+leader are hardly delayed, even if all clients connect again at the same time."""
 
 FIRST_BYTE_OF_TLS = 22
 """A connection with TLS begins with a handshake record (RFC 8446 §5.1). A frame begins with 0 or 1, and HTTP with a
@@ -36,11 +36,11 @@ PLAIN_REFUSED = "this port takes only connections with TLS; give the caller its 
 REFUSAL_SECONDS_MAX = 1.0
 
 MemberStream = trio.SocketStream | TlsStream
-"""A connection of a port: plain, or with TLS."""
+"""A connection at a port: plain, or with TLS."""
 
 
 class _Turns:
-    """An asynchronous context that at most STEPS_PER_TURN tasks enter in one turn of the loop."""
+    """An asynchronous context that at most STEPS_PER_TURN tasks enter in one turn of the event loop."""
 
     def __init__(self) -> None:
         self._places = trio.Semaphore(STEPS_PER_TURN)
@@ -58,27 +58,28 @@ class _Turns:
 
 
 class Handshakes:
-    """Accepts the callers of one port: `accept` returns the stream to talk on."""
+    """Accepts the callers of one port. `accept` returns the stream for all further data."""
 
     def __init__(self, credentials: Credentials, refusal: Callable[[str], bytes] = lambda _: b"") -> None:
-        """`refusal` makes the bytes that tell a caller without TLS the reason, in the protocol of the port."""
+        """`refusal` encodes the reason for a refusal, in the protocol of the port. The bytes are sent to a caller
+        without TLS."""
         self.credentials = credentials
         self._refusal = refusal
         self._turns = _Turns()
-        self._under_way: dict[trio.CancelScope, float] = {}  # When each began; oldest first.
+        self._under_way: dict[trio.CancelScope, float] = {}  # The start of each, oldest first.
         self._line = trio.lowlevel.ParkingLot()
 
     @property
     def count(self) -> int:
-        """How many handshakes are under way."""
+        """The number of handshakes that are under way."""
         return len(self._under_way)
 
     async def accept(self, stream: trio.SocketStream, seconds: float | None = None) -> MemberStream:
-        """Shake hands with a caller, within HANDSHAKE_SECONDS_MAX or `seconds`. If the port is mixed, a caller without
-        TLS is let in unchanged.
+        """Perform the handshake with a caller, within HANDSHAKE_SECONDS_MAX or `seconds`. If the port is mixed, a
+        caller without TLS is accepted, and its own stream is returned.
 
-        A silent caller does not count against HANDSHAKES_MAX. Raises TlsFailed, and BrokenResourceError if the caller
-        is gone.
+        A silent caller does not count towards HANDSHAKES_MAX. Raises TlsFailed, and BrokenResourceError if the caller
+        has disconnected.
         """
         seconds = HANDSHAKE_SECONDS_MAX if seconds is None else seconds
         with trio.move_on_after(seconds):
@@ -111,7 +112,7 @@ class Handshakes:
             left = UNDISTURBED_SECONDS
             for scope, began in self._under_way.items():
                 if scope.cancel_called:
-                    continue  # Another caller in line has given it up, and it has not had its turn yet.
+                    continue  # Another caller in line has cancelled this handshake, which has not ended yet.
                 if (undisturbed := began + UNDISTURBED_SECONDS - trio.current_time()) > 0:
                     left = undisturbed
                 else:
@@ -130,7 +131,8 @@ class Handshakes:
 
 
 async def _peek(stream: trio.SocketStream) -> bytes:
-    """Wait for the first byte, and leave it to be read. Empty if the caller has closed."""
+    """Wait for the first byte, and return it without removing it from the stream. The result is empty if the caller has
+    closed the connection."""
     try:
         return await stream.socket.recv(1, socket.MSG_PEEK)
     except OSError as error:
@@ -140,7 +142,7 @@ async def _peek(stream: trio.SocketStream) -> bytes:
 async def call(
     stream: trio.SocketStream, credentials: Credentials, server_name: str | None, seconds: float = HANDSHAKE_SECONDS_MAX
 ) -> TlsStream:
-    """Shake hands with a server that was dialled. The caller closes the stream if this fails. Raises TlsFailed."""
+    """Perform the handshake with a server that was dialled. Raises TlsFailed; the caller must then close the stream."""
     with trio.move_on_after(seconds):
         secured = TlsStream(stream, TlsSession(credentials.client, is_server=False, server_name=server_name))
         try:

@@ -1,4 +1,4 @@
-"""TLS between members: a peer is who its certificate names, so one member cannot pose as another."""
+"""TLS between members. The certificate of a peer must name the peer, so that no member can pose as another one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raft.runtime.tls.stream import TlsStream
 def check_certificate(stream: MemberStream, node_id: str) -> None:
     """Check that the certificate of the other side names `node_id`, as a DNS name (SAN) or as its common name.
 
-    A plain stream is not checked: only a port that allows connections without TLS has one. Raises PeerRefused.
+    A plain stream is not checked: it exists only if connections without TLS are allowed. Raises PeerRefused.
     """
     if isinstance(stream, TlsStream):
         names = names_in(stream.session.certificate)
@@ -20,5 +20,5 @@ def check_certificate(stream: MemberStream, node_id: str) -> None:
                 node_id,
                 "wrong_certificate",
                 f"its certificate names {', '.join(map(repr, names)) or 'nobody'}, not {node_id!r}; "
-                "check its address, or give it one with its own node id as a DNS name",
+                "check its address, or give it a certificate with its own node id as a DNS name",
             )

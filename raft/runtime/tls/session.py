@@ -1,4 +1,5 @@
-"""One TLS connection without I/O: bytes of the wire in, plain bytes out, and the reverse. It lies under the frames.
+"""One TLS connection without I/O: it turns encrypted bytes into plain bytes, and plain bytes into encrypted bytes. The
+plain bytes contain the frames.
 
 OpenSSL works on two memory buffers. So the code that owns a socket decides when bytes are read and written, and can
 still send within the flush itself (docs/adr/0053-tls-lies-under-the-frames.md).
@@ -13,19 +14,21 @@ from typing import Any
 from raft.runtime.tls.errors import TlsFailed, failure_of
 
 RECORD_BYTES_MAX = 16 * 1024
-"""The most plain bytes of one TLS record (RFC 8446 §5.1). OpenSSL keeps at most one incomplete record."""
+"""The maximum number of plain bytes in one TLS record (RFC 8446 §5.1). OpenSSL keeps at most one incomplete record."""
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""The most bytes that the other side may send before the handshake is done. A chain of ten certificates has 20 KiB."""
+"""The maximum number of bytes that the other side may send before the handshake is complete. A chain of ten
+certificates has 20 KiB."""
 
 
 RECORD_CIPHER_BYTES_MAX = RECORD_BYTES_MAX + 2048
-"""The most encrypted bytes of one record after its header (RFC 5246 §6.2.3; TLS 1.3 allows less)."""
+"""The maximum number of encrypted bytes in one record, without its header (RFC 5246 §6.2.3; TLS 1.3 allows less)."""
 
 RECORDS_WITHOUT_DATA_MAX = 32
 DATA_BYTES_PER_RECORD_WITHOUT = 1024 * 1024
-"""The most records without data after the handshake, and after how many bytes of data one more is allowed. Such a
-record changes the keys, which takes up to 80 µs. Honest callers change them after gigabytes."""
+"""The maximum number of records without data after the handshake, and the number of data bytes after which one more is
+allowed. A record without data usually changes the keys, which takes up to 80 µs. Honest callers change the keys only
+after gigabytes."""
 
 _HEADER_BYTES = 5
 
@@ -34,8 +37,8 @@ class TlsSession:
     """One side of a connection. All methods are synchronous. After TlsFailed, only `take_output` may be called: it
     returns the alert for the other side.
 
-    `server_name`: at the side of the client, the name or the IP address that the certificate of the server must have,
-    if the context checks names.
+    `server_name` is given only on the side of the client. If the context checks names, the certificate of the server
+    must have this name or IP address.
     """
 
     def __init__(self, context: ssl.SSLContext, *, is_server: bool, server_name: str | None = None) -> None:
@@ -43,21 +46,21 @@ class TlsSession:
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=is_server, server_hostname=server_name
         )
-        self._beginning = b""  # Of a record that has not arrived as a whole, after the handshake.
+        self._beginning = b""  # The beginning of an incomplete record, after the handshake.
         self._data_bytes = self._records_without_data = 0
         self._handshake_bytes = 0
-        self.is_established = False  # The handshake is done, as seen from this side.
-        self.is_ended = False  # The other side will send no more: close-notify, or the end of its stream.
-        self.certificate: dict[str, Any] | None = None  # Of the other side, verified, as `ssl` decodes it.
+        self.is_established = False  # True once the handshake is complete on this side.
+        self.is_ended = False  # True once the other side has sent close-notify, or has ended its stream.
+        self.certificate: dict[str, Any] | None = None  # The other side's, verified, as `ssl` decodes it.
         self.protocol: str | None = None  # The application protocol that both sides have chosen (ALPN).
 
     @property
     def has_heard(self) -> bool:
-        """True once the other side has sent anything."""
+        """True once any byte from the other side has arrived."""
         return self._handshake_bytes > 0
 
     def handshake(self) -> None:
-        """Go on with the handshake as far as the bytes received so far allow. Raises TlsFailed."""
+        """Continue the handshake as far as the bytes received so far allow. Raises TlsFailed."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -67,20 +70,21 @@ class TlsSession:
             raise TlsFailed(words, is_plain=not self.has_heard) from None
         except ssl.SSLError as error:
             raise failure_of(error, is_established=False) from None
-        if self._object.session_reused:  # Only TLS 1.2: OpenSSL has kept the session. It forgets it with this object.
+        if self._object.session_reused:  # Only TLS 1.2. OpenSSL stores the session, and deletes it with this object.
             raise TlsFailed("the other side wants to resume an earlier session, which would skip its certificate")
         try:
             self.certificate = self._object.getpeercert() or None
-        except (ValueError, ssl.SSLError):  # OpenSSL checks the chain, but not that each name is text.
+        except (ValueError, ssl.SSLError):  # OpenSSL checks the chain, but does not check that each name is text.
             raise TlsFailed("the certificate of the other side has a name that cannot be decoded") from None
         self.is_established = True
         self.protocol = self._object.selected_alpn_protocol()
 
     def feed(self, cipher: bytes) -> bytes:
-        """Take bytes of the wire; empty bytes mean the end of the stream. Return the plain bytes that they complete.
+        """Process encrypted bytes that have arrived; empty bytes mean the end of the stream. Return the plain bytes of
+        the records that are now complete.
 
-        There may be output afterwards (`has_output`). The end of the stream without a close-notify counts as an end,
-        because each protocol above states its own lengths. Raises TlsFailed.
+        There may be output afterwards (`has_output`). A stream may end without a close-notify, because each protocol
+        above TLS states its own lengths. Raises TlsFailed.
         """
         if not cipher:
             self._incoming.write_eof()
@@ -97,11 +101,12 @@ class TlsSession:
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the end of the handshake")
         self.handshake()
-        # OpenSSL has read whole records. What follows the handshake may be data already.
+        # OpenSSL has read whole records. The bytes after the handshake may already be data.
         return self._read_records(self._incoming.read()) if self.is_established else b""
 
     def _read_records(self, cipher: bytes) -> bytes:
-        """Take one record after another: in one call, OpenSSL would process any number of records without data."""
+        """Pass the records to OpenSSL one by one, because one call of OpenSSL would process any number of records
+        without data."""
         parts: list[bytes] = []
         begin, size = 0, len(cipher)
         while size - begin >= _HEADER_BYTES and not self.is_ended:
@@ -110,7 +115,7 @@ class TlsSession:
             if end > size:
                 if length <= RECORD_CIPHER_BYTES_MAX and cipher[begin + 1] == 3:
                     break
-                end = size  # This is no record; OpenSSL says what is wrong.
+                end = size  # The bytes are not a valid record; OpenSSL reports the reason.
             self._incoming.write(cipher[begin:end])
             begin = end
             if plain := self._read():
@@ -128,7 +133,7 @@ class TlsSession:
         tls, incoming = self._object, self._incoming
         parts: list[bytes] = []
         try:
-            # After a complete record nothing is left in either buffer: another read would only raise an exception.
+            # Once a complete record is read, both buffers are empty, and another read would only raise an exception.
             while not parts or tls.pending() or incoming.pending or incoming.eof:
                 data = tls.read(RECORD_BYTES_MAX)
                 if not data:
@@ -144,7 +149,7 @@ class TlsSession:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def send(self, plain: bytes | memoryview) -> bytes:
-        """Encrypt bytes, after the handshake. Return all bytes that must be sent now. Raises TlsFailed."""
+        """Encrypt bytes. Return all bytes that must be sent now. Called only after the handshake. Raises TlsFailed."""
         size = len(plain)
         try:
             done = self._object.write(plain)
@@ -158,15 +163,15 @@ class TlsSession:
 
     @property
     def has_output(self) -> bool:
-        """True if there are bytes for the wire: of the handshake, an alert, or the answer to a change of keys."""
+        """True if there are bytes to send: a part of the handshake, an alert, or the answer to a change of keys."""
         return self._outgoing.pending > 0
 
     def take_output(self) -> bytes:
-        """The bytes for the wire since the last call."""
+        """Remove and return the bytes to send."""
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """Say close-notify, at most once: this side sends nothing more. Return the bytes for the wire."""
+        """Make the close-notify, after which this side sends nothing more. Return the bytes to send."""
         if self.is_established:
             with suppress(ssl.SSLError):  # The other side has not closed yet, or the connection is broken.
                 self._object.unwrap()

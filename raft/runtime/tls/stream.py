@@ -1,4 +1,5 @@
-"""A TLS connection on a socket of trio, with direct sends: what the socket takes at once leaves in the call itself.
+"""A TLS connection on a socket of trio, with direct sends: a call sends the bytes that the socket accepts at once, and
+does not switch to another task.
 
 `trio.SSLStream` cannot do that: its `send_all` waits for a lock, and each exchange costs 36 µs more.
 """
@@ -14,26 +15,26 @@ from raft.runtime.tls.errors import TlsFailed
 from raft.runtime.tls.session import TlsSession
 
 ENCRYPT_BYTES_MAX = 64 * 1024
-"""The most plain bytes that are encrypted before they are written. So at most this many encrypted bytes, and 2 % more,
-wait for a socket that is full."""
+"""The maximum number of plain bytes that are encrypted before they are written. So at most this number of
+encrypted bytes, plus 2 %, waits for a full socket."""
 
 CIPHER_BYTES_MIN = 16 * 1024
-"""The least number of bytes asked of the socket, whatever the caller asks for: about one record."""
+"""The minimum size of a read from the socket, even if the caller asks for fewer bytes: about one record."""
 
 ALERT_SECONDS_MAX = 1.0
-"""How long the other side has to read why the handshake failed. Unread bytes would turn the close into a reset, which
-may destroy the reason."""
+"""After a failed handshake, the time in which the other side can read the reason. If this side closed the socket with
+unread bytes, the kernel would reset the connection, and the reason could be lost."""
 
 BLOCKED_BYTES_MAX = 256 * 1024
-"""The most bytes that answer the other side's protocol messages and wait for a full socket. Nobody honest needs more
-than some hundred."""
+"""The maximum size of the answers to TLS's own messages that wait because the socket is full. An honest peer needs only
+some hundred bytes."""
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
     """A TLS connection after, or during, its handshake. One task may send and another receive.
 
-    `send_at_once` may only be used if the caller sends the remaining bytes next. After `send_eof`, what the other side
-    still sends is dropped, and `receive_some` returns only the end.
+    `send_at_once` may only be used if the caller sends the remaining bytes next. After `send_eof`, `receive_some` drops
+    all bytes that arrive, and returns only the end of the stream.
     """
 
     def __init__(self, stream: trio.SocketStream, session: TlsSession) -> None:
@@ -42,13 +43,13 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self._plain = b""  # Received bytes that the last caller had no room for.
         self._pending = bytearray()  # Encrypted bytes that the socket has not taken yet.
         self._ahead = 0  # How many of the next plain bytes to send are encrypted already.
-        self._is_sending = False  # `send_all` runs: no other bytes may overtake it.
-        self._is_closed = False  # This side has said close-notify.
+        self._is_sending = False  # True while `send_all` runs: no other bytes may be sent before its bytes.
+        self._is_closed = False  # True once this side has made its close-notify.
 
     async def do_handshake(self, turn: AbstractAsyncContextManager[object] | None = None) -> None:
-        """Shake hands. `turn` is held during each step of the computation, which takes up to 2 ms.
+        """Perform the handshake. `turn` is held during each step of the computation, which takes up to 2 ms.
 
-        Raises TlsFailed, after the other side has been told the reason; BrokenResourceError, ClosedResourceError.
+        Raises TlsFailed after an alert was sent to the other side, BrokenResourceError, ClosedResourceError.
         """
         session = self.session
         cipher: bytes | None = None
@@ -77,21 +78,21 @@ class TlsStream(trio.abc.HalfCloseableStream):
             cipher = bytes(await self.transport_stream.receive_some(CIPHER_BYTES_MIN))
 
     async def _part(self) -> None:
-        """Let the other side read the alert."""
+        """End the connection after a failed handshake, so that the other side can read the alert."""
         try:
             with trio.move_on_after(ALERT_SECONDS_MAX):
                 await self.transport_stream.send_eof()
                 while await self.transport_stream.receive_some(CIPHER_BYTES_MIN):
                     pass
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # It is gone.
+            pass  # The other side has disconnected.
 
     def send_at_once(self, data: bytes) -> int:
         """Encrypt and send as many bytes as the kernel takes without waiting. Return their number.
 
-        If the kernel takes only a part of an encrypted block, the result is one less than the number of encrypted
-        bytes, so that something remains to be sent: the next `send_all` must begin with the byte after those counted.
-        No error is raised: a later `send_all` raises it.
+        If the kernel takes only a part of an encrypted block, the result is one less than the number of plain bytes in
+        the blocks encrypted so far. So at least one byte remains, and the caller must call `send_all`, beginning with
+        that byte. This method raises no error; a later `send_all` raises it.
         """
         if self._is_sending or self._ahead or self._is_closed or not self.session.is_established:
             return 0
@@ -148,7 +149,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
                 raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
 
     def _write_pending(self) -> bool:
-        """Write what the socket takes of the encrypted bytes. Return True if none are left."""
+        """Write as many encrypted bytes as the socket accepts. Return True if none are left."""
         try:
             del self._pending[: os.write(self.socket.fileno(), self._pending)]
         except OSError:
@@ -156,7 +157,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return not self._pending
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As trio declares it."""
+        """See `trio.abc.SendStream`."""
         await self.transport_stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -177,7 +178,8 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return taken
 
     async def _receive(self, bytes_max: int) -> bytes:
-        """Wait for plain bytes, of which there may be up to a record more than `bytes_max`. Empty at the end."""
+        """Wait for plain bytes. The result may be up to one record longer than `bytes_max`; it is empty at the end of
+        the stream."""
         session, sock = self.session, self.socket
         while not session.is_ended:
             number = sock.fileno()
@@ -200,10 +202,10 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return b""
 
     def _answer(self) -> None:
-        """Send what the protocol itself has to say. If the socket is full, it waits for the next send."""
+        """Send the messages of TLS itself. If the socket is full, the next send sends them."""
         self._pending += self.session.take_output()
         if len(self._pending) > ENCRYPT_BYTES_MAX + BLOCKED_BYTES_MAX:
-            raise TlsFailed("the other side asks for ever new keys, and reads nothing")
+            raise TlsFailed("the other side asks for new keys again and again, and reads nothing")
         if not self._is_sending:
             self._write_pending()
 
@@ -213,7 +215,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return b""
 
     async def send_eof(self) -> None:
-        """Say close-notify, and send nothing more."""
+        """Send the close-notify, after which this side sends nothing."""
         if self._is_closed:
             return
         await self.send_all(b"")

@@ -299,7 +299,7 @@ def test_a_transfer_that_cannot_work_is_refused_with_its_reason(quick_folder: Pa
     client = cluster.client()
     leader_id = cluster.leader()
 
-    with pytest.raises(TransferRefused, match="s9 is not another voter; there is: s") as refused:
+    with pytest.raises(TransferRefused, match="s9 is not another voter; the other voters are: s") as refused:
         client.ask(transfer_request("s9", f"{leader_id}:1"))
 
     assert refused.value.reason == "not_a_peer"

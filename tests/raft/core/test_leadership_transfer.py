@@ -100,7 +100,7 @@ def test_a_transfer_is_refused_with_a_reason_where_it_cannot_work() -> None:
 
     with pytest.raises(NotLeader):
         follower.core.transfer_leadership("s2")
-    with pytest.raises(TransferRefused, match="s9 is not another voter; there is: s2, s3") as refused:
+    with pytest.raises(TransferRefused, match="s9 is not another voter; the other voters are: s2, s3") as refused:
         leader.core.transfer_leadership("s9")
     assert refused.value.reason == "not_a_peer"
     with pytest.raises(TransferRefused, match="s1 is not another voter"):

@@ -86,7 +86,7 @@ def test_a_removed_leader_counts_itself_no_more_and_leads_until_that_is_committe
     s1.step("s3", accepted(1, joint_index + 1))
 
     assert (s1.core.role, s1.core.commit_index) == (Role.FOLLOWER, joint_index + 1)
-    assert s1.last_event("stepped_down")["reason"] == "it is no voter any more"
+    assert s1.last_event("stepped_down")["reason"] == "it is no longer a voter"
     assert s1.core.is_removed
 
 
@@ -187,7 +187,7 @@ def test_leadership_is_handed_over_to_voters_that_stay_only() -> None:
     group.change(adding("s4"))
     group.run()
 
-    with pytest.raises(TransferRefused, match="not another voter; there is: s2, s3"):
+    with pytest.raises(TransferRefused, match="not another voter; the other voters are: s2, s3"):
         group["s1"].core.transfer_leadership("s4")
 
 

@@ -173,11 +173,11 @@ def test_answers_about_what_the_leader_does_not_have_are_refused() -> None:
     beyond = leader.core.last_index + 1
 
     refused(leader, accepted(1, beyond), "which ends at 4")
-    refused(leader, accepted(1, 1, last_applied=beyond), "log of its leader ends at 4")
+    refused(leader, accepted(1, 1, last_applied=beyond), "its leader's log ends at 4")
     refused(leader, accepted(1, 1, read_counter=GREATEST), "its leader has begun 0")
     refused(leader, rejected(1, 1, read_counter=1), "its leader has begun 0")
     progress = InstallSnapshotProgress(term=1, transfer_id=1, next_offset=0, last_applied=GREATEST)
-    refused(leader, progress, "log of its leader ends at 4")
+    refused(leader, progress, "its leader's log ends at 4")
 
 
 def test_an_election_priority_beyond_the_greatest_is_refused() -> None:

@@ -60,7 +60,7 @@ def test_only_the_incomplete_frame_is_kept() -> None:
 def test_the_words_of_another_protocol_are_shown_as_such() -> None:
     """A client that connects to a web server learns so. The error does not only say that a frame has 1213486160
     bytes."""
-    with pytest.raises(ProtocolError, match="'HTTP': who speaks there is no member"):
+    with pytest.raises(ProtocolError, match="'HTTP': the sender is not a member"):
         FrameSplitter(bytes_max=10).feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(ProtocolError, match="it began with a TLS handshake, and this port has no TLS"):
         FrameSplitter(bytes_max=10).feed(b"\x16\x03\x01\x02")
