@@ -45,7 +45,7 @@ class NotInitialized(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.folder}: {self.state}: this node refuses to start. For a new member initialise it explicitly "
-            f"(`hwm init`, or `--bootstrap`); if this member had data, its disk is lost: replace it as a new member"
+            f"(`hwm init`, or `--bootstrap`); if this member had data, its disk is lost: replace it by a new member"
         )
 
 
@@ -74,7 +74,7 @@ class WrongCluster(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.folder}: belongs to cluster {self.found.hex()}, not to {self.expected.hex()}. "
-            f"Check the folder, and the initial token and member list, which all members must be given alike"
+            f"Check the folder, and the initial token and member list, which must be the same for all members"
         )
 
 
@@ -128,7 +128,7 @@ class DiskFailing(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.folder}: its disk fails: {self.reason}. Look at the kernel's log (`dmesg`). Unless the disk proves "
-            f"to be sound, replace this node as a new member (docs/operations/guide.md#damage)"
+            f"to be sound, replace this node by a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -168,7 +168,7 @@ class CorruptMeta(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.path}: damaged: {self.reason}. This node can no longer prove who it is. "
-            f"Replace it as a new member (docs/operations/guide.md#damage)"
+            f"Replace it by a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -182,7 +182,7 @@ class CorruptLog(StorageError, StoreFailed):
     def __str__(self) -> str:
         return (
             f"{self.path}: damaged at byte {self.offset}: {self.reason}. This node can no longer prove what it voted "
-            f"for or acknowledged. Replace it as a new member (docs/operations/guide.md#damage)"
+            f"for or acknowledged. Replace it by a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -196,7 +196,7 @@ class CorruptSnapshot(StorageError, StoreFailed):
     def __str__(self) -> str:
         return (
             f"{self.path}: damaged at byte {self.offset}: {self.reason}. No snapshot is left from which the log "
-            f"continues. Replace this node as a new member (docs/operations/guide.md#damage)"
+            f"continues. Replace this node by a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -238,7 +238,7 @@ class LogFailed(StorageError, StoreFailed):
         self.cause = cause
 
     def __str__(self) -> str:
-        return f"the log failed earlier ({self.cause}) and takes nothing more: restart this node once its disk is well"
+        return f"the log failed earlier ({self.cause}) and takes no more writes: restart this node once its disk works"
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -21,7 +21,7 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class MakeFolder:
-    """Create a folder and its missing parents. It is no error if the folder exists already."""
+    """Create a folder and its missing parents. It is not an error if the folder exists already."""
 
     path: str
 
@@ -74,7 +74,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a file. It is no error if the file does not exist."""
+    """Remove a file. It is not an error if the file does not exist."""
 
     path: str
 

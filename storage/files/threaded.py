@@ -73,7 +73,7 @@ class SyncLatencyTracker:
 
 
 CLOSE_SECONDS_MAX = 2.0
-"""How long `close` waits for the thread. There is a limit because a disk may hang for ever."""
+"""How long `close` waits for the thread. There is a limit because a disk may never respond."""
 
 SHORT_BYTES_MAX = 32 * 1024
 """The largest append (bytes) for which the node waits. The write of a larger append takes as long as its sync."""

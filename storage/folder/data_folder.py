@@ -240,7 +240,7 @@ def _refuse_unless_member(folder: Path) -> None:
         raise NotInitialized(str(folder), "its first start was interrupted before anything ran, and can be repeated")
     if "groups" in names:
         raise CorruptMeta(str(folder / META_PATH), "it is missing, and there is a log")
-    raise NotInitialized(str(folder), f"this is no data folder (it holds {', '.join(sorted(names)[:3])})")
+    raise NotInitialized(str(folder), f"this is not a data folder (it holds {', '.join(sorted(names)[:3])})")
 
 
 def _lock(folder: Path) -> FolderLock:

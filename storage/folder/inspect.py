@@ -1,6 +1,6 @@
 """Reading and verifying a data folder without changing it, for `python -m storage`.
 
-No lock is needed, even if a node is running in the folder: a segment only grows after its last frame, and every other
+No lock is needed, even if a node is running in the folder. A segment only grows after its last frame, and every other
 file is complete when it gets its name. A write that is under way looks like a torn tail. If there are problems,
 everything is read again, because a running node may have deleted or replaced a file in between. Only problems that
 persist are damage.

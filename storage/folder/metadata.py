@@ -134,7 +134,7 @@ class PinFile:
         if not isinstance(pins, dict) or fields != _owner(identity) | {"pins": pins}:
             raise CorruptMeta(PINS_PATH, "it belongs to another node")
         if not all(type(peer_id) is str and _is_16_bytes(pin) for peer_id, pin in pins.items()):
-            raise CorruptMeta(PINS_PATH, "its content is impossible: no peers and their incarnations")
+            raise CorruptMeta(PINS_PATH, "its content is impossible: not a map of peers to incarnations")
         self._durable: dict[str, bytes] = pins
         self._accepted = dict(pins)
 

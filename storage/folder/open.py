@@ -104,8 +104,8 @@ class _Opening:
         self._agree_with_snapshot()
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
-        """Write the changes of recovery, in this order: delete leftover files and make all names durable, because the
-        later steps rely on these names; write the new segment; cut the old segment; make the ballast."""
+        """Write the changes of recovery, in this order: delete leftover files and make all names durable; write the new
+        segment; cut the old segment; make the ballast. The names come first, because the later steps rely on them."""
 
         def names_durable(error: BaseException | None) -> None:
             if error is not None:

@@ -126,7 +126,7 @@ class SnapshotParser:
                 self._take_totals(chunk)
             self._skip(size)
         if self.is_complete and self._buffer:
-            raise self._damaged("there are bytes behind the trailer")
+            raise self._damaged("there are bytes after the trailer")
         return chunks
 
     def finish(self) -> SnapshotHeader:

@@ -55,7 +55,7 @@ def _parse(files: Files, folder: str, name: str, identity: Identity) -> Iterator
         yield parser.feed(data), parser
     header = parser.finish()
     if snapshot_position(name) != LogPosition(header.index, header.term):
-        raise CorruptSnapshot(path, 0, f"it says of itself that it is at ({header.index}, {header.term})")
+        raise CorruptSnapshot(path, 0, f"its header states another position: ({header.index}, {header.term})")
 
 
 class SnapshotFolder:

@@ -164,9 +164,9 @@ class ReceivedSnapshotWriter(_WriterAside):
         except CorruptSnapshot as error:
             problem = SnapshotRefused(error.reason)
         if problem is None and self._size_bytes != self._total_bytes:
-            problem = SnapshotRefused(f"{self._size_bytes} bytes came, {self._total_bytes} were announced")
+            problem = SnapshotRefused(f"{self._size_bytes} bytes came, but {self._total_bytes} were announced")
         if problem is None and header and self._position not in (None, LogPosition(header.index, header.term)):
-            problem = SnapshotRefused(f"it is at ({header.index}, {header.term}), announced was {self._position}")
+            problem = SnapshotRefused(f"it is at ({header.index}, {header.term}), but {self._position} was announced")
         if problem is not None:
             refusal = problem
             self.abandon()

@@ -75,7 +75,7 @@ class LogIndex:
             del column[keep:]
 
     def clear(self) -> None:
-        """Note that no entry is in force any more."""
+        """Note that the log has no entries in force."""
         self.truncate(0)
 
     def find(self, index: int) -> tuple[FrameLocation, int | None]:

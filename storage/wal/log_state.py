@@ -58,7 +58,7 @@ class LogState:
         terms: Sequence[int],
     ) -> str | None:
         """Apply one log write, in the order of the fields of `LogWrite`. If the write is impossible, return the reason;
-        after that, the state must not be used any more.
+        after that, the state must not be used.
 
         See docs/reference/specification.md#46-order-of-entries.
         """

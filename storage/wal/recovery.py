@@ -63,7 +63,7 @@ def segment_numbers(files: Files, folder: str) -> list[int]:
     reached = max(noted_segments(files, folder), default=0)
     if numbers[-1] < reached:
         path = f"{folder}/{segment_name(numbers[-1] + 1)}"
-        raise CorruptLog(path, 0, f"the segment is missing, and the log had gone on up to segment {reached}")
+        raise CorruptLog(path, 0, f"the segment is missing, although the log had reached segment {reached}")
     return numbers
 
 
@@ -131,7 +131,9 @@ class Replay:
         if scan.is_torn:
             proof = proof_of_damage(path, data, scan.end_offset, header, last.batch + 1)
             if proof is not None:
-                reason = f"batch {last.batch + 1} is bad, and had been synced, says the frame at byte {proof.offset}"
+                reason = (
+                    f"batch {last.batch + 1} is bad, but had been synced: the frame at byte {proof.offset} proves it"
+                )
                 raise CorruptLog(path, scan.end_offset, reason)
         proven_batch = max(first.batch, last.durable_batch)
         self._begin(path, header, first)

@@ -175,7 +175,7 @@ def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None,
         parts.append(part)
         offset, batch, checksum = part.end_offset, part.batch, part.checksum
     if not parts:
-        raise CorruptLog(path, offset, "the first frame is bad, which was synced before the segment got its name")
+        raise CorruptLog(path, offset, "the first frame is bad, although it was synced before the segment got its name")
     return SegmentParts(parts, offset, offset < len(data))
 
 

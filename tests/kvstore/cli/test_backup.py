@@ -101,7 +101,7 @@ def test_a_file_that_was_cut_anywhere_or_goes_on_behind_its_end_is_found(saved: 
         with pytest.raises(BackupDamaged):
             read_initial_state(bad)
     bad.write_bytes(data + b"\0")
-    with pytest.raises(BackupDamaged, match="behind the trailer"):
+    with pytest.raises(BackupDamaged, match="after the trailer"):
         read_initial_state(bad)
 
 

@@ -135,7 +135,7 @@ async def test_a_damaged_log_is_refused_and_named(tmp_path: Path) -> None:
     data[data.index(b"v" * 100) + 50] ^= 0xFF
     log.write_bytes(data)
 
-    with pytest.raises(CorruptLog, match="Replace it as a new member"):
+    with pytest.raises(CorruptLog, match="Replace it by a new member"):
         await enter(tmp_path / "data")
 
 

@@ -246,7 +246,7 @@ class _TransferWriter(_Writer):
         except Exception as error:
             return ValueError(f"a damaged snapshot: {error}")
         if self._position not in (None, LogPosition(index, term)):
-            return ValueError(f"it is at ({index}, {term}), announced was {self._position}")
+            return ValueError(f"it is at ({index}, {term}), but {self._position} was announced")
         header = SnapshotHeader(index=index, term=term, configuration=members, machine=machine)
         return self._store.add(header, chunks)
 

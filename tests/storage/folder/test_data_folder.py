@@ -115,7 +115,7 @@ def test_a_node_that_finds_its_folder_missing_or_empty_refuses_and_names_both_re
     for folder in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotInitialized, match="initialise it explicitly") as refused:
             open_data_folder(folder)
-        assert "disk is lost: replace it as a new member" in str(refused.value)
+        assert "disk is lost: replace it by a new member" in str(refused.value)
     assert list(tmp_path.iterdir()) == []  # There is not even a lock file, so an empty folder stays empty.
 
 
@@ -411,7 +411,7 @@ def test_a_folder_whose_disk_fails_is_refused_and_the_owner_is_not_blamed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, call, fail)
-        with pytest.raises(DiskFailing, match=r"kernel's log.*replace this node as a new member") as refused:
+        with pytest.raises(DiskFailing, match=r"kernel's log.*replace this node by a new member") as refused:
             open_data_folder(tmp_path)
 
     assert os.strerror(number) in str(refused.value)

@@ -151,7 +151,7 @@ def test_a_received_file_that_ends_early_or_is_too_long_is_refused() -> None:
     for size_bytes in range(0, len(data), 7):
         with pytest.raises(SnapshotRefused):
             received(files, storage, data[:size_bytes])
-    with pytest.raises(SnapshotRefused, match="behind the trailer"):
+    with pytest.raises(SnapshotRefused, match="after the trailer"):
         received(files, storage, data + b"x")
     writer = storage.snapshots.receive(len(data) - 1)
     said: list[BaseException | None] = []
@@ -289,7 +289,7 @@ def test_a_snapshot_under_the_name_of_another_position_is_damaged() -> None:
 
     storage = opened(files)
 
-    assert "says of itself" in storage.warnings[0].reason
+    assert "states another position" in storage.warnings[0].reason
 
 
 def test_a_replacement_of_a_damaged_snapshot_is_used_from_then_on() -> None:

@@ -247,7 +247,7 @@ def test_a_missing_last_segment_is_refused(lost: int) -> None:
     for path in newest:
         files.forget(path)
 
-    with pytest.raises(CorruptLog, match="missing, and the log had gone on") as refused:
+    with pytest.raises(CorruptLog, match="missing, although the log had reached") as refused:
         opened(files)
     assert refused.value.path == newest[0]
 
