@@ -46,8 +46,8 @@ class OperationFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The operation may have taken effect, or may take effect later, or never. The client cannot find out the outcome
-    any more."""
+    """The operation may have taken effect, or may take effect later, or never. The client can no longer find out the
+    outcome."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -196,8 +196,8 @@ class LimitsRefused(OperationFailed):
     @property
     def hint(self) -> str:
         if self.remedy != "force":
-            return "`hwm limits` shows the limits and what is used of each"
-        return "what is over its limit is refused until it is less; to have it all the same: `--force` (`force=True`)"
+            return "`hwm limits` shows the limits and how much of each is used"
+        return "requests are refused while the use is above a limit; to set it anyway: `--force` (`force=True`)"
 
 
 class LevelRefused(OperationFailed):
@@ -255,7 +255,7 @@ class LockTimeout(OperationFailed):
         self.name, self.wait_seconds = name, wait_seconds
 
     def __str__(self) -> str:
-        return f"{self.name!r:.80} was not obtained within {self.wait_seconds:g} s: others hold it, or wait in front"
+        return f"{self.name!r:.80} was not obtained within {self.wait_seconds:g} s: others hold it, or came earlier"
 
     @property
     def hint(self) -> str:
@@ -274,7 +274,7 @@ class LockLost(OperationFailed):
 
     def __str__(self) -> str:
         return (
-            f"nothing was done: {self.key!r:.80} with create revision {self.fence} is not there any more, because its "
+            f"nothing was done: {self.key!r:.80} with create revision {self.fence} no longer exists, because its "
             "lease has ended or it was given up"
         )
 
@@ -343,7 +343,7 @@ class LeaseLost(StoreError):
 
     @property
     def hint(self) -> str:
-        return "what it protected may belong to somebody else now; begin again with a new lease"
+        return "another owner may have what it protected; begin again with a new lease"
 
 
 class AccessDenied(OperationFailed):
@@ -470,7 +470,7 @@ class TooStale(OperationFailed):
 
     def __str__(self) -> str:
         age = "of an age that is not known" if self.age_ms is None else f"up to {self.age_ms} ms old"
-        return f"what could be shown is {age}, the bound is {self.max_staleness_ms} ms, and no leader is heard"
+        return f"the state of the member is {age}, the bound is {self.max_staleness_ms} ms, and no leader is heard"
 
 
 class NotCommitted(OperationFailed):
@@ -566,13 +566,13 @@ _REASON_TEXTS = {
     Reason.MALFORMED: "it does not have the shape of any command (docs/reference/specification.md#82-commands)",
     Reason.UNKNOWN_KIND: "its kind is not known at this feature level; upgrade members, or use an older client",
     Reason.KEY_EMPTY: "a key needs at least one byte",
-    Reason.KEY_WRITTEN_TWICE: "one key is written twice in one branch; keep the write that is meant",
+    Reason.KEY_WRITTEN_TWICE: "one key is written twice in one branch; remove one of the writes",
     Reason.OUT_OF_RANGE: "a number in it is out of its range",
     Reason.SESSION_REQUIRED: "only a session can do this; register one first",
     Reason.KEY_NOT_FOUND: "a put that keeps the value or the lease needs a key that exists",
     Reason.TOO_MANY_KEYS: "the ranges that it deletes or compares have too many keys together; use narrower ranges,"
     " or let an operator raise delete_keys_max for deletions",
-    Reason.LEASE_IS_FULL: "the lease has its most keys; attach the key to another lease, or let an operator raise"
+    Reason.LEASE_IS_FULL: "the lease can have no more keys; attach the key to another lease, or let an operator raise"
     " delete_keys_max",
     Reason.NAME_INVALID: "the name of a user or a role has 1 to 64 bytes, without blanks and control characters",
     Reason.NESTED_TOO_DEEP: "transactions are nested too deep",
@@ -651,8 +651,8 @@ class SessionExpired(KvError):
 
     def __str__(self) -> str:
         return (
-            f"session {self.session_id} has expired or was closed; requests of it that are open have unknown outcomes. "
-            "Register a new session; never retry them under it"
+            f"session {self.session_id} has expired or was closed; the outcomes of its open requests are unknown. "
+            "Register a new session, and never retry these requests in it"
         )
 
 
@@ -749,7 +749,7 @@ class NotANumber(KvError):
         self.key = key
 
     def __str__(self) -> str:
-        return f"nothing can be added to the value of {self.key!r:.80}: it or the sum is no decimal integer of 64 bits"
+        return f"nothing can be added to the value of {self.key!r:.80}: it or the sum is not a decimal 64-bit integer"
 
 
 class AuthRevisionOld(KvError):

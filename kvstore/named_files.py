@@ -92,7 +92,7 @@ def open_in_place(path: Path) -> int:
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which could block for ever.
+    """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which might never end.
 
     The name of an open descriptor is accepted for any file except a folder. A program that passes a pipe by such a name
     also writes to the pipe.
@@ -105,4 +105,4 @@ def open_regular(path: Path) -> int:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "this is a pipe, a device or a socket, and no file", str(path))
+    raise OSError(errno.EINVAL, "this is a pipe, a device or a socket, not a file", str(path))

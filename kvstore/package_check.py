@@ -18,7 +18,7 @@ class ShadowedPackage(ImportError):
     def __str__(self) -> str:
         return (
             f"`import {self.package}` finds {self.found}, but highwatermark needs its own package of that name, in "
-            f"{self.expected}. Rename yours, or move it into a package; kvstore.Client alone needs only `raft`"
+            f"{self.expected}. Rename the other one, or move it into a package; kvstore.Client alone needs only `raft`"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which certificates a client and a member use: the paths of the files, in PEM."""
+"""The paths of the certificate files (PEM) that a client or a member uses."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ class UnusableCertificates(StoreError):
 class Tls:
     """The certificates of a client. Files are read again when they change. Raises InvalidConfiguration.
 
-    `ca`: the authorities that members' certificates must be signed by; the certificate must also have the host that is
-    dialled as a name or an IP address. `cert`: the client's own certificate, with its chain, which a member requires if
-    it was started with `--client-ca`. `key`: the private key of `cert`, without a password; None if it is in the same
-    file.
+    `ca`: the authorities that must have signed the members' certificates. The certificate of a member must also name
+    the dialled host or IP address. `cert`: the client's own certificate, with its chain. A member that was started with
+    `--client-ca` requires it. `key`: the private key of `cert`, without a password; None if it is in the same file.
     """
 
     ca: FilePath
@@ -51,12 +50,12 @@ class MemberTls:
 
     `cert`, `key`: the certificate that the client port and the metrics port show, and its private key (None: in the
     same file). `client_ca`: the authorities of clients' certificates; if it is given, callers of both ports must show
-    one. `peer_cert`, `peer_key`, `peer_ca`: the same for the peer port, where both sides always show a certificate,
-    which must have the member's node id as a DNS name or as its common name.
+    a certificate. `peer_cert`, `peer_key`, `peer_ca`: the same for the peer port. There, both sides always show a
+    certificate, which must have the member's node id as a DNS name or as its common name.
 
-    `mixed`: while TLS is turned on or off in a running cluster, all ports also take connections without TLS, and peers
-    that do not speak TLS are dialled without. `client`: with what this member's own client reaches the client ports of
-    the other members (to join a cluster, and in `open_node`).
+    `mixed`: all ports also accept connections without TLS, and peers that do not speak TLS are dialled without TLS. Use
+    this only while TLS is turned on or off in a running cluster. `client`: the certificates with which this member's
+    own client reaches the client ports of the other members (to join a cluster, and in `open_node`).
     """
 
     cert: FilePath | None = None
@@ -81,6 +80,6 @@ class MemberTls:
             raise InvalidConfiguration("connections with and without TLS need certificates: --tls-cert or --peer-cert")
 
     def protects(self, purpose: str) -> bool:
-        """True if the port for `purpose` (`clients`, `peers`, `metrics`) takes only connections with TLS."""
+        """True if the port for `purpose` (`clients`, `peers`, `metrics`) accepts only connections with TLS."""
         cert = self.peer_cert if purpose == "peers" else self.cert
         return cert is not None and not self.mixed

@@ -48,7 +48,8 @@ class BackupDamaged(BackupFailed):
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(
-            f"{path}: no sound snapshot: at byte {offset}: {what}", "use another copy, or save a new one from a member"
+            f"{path}: no sound snapshot: at byte {offset}: {what}",
+            "use another copy, or save a new one from a member",
         )
         self.args = (path, offset, what)
         self.path, self.offset, self.what = path, offset, what
@@ -201,7 +202,7 @@ class AtomicFile:
     If `publish` was not called, the temporary file is deleted at the end. Without `force`, an existing file is never
     replaced, even if the file was created after `begin`. If the process is killed, only the temporary file is left. If
     the file is written in place (`named_files`), or is standard output (`path` is None), the bytes are first written to
-    an unnamed temporary file, and `publish` copies all of them. Raises BackupFailed for any error of the operating
+    an unnamed temporary file. Then `publish` copies all of them. Raises BackupFailed for any error of the operating
     system.
     """
 
@@ -297,7 +298,7 @@ class AtomicFile:
 
     def _taken(self) -> BackupFailed:
         return BackupFailed(
-            f"{self._named}: there is a file already: nothing was changed", "name another, or say --force"
+            f"{self._named}: there is a file already: nothing was changed", "name another file, or give --force"
         )
 
     @contextmanager
@@ -307,9 +308,9 @@ class AtomicFile:
         except OSError as error:
             raise BackupFailed(
                 f"{self._named or 'standard output'}: cannot be written: {(error.strerror or str(error)).lower()}",
-                "what is written there is not whole"
+                "the output there is incomplete"
                 if self._is_copying
-                else "nothing was left there; make room, or name another place",
+                else "no incomplete file was left; make room, or name another place",
             ) from error
 
 

@@ -97,13 +97,13 @@ async def save_snapshot(
             if await source.receive(first, aside, verifier):
                 facts = verifier.finish()
                 if facts.revision < revision and own is None:
-                    raise BackupFailed(f"{first.node_id} sent revision {facts.revision}, {revision} was asked for")
+                    raise BackupFailed(f"{first.node_id} sent revision {facts.revision}, but {revision} was requested")
                 await trio.to_thread.run_sync(aside.publish)
                 return SavedSnapshot(facts=facts, size_bytes=first.fields[1], node_id=first.node_id, member=own)
             aside.begin()
     raise BackupFailed(
         f"{address} has replaced its snapshot {TRIES_MAX} times while it was read",
-        "its log grows faster than the snapshot can be read: save from nearer by, or raise --snapshot-log-bytes",
+        "its log grows faster than the snapshot can be read: save it nearby, or raise --snapshot-log-bytes",
     )
 
 
@@ -199,4 +199,4 @@ def is_page(response: Response, offset: int) -> bool:
             return False
         case (str(), int() as size_bytes, bytes() as data, *_) if data and offset + len(data) <= size_bytes:
             return True
-    raise BackupFailed(f"{response.node_id} answered with something that is no page of a snapshot")
+    raise BackupFailed(f"{response.node_id} gave an answer that is not a page of a snapshot")

@@ -12,7 +12,7 @@ from kvstore.cli.common import ExitCode, Failure, print_json
 from kvstore.cli.output import say, show
 from storage import CorruptMeta, InlineFiles, Report, StorageError, holder_of, inspect
 
-REMEDY_OF_A_SNAPSHOT = "an older snapshot stands in for a damaged one: the member starts. Look after this disk"
+REMEDY_OF_A_SNAPSHOT = "the member can start, with an older snapshot instead of the damaged one. Check this disk"
 REMEDY_OF_THE_REST = (
     "this member must not be started from it: put a new member in its place with `hwm member replace --endpoints "
     "HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT` (docs/operations/guide.md#damage), or restore a snapshot "
@@ -26,7 +26,7 @@ REMEDY_OF_THE_REST = (
 def check(folder: Path, as_json: bool) -> None:
     """Verify all that is in the data folder DIR: identity, pins, every frame of the log, and every snapshot.
 
-    Nothing is changed. If a member runs in DIR, the command warns of it, and does not judge what the member is writing.
+    Nothing is changed. If a member runs in DIR, the command prints a warning, and does not check unfinished writes.
 
     \b
     Exit codes: 0 sound; 3 damaged: file, byte and remedy are printed;
@@ -43,7 +43,7 @@ def check(folder: Path, as_json: bool) -> None:
         )
     if holder is not None:
         pid = "another process" if holder.pid is None else f"process {holder.pid}"
-        say(f"warning: {folder} is in use by {pid}: what it is writing meanwhile is not judged")
+        say(f"warning: {folder} is in use by {pid}: unfinished writes are not checked")
     files = InlineFiles(folder)
     try:
         report = inspect(files)

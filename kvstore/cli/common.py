@@ -163,7 +163,7 @@ class Seconds(SecondsParamType):
         try:
             seconds = float(value)
         except ValueError:
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
         if not SECONDS_MIN <= seconds <= SECONDS_MAX:
             self.fail(f"{value} is not from {SECONDS_MIN} to {SECONDS_MAX:.0f} seconds", param, ctx)
         return seconds
@@ -176,7 +176,7 @@ class Number(click.FloatRange):
         """Called by click."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
-            self.fail(f"{value} is no number", param, ctx)
+            self.fail(f"{value} is not a number", param, ctx)
         return number
 
 

@@ -147,8 +147,8 @@ def cli() -> None:
     \b
     Exit codes: 0 done; 1 key not found or comparison false; 2 wrong usage;
     3 certainly not carried out; 4 outcome unknown; 5 unavailable, certainly
-    not carried out; 6 the server stopped itself; 7 it was removed from its
-    cluster, for ever.
+    not carried out; 6 the server stopped itself; 7 it was permanently
+    removed from its cluster.
     """
 
 

@@ -41,7 +41,7 @@ def snapshot() -> None:
 @snapshot.command()
 @FILE
 @click.option("--member", metavar="ID|HOST:PORT", help="The member that makes the snapshot. Default: the leader.")
-@click.option("--existing", is_flag=True, help="Save what the member itself has applied. Needs no majority.")
+@click.option("--existing", is_flag=True, help="Save the state that the member itself has applied. Needs no majority.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--wait",
@@ -216,13 +216,13 @@ def _what_may_lack(saved: SavedSnapshot) -> list[str]:
     who, words = saved.node_id, []
     if saved.is_older:
         words.append(
-            f"warning: {who} has applied revision {saved.member.revision}; this file has {saved.facts.revision}: what "
-            "came after is not in it"
+            f"warning: {who} has applied revision {saved.member.revision}; this file has {saved.facts.revision}: "
+            "later changes are not in it"
         )
     if count := saved.open_entries:
         words.append(
-            f"warning: the log of {who} went on for {count} entries that it had not applied, though they may have been "
-            "acknowledged: what they wrote is not in it"
+            f"warning: the log of {who} had {count} more entries, which it had not applied: their writes may have been "
+            "acknowledged, and are not in this file"
         )
-    words.append(f"writes that were acknowledged, and that {who} had not heard to be committed, are not in it")
+    words.append(f"acknowledged writes are not in this file if {who} did not know that they were committed")
     return words

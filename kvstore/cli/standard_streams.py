@@ -102,7 +102,7 @@ class StandardStreams:
             return earned
         if not isinstance(failure, BrokenPipeError):  # A broken pipe: `hwm range | head`.
             print(f"error: the answer could not be written: {failure.strerror or failure}", file=sys.stderr)
-            print("hint: the command was carried out; only what it had to say is lost", file=sys.stderr)
+            print("hint: the command was carried out; only its output is lost", file=sys.stderr)
         return EXIT_OUTPUT_LOST
 
 

@@ -25,7 +25,7 @@ class MemberCertificates:
 
     def __init__(self, node_id: str, tls: MemberTls | None) -> None:
         self._node_id = node_id
-        self._told: dict[str, str] = {}  # Purpose → why the present files cannot be used, as it was logged.
+        self._told: dict[str, str] = {}  # Purpose → the last logged reason for which the files cannot be used.
         self._wanted = trio.Event()
         self.clients: Credentials | None = None
         self.metrics: Credentials | None = None
@@ -49,12 +49,12 @@ class MemberCertificates:
         return [each for each in (self.clients, self.metrics, self.peers) if each is not None]
 
     def reread(self) -> None:
-        """Look at the files now."""
+        """Request a check of the files in the next turn."""
         self._wanted.set()
 
     async def keep_fresh(self) -> None:
-        """Look at the files each minute, and after `reread`, until cancelled. Files that cannot be used are logged
-        once, and the former ones are kept."""
+        """Check the files each minute, and after `reread`, until cancelled. Files that cannot be used are logged once,
+        and the former contexts stay in use."""
         while True:
             with trio.move_on_after(REREAD_SECONDS):
                 await self._wanted.wait()
@@ -69,7 +69,7 @@ class MemberCertificates:
         except UnusableTlsFiles as error:
             if self._told.get(purpose) != error.reason:
                 self._told[purpose] = error.reason
-                words = f"{error}. The former files are used until these can be; handshakes go on"
+                words = f"{error}. The former files stay in use until the new ones are good; handshakes continue"
                 self._log(logging.ERROR, "certificates_refused", words, purpose=purpose, reason=error.reason)
             return
         self._told.pop(purpose, None)

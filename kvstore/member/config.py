@@ -96,9 +96,9 @@ def _check_addresses(configuration: Configuration) -> None:
     for address in filter(None, addresses):
         is_any_port = parse_address(address)[1] == 0
         if is_any_port and not is_alone:
-            raise InvalidConfiguration(f"{address}: port 0 (any) is no address at which the other members find it")
+            raise InvalidConfiguration(f"{address}: the other members cannot find it at port 0 (any)")
         if not is_any_port and addresses.count(address) > 1:
-            raise InvalidConfiguration(f"the member list has {address} twice: every member needs two of its own")
+            raise InvalidConfiguration(f"the member list has {address} twice: each member needs two different ones")
 
 
 def _check_dial(dial: Mapping[str, str], configuration: Configuration) -> None:

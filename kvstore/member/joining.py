@@ -78,7 +78,7 @@ class MemberRemoved(StoreError):
         self.node_id = node_id
 
     def __str__(self) -> str:
-        return f"{self.node_id} was removed from its cluster, and has stopped: it is no member any more, for ever"
+        return f"{self.node_id} was permanently removed from its cluster, and has stopped"
 
     @property
     def hint(self) -> str:
@@ -101,11 +101,11 @@ def join_config_of(
     InvalidConfiguration."""
     own = [member for member in members if member.node_id == (node_id or member.node_id)]
     if len(own) != 1:
-        who = f"no member of the list is {node_id}" if node_id else "it is not said which of the members it is"
-        raise InvalidConfiguration(f"a member that joins is given its own id and addresses: {who}")
+        who = f"no member of the list is {node_id}" if node_id else "it is not clear which of the members it is"
+        raise InvalidConfiguration(f"a member that joins needs its own id and addresses: {who}")
     known = [*endpoints, *(member.client_address for member in members if member not in own)]
     if not known:
-        raise InvalidConfiguration("a member that joins is given the client address of one member at least")
+        raise InvalidConfiguration("a member that joins needs the client address of at least one other member")
     if not own[0].peer_address or not own[0].client_address:
         raise InvalidConfiguration(f"{own[0].node_id} needs a peer address and a client address at which it is found")
     return JoinConfig(
@@ -186,7 +186,7 @@ def check_may_join(joining: JoinConfig, found: Membership) -> None:
             own.node_id,
             f"it was added with the addresses {known.peer_address}/{known.client_address}, and is started with "
             f"{own.peer_address}/{own.client_address}",
-            "start it with the addresses that the others were told",
+            "start it with the addresses with which it was added",
         )
 
 
@@ -204,7 +204,7 @@ def _check_never_met(node_id: str, found: Membership) -> None:
     if found.incarnation_id:
         raise JoinRefused(
             node_id,
-            f"{found.node_id}, which leads, has met {node_id} with another data folder, which waited to be added",
+            f"the leader, {found.node_id}, knows {node_id} with another data folder, which waited to be added",
             "start it with that folder if it is still there, or give the new member another id",
         )
 
@@ -219,7 +219,7 @@ def _lost_disk(node_id: str) -> JoinRefused:
         node_id,
         f"the cluster has a member {node_id} with a data folder of its own. If its disk was lost, it has forgotten its "
         "votes and must not come back under its old id",
-        "start it with its own folder if that is still there (never with an older copy of it), or replace it as a new "
+        "start it with its own folder if that is still there (never with an older copy of it), or replace it by a new "
         f"member: `hwm member replace {node_id} NEW=PEER/CLIENT`, and start that one with --join in an empty folder",
     )
 
@@ -230,7 +230,7 @@ async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotH
     leader = next((member for member in found.members if member.node_id == found.node_id), None)
     address = leader.client_address if leader else ""
     if not address:
-        raise BackupFailed(f"{found.node_id}, which leads, has no client address", "give it one: --listen-client")
+        raise BackupFailed(f"the leader, {found.node_id}, has no client address", "give it one: --listen-client")
     for _ in range(TRIES_MAX):
         verifier, chunks = SnapshotVerifier(f"the snapshot of {found.node_id}"), list[bytes]()
         name, offset, size_bytes = None, 0, 1

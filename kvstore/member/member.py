@@ -125,9 +125,9 @@ async def _run(
 ) -> None:
     for damage in storage.warnings:
         place = f"{damage.path}: damaged at byte {damage.offset}: {damage.reason}"
-        logger.warning("%s: %s; an older snapshot stands in for it. Look after this disk", identity.node_id, place)
+        logger.warning("%s: %s; an older snapshot is used instead. Check this disk", identity.node_id, place)
     if storage.torn_bytes:
-        torn = "of a write that was under way when it last ended were cut off the log; nothing of it was promised"
+        torn = "of a write that was under way when it last ended were cut off the log; no promise depended on it"
         logger.info("%s: %d bytes %s", identity.node_id, storage.torn_bytes, torn)
     random = Random(SystemRandom().getrandbits(64))
     metrics = None if config.metrics is None else _metrics_server(config, files, identity)

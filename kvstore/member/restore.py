@@ -110,7 +110,7 @@ def read_initial_state(path: Path | None, revision_leap: int | None = None) -> I
     store.history.forget(store.revision)
     if max(store.revision, renewed.next_id) > INT64_MAX:
         used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
-        raise BackupFailed(f"{path}: {used}", "no store comes so far: use another copy, or a smaller revision leap")
+        raise BackupFailed(f"{path}: {used}", "no store reaches this number: use another copy, or a smaller leap")
     initial = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
     return InitialState(initial, list(take_snapshot(store, renewed, initial).chunks), facts, size_bytes)
 
@@ -131,7 +131,7 @@ def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int |
     elif config.node_id is None:
         raise InvalidConfiguration("a member of a cluster is restored with its own node id")
     elif not token:
-        raise InvalidConfiguration("the new cluster needs a --cluster-token that no other had, on all members alike")
+        raise InvalidConfiguration("the new cluster needs a --cluster-token of its own, the same on all members")
     initial = read_initial_state(path, revision_leap)
     identity = Identity(
         cluster_id=derive_cluster_id(b"\0restored\0" + initial.digest + token, configuration),

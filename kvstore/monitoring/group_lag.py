@@ -3,7 +3,7 @@
 The lag in revisions is the revision of the store minus the position of the group. The lag in time is the age of the
 oldest change that a group has not consumed. The member finds this change in the history. Changes contain no times, so
 the member records the revision of its store at intervals, together with its monotonic time. There are bounds on the
-recorded times, the groups, and the changes that one look examines.
+recorded times, the groups, and the changes that one measurement examines.
 
 See docs/concepts/consumers.md#lag.
 """
@@ -38,11 +38,11 @@ MARK_NS_MIN = SECOND_NS
 """The least interval between two recorded times."""
 
 GROUPS_MAX = 100
-"""The greatest number of groups that one look returns, in the order of their names."""
+"""The greatest number of groups that one measurement returns, in the order of their names."""
 
 EVENTS_MAX = 5_000
-"""The greatest number of changes of the history that one look examines, for all groups together: some milliseconds of
-work."""
+"""The greatest number of changes of the history that one measurement examines, for all groups together: some
+milliseconds of work."""
 
 
 class RevisionTimes:
@@ -130,7 +130,7 @@ class GroupLook:
     def _age_ns(self, share: Share, position: int) -> int:
         """Return the age of the oldest change of a share after its position; 0 if there is no such change.
 
-        If this look has reached EVENTS_MAX, the result is the age of the change at which the look stopped. If the
+        If this measurement has reached EVENTS_MAX, the result is the age of the change at which it stopped. If the
         history has dropped changes after the position, the result is the age of the first revision after the position.
         """
         machine = self._machine

@@ -39,13 +39,13 @@ EVENT_TEXTS = {
     "step_downs": "Times this member ceased to lead",
     "leader_changes": "Times another leader, or none, was known",
     "log_truncations": "Times a conflicting end of the log was cut off",
-    "appends_rejected": "Append requests that did not fit to the log",
+    "appends_rejected": "Append requests that did not continue the log",
     "leadership_transfers": "Transfers of the leadership begun by this member",
     "leadership_transfers_given_up": "Transfers of the leadership that failed",
     "snapshots_built": "Snapshots built here",
     "snapshots_installed": "Snapshots received from a leader and installed",
-    "snapshots_given_up": "Snapshots whose building failed",
-    "log_compactions": "Times the log was cut at its beginning, behind a snapshot",
+    "snapshots_given_up": "Snapshots that could not be built",
+    "log_compactions": "Times entries before a snapshot were dropped from the log",
     "disk_hangs": "Times an append to the log took longer than two election time-outs",
     "in_sync_departures": "Times a voter fell out of sync with this leader",
 }
@@ -55,7 +55,7 @@ LEASE_TEXTS = {
     "leases_granted": "Leases granted",
     "leases_revoked": "Leases revoked",
     "leases_expired": "Leases that ended because nobody renewed them",
-    "lease_renewals": "Renewals of leases that were still there",
+    "lease_renewals": "Renewals of leases that still existed",
 }
 """The texts of the counters about leases. These counters count the commands that this member has applied, from any
 client."""
@@ -105,9 +105,9 @@ class MemberCollector(Collector):
         yield info
         yield _gauge("term", "The current term", status.term)
         yield _gauge("is_leader", "1 on the leader", status.role is Role.LEADER)
-        yield _gauge("has_leader", "1 where the leader of the term is known", status.leader_id is not None)
+        yield _gauge("has_leader", "1 if the leader of the term is known", status.leader_id is not None)
         yield _gauge("commit_index", "The high-water mark", status.commit_index)
-        yield _gauge("last_applied_index", "The end of what the store has applied", status.last_applied)
+        yield _gauge("last_applied_index", "The last entry that the store has applied", status.last_applied)
         yield _gauge("durable_index", "The end of the log on disk", status.durable_index)
         yield _gauge("last_index", "The end of the log, durable or not", status.last_index)
         yield _gauge("first_index", "The oldest entry in the log", status.first_index)
@@ -132,20 +132,20 @@ class MemberCollector(Collector):
             "client_unsent": (unsent_bytes, limits.unsent_bytes_total_max),
             "client_unsent_fullest": (unsent_bytes_most, limits.unsent_bytes_max),
         }
-        yield _by_label("buffer_bytes", "What each bounded buffer holds", "buffer",
+        yield _by_label("buffer_bytes", "The size of each bounded buffer", "buffer",
                         {name: size for name, (size, _) in buffers.items()})  # fmt: skip
-        yield _by_label("buffer_limit_bytes", "The bound of each buffer; some pass it by one item", "buffer",
+        yield _by_label("buffer_limit_bytes", "The bound of each buffer; some exceed it by one item", "buffer",
                         {name: limit for name, (_, limit) in buffers.items() if limit is not None})  # fmt: skip
         yield _gauge("client_connections", "Clients that are connected", self._service.client_connections())
         yield _gauge("client_connections_limit", "Their bound", limits.connections_max)
 
     def _disk(self, status: NodeStatus) -> Iterator[Metric]:
         yield _gauge("log_bytes", "The log on disk, without zeroes written ahead", status.log_bytes)
-        yield _gauge("log_retention_limit_bytes", "Beyond it a slow member gets a snapshot instead of entries",
+        yield _gauge("log_retention_limit_bytes", "Beyond this, a slow member gets a snapshot, not entries",
                      self._config.retention_bytes_max)  # fmt: skip
-        yield _by_label("log_held_by", "1 for what keeps the log from beginning later", "what",
+        yield _by_label("log_held_by", "1 for the cause that keeps old entries in the log", "what",
                         {what: status.log_held_by == what for what in ("own_snapshot", "low_watermark")})  # fmt: skip
-        yield _gauge("disk_full", "1 while writes are refused for want of room", status.is_disk_full)
+        yield _gauge("disk_full", "1 while writes are refused because the disk is full", status.is_disk_full)
         yield _gauge("descriptors_lacking", "1 while writes are refused because no further file can be opened",
                      bool(status.lacks_descriptors))  # fmt: skip
         yield _gauge("disk_hanging", "1 while an append to the log takes longer than two election time-outs",
@@ -180,9 +180,9 @@ class MemberCollector(Collector):
 
     def _watches(self) -> Iterator[Metric]:
         service = self._service
-        yield _gauge("watches", "Watches that stand on this member", service.watches.count)
+        yield _gauge("watches", "Open watches on this member", service.watches.count)
         yield _gauge("watches_limit", "Their bound", service.limits.watches_max)
-        yield _gauge("watch_unsent_bytes", "What waits to be sent to clients with watches",
+        yield _gauge("watch_unsent_bytes", "Bytes that wait to be sent to clients with watches",
                      service.watch_unsent_bytes())  # fmt: skip
         yield _counter("watch_events_sent", "Events sent to watches", service.counts.watch_events_sent)
         metric = CounterMetricFamily(f"{PREFIX}watches_ended", "Watches that have ended", labels=["cause"])
@@ -205,23 +205,23 @@ class MemberCollector(Collector):
         connected = self._transport.connected
         duplicates = self._transport.duplicate_members
         duplicate = {peer_id: peer_id in duplicates for peer_id in sorted(connected | {*duplicates})}
-        yield _by_label("duplicate_member", "1 for a peer that two processes run as", "peer", duplicate)
+        yield _by_label("duplicate_member", "1 for a peer that runs as two processes", "peer", duplicate)
         queued, dropped = self._transport.queued_bytes, self._transport.dropped
-        yield _by_label("peer_connected", "1 for a peer that can be sent to", "peer",
+        yield _by_label("peer_connected", "1 for a peer to which messages can be sent", "peer",
                         {peer_id: peer_id in connected for peer_id in queued})  # fmt: skip
-        yield _by_label("peer_queued_bytes", "What waits for each peer's connection", "peer", queued)
-        yield _gauge("peer_queued_limit_bytes", "Its bound; what is beyond it is dropped", OUTBOUND_BYTES_MAX)
-        metric = CounterMetricFamily(f"{PREFIX}peer_messages_dropped", "Messages dropped at it", labels=["peer"])
+        yield _by_label("peer_queued_bytes", "Bytes that wait to be sent to each peer", "peer", queued)
+        yield _gauge("peer_queued_limit_bytes", "Their bound; messages beyond it are dropped", OUTBOUND_BYTES_MAX)
+        metric = CounterMetricFamily(f"{PREFIX}peer_messages_dropped", "Messages dropped at the bound", labels=["peer"])
         for peer_id, count in dropped.items():
             metric.add_metric([peer_id], count)
         yield metric
         refused = self._transport.hellos_refused
-        metric = CounterMetricFamily(f"{PREFIX}peer_hellos_refused", "Hellos of members that this one did not take",
+        metric = CounterMetricFamily(f"{PREFIX}peer_hellos_refused", "Hellos of members that this member refused",
                                      labels=["code"])  # fmt: skip
         for code in sorted(HELLO_REFUSALS):
             metric.add_metric([code], refused.get(code, 0))
         yield metric
-        yield _counter("peer_validation_faults", "Inputs of peers that this build failed to judge",
+        yield _counter("peer_validation_faults", "Inputs of peers that this build could not validate",
                        self._transport.validation_faults)  # fmt: skip
 
 
@@ -247,21 +247,21 @@ def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
     behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
     yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",
                     {name: peer.recent_active for name, peer in peers.items()})  # fmt: skip
-    yield _by_label("peer_match_index", "The end of what a peer has durably", "peer",
+    yield _by_label("peer_match_index", "The last entry that is durable on a peer", "peer",
                     {name: peer.match_index for name, peer in peers.items()})  # fmt: skip
-    yield _by_label("peer_match_lag_entries", "Entries of the leader that a peer has not durably", "peer",
+    yield _by_label("peer_match_lag_entries", "Entries of the leader that are not durable on a peer", "peer",
                     {name: max(0, status.last_index - peer.match_index) for name, peer in peers.items()})  # fmt: skip
     yield _by_label("peer_in_sync", "1 for a peer that is in sync, or would be as a voter", "peer",
                     {name: peer.is_in_sync for name, peer in peers.items()})  # fmt: skip
-    yield _by_label("peer_lag_seconds", "How long ago a peer had everything that the leader's log had then", "peer",
+    yield _by_label("peer_lag_seconds", "The time since a peer last had the leader's whole log", "peer",
                     {name: peer.lag_ns / 1e9 for name, peer in peers.items()})  # fmt: skip
     yield _by_label("peer_applied_lag_entries", "Committed entries that a peer has not applied", "peer",
                     {name: max(0, lag) for name, lag in behind.items()})  # fmt: skip
     yield _by_label("peer_holds_low_watermark", "1 for a peer that keeps the low-water mark from rising", "peer",
                     {name: name in status.low_watermark_held_by for name in peers})  # fmt: skip
-    yield _by_label("peer_holds_commit_index", "1 for a voter that lacks what is above the high-water mark", "peer",
+    yield _by_label("peer_holds_commit_index", "1 for a voter that lacks the entries above the high-water mark", "peer",
                     {name: name in status.commit_held_by for name in peers})  # fmt: skip
-    yield _by_label("peer_in_snapshot", "1 for a peer that is sent a snapshot", "peer",
+    yield _by_label("peer_in_snapshot", "1 for a peer to which a snapshot is sent", "peer",
                     {name: peer.state == "snapshot" for name, peer in peers.items()})  # fmt: skip
 
 

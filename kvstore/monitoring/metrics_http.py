@@ -60,7 +60,7 @@ logger = logging.getLogger("kvstore.metrics_http")
 
 _TEXT = "text/plain; charset=utf-8"
 _BAD_REQUEST = (
-    "this is no HTTP/1 request for a path, or it is HTTP/1.1 without Host, "
+    "this is not an HTTP/1 request for a path, or it is HTTP/1.1 without Host, "
     f"or its head is longer than {HEAD_BYTES_MAX} bytes"
 )
 _CONTROL = re.compile(rb"[\0-\x08\v\f\x0e-\x1f\x7f]|\r[^\n]")
@@ -89,8 +89,8 @@ class Exchange:
 
     This port refuses more than h11 does: versions other than HTTP/1.0 and 1.1, targets that are not a path, and control
     characters. The refusal of control characters also bounds the time of h11. If an invalid byte follows a run of
-    blanks, h11 needs time quadratic in the length of the run: a third of a second for 8 KiB, in which the member does
-    nothing else. After blanks, only control characters are invalid.
+    blanks, h11 needs time quadratic in the length of the run. For 8 KiB it needs a third of a second, in which the
+    member does nothing else. After blanks, only control characters are invalid.
     """
 
     def __init__(self) -> None:
@@ -190,9 +190,9 @@ class PageServer:
                 async with stream:
                     await self._converse(stream, own_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            pass  # The client has disconnected, or has not shaken hands.
+            pass  # The client has disconnected, or the TLS handshake has failed.
         except Exception:  # No input may end the member, even if this module has a bug.
-            logger.exception("a connection is closed whose request could not be read or answered; the member goes on")
+            logger.exception("a request could not be read or answered; its connection is closed, the member goes on")
         finally:
             self._waiting.pop(own_id, None)
             self._answering.pop(own_id, None)

@@ -34,7 +34,7 @@ def parse_address(text: str) -> tuple[str, int]:
     except ValueError as error:
         raise InvalidAddress(text, str(error)) from None
     if is_bracketed and not _is_ipv6(host):
-        raise InvalidAddress(text, "its host in brackets is no IPv6 address")
+        raise InvalidAddress(text, "its host in brackets is not an IPv6 address")
     if flaw := host_flaw(host):
         raise InvalidAddress(text, flaw)
     return host, port
@@ -45,7 +45,7 @@ def parse_advertised(text: str) -> tuple[str, int]:
     Raises InvalidAddress."""
     host, port = parse_address(text)
     if _is_wildcard(host):
-        why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
+        why = f"others cannot find it at {host}; to listen there, use --listen-peer and --listen-client"
         raise InvalidAddress(text, why)
     if ":" in host and not text.startswith("["):  # Peers would not connect to such an address.
         raise InvalidAddress(text, f"an IPv6 address stands in brackets: [{host}]:{port}")
@@ -57,7 +57,7 @@ def host_flaw(host: str) -> str:
     if host == "*" or _is_ipv6(host):
         return ""
     if ":" in host:
-        return "its host has a colon and is no IPv6 address"
+        return "its host has a colon and is not an IPv6 address"
     if len(host) > HOST_NAME_BYTES_MAX + 1:  # The ASCII form is never shorter than the host itself.
         return f"its host has {len(host)} characters; a name has up to {HOST_NAME_BYTES_MAX}"
     if not host.isprintable():
@@ -74,7 +74,7 @@ def host_flaw(host: str) -> str:
         if len(label) > LABEL_BYTES_MAX:
             return f"a part of its host has {len(label)} bytes; up to {LABEL_BYTES_MAX} can stand between dots"
         if not _LABEL.fullmatch(label):
-            return "its host has a character that no name has: letters, digits, - and _ are in names"
+            return "its host has a character that is not allowed in names: use letters, digits, - and _"
     return ""
 
 

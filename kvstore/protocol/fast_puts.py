@@ -35,7 +35,7 @@ Batch = tuple[int, Sequence[PutRow]]
 """The leader time of an entry, and the rows of its commands."""
 
 RUN_MIN = 16
-"""The average length of runs of commands with one layout below which the fast path is no faster than the decoder."""
+"""If runs of commands with one layout are shorter than this on average, the fast path is no faster than the decoder."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
 """The first byte of a payload with RUN_MIN - 1 commands. `parse_uniform_batch` is called only for payloads whose first

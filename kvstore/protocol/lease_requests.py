@@ -97,10 +97,10 @@ def decode_leases(response: Response) -> LeasePage:
         leader_time, rows, more = response.fields[:3]
         items = tuple(LeaseView(*row[:4]) for row in rows)
     except (ValueError, TypeError) as error:
-        raise ProtocolError(f"{response.node_id} told nothing of the leases: {error!r}") from error
+        raise ProtocolError(f"{response.node_id} gave no list of leases: {error!r}") from error
     numbers = [number for i in items for number in (i.lease_id, i.ttl_ns, i.deadline, i.keys)]
     if type(more) is not bool or not all(map(is_count, (leader_time, *numbers))) or (more and not items):
-        raise ProtocolError(f"{response.node_id} told nonsense of the leases")
+        raise ProtocolError(f"{response.node_id} gave an invalid list of leases")
     return LeasePage(leader_time, items, more)
 
 
@@ -117,8 +117,8 @@ def decode_lease(response: Response, lease_id: int) -> tuple[LeaseDetails | None
         deadline, keys, more = rest[:3]
         found = LeaseDetails(leader_time, lease_id, ttl_ns, deadline, tuple(keys))
     except (ValueError, TypeError) as error:
-        raise ProtocolError(f"{response.node_id} told nothing of the lease: {error!r}") from error
+        raise ProtocolError(f"{response.node_id} gave no lease: {error!r}") from error
     is_sound = all(map(is_count, (leader_time, ttl_ns, deadline))) and all(type(key) is bytes for key in found.keys)
     if not is_sound or type(more) is not bool or (more and not found.keys):
-        raise ProtocolError(f"{response.node_id} told nonsense of the lease")
+        raise ProtocolError(f"{response.node_id} gave an invalid lease")
     return found, more

@@ -109,7 +109,7 @@ def decode_membership(response: Response) -> Membership:
         found = response.fields[0]
         return from_wire(Membership, found, members=tuple(from_wire(MemberView, each) for each in found["members"]))
     except (ValueError, TypeError, LookupError) as error:
-        raise ProtocolError(f"{response.node_id} told nothing of the members: {error!r}") from error
+        raise ProtocolError(f"{response.node_id} gave no list of members: {error!r}") from error
 
 
 def _row(member: Member) -> tuple[str, str, str, bytes]:
@@ -130,7 +130,7 @@ def _member(row: object) -> Member:
     try:
         for address in row[1:3]:
             if parse_advertised(address)[1] == 0:
-                raise InvalidAddress(address, "port 0 (any) is no address at which others find it")
+                raise InvalidAddress(address, "others cannot find it at port 0 (any)")
         return Member(*row[:4])
     except (InvalidConfiguration, InvalidAddress) as error:
         raise RefusedByRaft(ChangeRefusal.INVALID, str(error)) from error

@@ -347,12 +347,12 @@ def _check_numbers(record: Record | KeyRecord) -> None:
         is type(record.lease_id)
         is int
     ):
-        raise ValueError("a revision, version or lease is no number")
+        raise ValueError("a revision, version or lease is not a number")
 
 
 def _number(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"{value!r:.40} is no number")
+        raise ValueError(f"{value!r:.40} is not a number")
     return value
 
 
@@ -383,7 +383,7 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
     except StoreError:
         raise
     except Exception as error:
-        words = f"{response.node_id} gave an answer that makes no sense ({error}); its build may be another one"
+        words = f"{response.node_id} gave an invalid answer ({error}); it may run another build"
         raise (OutcomeUnknown(words) if has_effect else Unavailable(words)) from error
 
 

@@ -89,11 +89,11 @@ def decode_sessions(response: Response) -> SessionPage:
         leader_time, rows, more = response.fields[:3]
         items = tuple(SessionView(*row[:6]) for row in rows)
     except (ValueError, TypeError) as error:
-        raise ProtocolError(f"{response.node_id} told nothing of the sessions: {error!r}") from error
+        raise ProtocolError(f"{response.node_id} gave no list of sessions: {error!r}") from error
     numbers = [(i.session_id, i.ttl_ns, i.deadline, i.results, i.results_bytes) for i in items]
     is_sound = is_count(leader_time) and type(more) is bool and all(type(each.is_unused) is bool for each in items)
     if not is_sound or not all(is_count(number) for row in numbers for number in row) or (more and not items):
-        raise ProtocolError(f"{response.node_id} told nonsense of the sessions")
+        raise ProtocolError(f"{response.node_id} gave an invalid list of sessions")
     return SessionPage(leader_time, items, more)
 
 
@@ -113,7 +113,7 @@ def decode_limits(response: Response) -> LimitsView:
         limits = StoreLimits(**{name: limit for name, (limit, _) in pairs.items()})
         used = {name: used for name, (_, used) in pairs.items()}
     except (ValueError, TypeError, LookupError) as error:
-        raise ProtocolError(f"{response.node_id} told nothing of the limits: {error!r}") from error
+        raise ProtocolError(f"{response.node_id} gave no limits: {error!r}") from error
     if not all(map(is_count, used.values())):
-        raise ProtocolError(f"{response.node_id} told nonsense of what is used of the limits")
+        raise ProtocolError(f"{response.node_id} gave an invalid use of the limits")
     return LimitsView(limits, used)

@@ -277,7 +277,7 @@ def decode_message(response: Response) -> WatchMessage:
     try:
         message = _decode(response.revision, response.fields)
     except (ValueError, TypeError, LookupError) as error:
-        raise ProtocolError(f"{response.node_id} told nonsense about a watch: {error!r:.200}") from error
+        raise ProtocolError(f"{response.node_id} sent an invalid message about a watch: {error!r:.200}") from error
     return message
 
 

@@ -44,5 +44,5 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         return tuple(_checked(each, inner, name) for each in value)
     allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if type(value) not in [NoneType if each is None else each for each in allowed]:
-        raise ValueError(f"{name} is {type(value).__name__}, which it cannot be")
+        raise ValueError(f"{name} has the type {type(value).__name__}, which is not allowed")
     return value

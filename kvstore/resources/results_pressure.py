@@ -3,7 +3,7 @@
 If the kept results reach `results_bytes_max`, every new request of a session is refused when it is applied. So 32
 sessions that acknowledge nothing would lock out all clients until these sessions expire. The leader checks the kept
 results once a second. If the results were close to the bound in two consecutive checks, the leader closes the sessions
-with the most kept results. After that, the leader restricts commands that may leave a large result for some time: only
+with the most kept results. For some time after that, the leader restricts commands that may leave a large result. Only
 a few such commands may be open at a time, so that their results cannot reach the bound again. Puts are not restricted,
 because their results are small. A client that fills the memory again whenever the restriction ends locks out the other
 clients for 2 of every 12 seconds.

@@ -41,12 +41,12 @@ LAST_WORDS_SECONDS_MAX = 1.0
 """The time that a client has to read the reason why its connection is closed."""
 
 HELLO_SECONDS_MAX = 10.0
-"""The time from the connection to the hello. Without this bound, a client that never sends its hello would hold a place
-for ever."""
+"""The time from the connection to the hello. Without this bound, a client that never sends its hello would never give
+up its place."""
 
 HALF_FRAME_SECONDS_MAX = 30.0
 """The time from the first to the last byte of a frame. Without this bound, a client that never finishes a frame would
-hold a place and up to 4 MiB of memory for ever. The arrival of further bytes does not extend the time."""
+never give up its place and up to 4 MiB of memory. The arrival of further bytes does not extend the time."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest rate at which an honest client sends or reads. If a frame or the unread responses need more than the usual
@@ -68,9 +68,9 @@ entry. A new deadline may be added at any time, so a leader checks for the next 
 writes nothing to the log."""
 
 EXPIRY_PAUSE_SECONDS_MIN = 0.01
-"""The shortest pause between two checks for the next deadline. This pause is used after a deadline has passed, while
-the entry that expires the lease or session is under way or could not be proposed, or while more leases are due than one
-entry may expire."""
+"""The shortest pause between two checks for the next deadline. This pause is used after a deadline has passed, in three
+cases: the entry that expires the lease or session is under way; this entry could not be proposed; or more leases are
+due than one entry may expire."""
 
 SCARCITY_SECONDS_MIN = 60.0
 """A shortage of places is logged once. The shortage ends after a time of this length in which every new connection
@@ -276,7 +276,8 @@ class ClientListener:
     async def _secure(
         self, security: SecurePort, stream: trio.SocketStream, connection: _Connection
     ) -> trio.abc.HalfCloseableStream:
-        """Shake hands, while the connection has its place already. Output waits: it must not leave unencrypted."""
+        """Perform the TLS handshake. The connection already has its place. Its output waits until the handshake is
+        complete, because it must not be sent unencrypted."""
         if connection.origin == IN_PROCESS:
             return stream
         connection.is_writing = True
@@ -319,8 +320,8 @@ class ClientListener:
         now = trio.current_time()
         if now >= self._scarce_until:
             logger.warning(
-                "all %d places for clients are taken: who is idle gives way to who comes, and who finds no place may "
-                "ask for the status only. `connections_max` is the bound; look who holds so many connections",
+                "all %d places for clients are taken: a new client replaces an idle one, and a client without a place "
+                "may request only the status. `connections_max` is the bound; find out who holds the connections",
                 len(self._places),
             )
         self._scarce_until = now + SCARCITY_SECONDS_MIN
@@ -447,7 +448,7 @@ class ClientListener:
         connection.is_closing = True
         self._places.leave(connection)
         if not self._service.knows(connection_id):
-            logger.info("a client at %s held most of all unread answers: its connection is closed", connection.origin)
+            logger.info("a client at %s had the most unread answers: its connection is closed", connection.origin)
             connection.outbox.clear()
             connection.everything.cancel()
             return

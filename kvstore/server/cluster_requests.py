@@ -130,7 +130,7 @@ class ClusterRequests:
         if not self.own_peer_address:
             raise ChangeRefused(
                 ChangeRefusal.UNREACHABLE,
-                f"{own.node_id}, which leads, listens for no other members: start it again with --listen-peer "
+                f"the leader, {own.node_id}, has no port for other members: start it again with --listen-peer "
                 "HOST:PORT, at an address where they reach it",
             )
         at = Member(own.node_id, self.own_peer_address, own.client_address or self.own_address, own.incarnation_id)

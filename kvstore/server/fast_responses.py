@@ -83,7 +83,7 @@ class ResponseBatcher:
         for ticket, result in zip(tickets, results, strict=True):
             opened = self._opened.take(ticket)
             if opened is None:
-                continue  # No client waits for this result any more.
+                continue  # The client no longer waits for this result.
             if opened[0] != last_id:
                 self._puts(connection, ids, revisions)
                 last_id, connection, ids, revisions = opened[0], self._connections.get(opened[0]), [], []

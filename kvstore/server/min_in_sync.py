@@ -11,7 +11,7 @@ from raft import Copies
 
 
 def has_too_few_in_sync(copies: Copies, min_in_sync: int) -> bool:
-    """True if a leader must refuse the write before it appends it, because too few voters are in sync. `copies`: the
+    """True if a leader must refuse the write without appending it, because too few voters are in sync. `copies`: the
     durable logs as the leader knows them."""
     return len(copies.in_sync_ids) < min_in_sync
 

@@ -63,7 +63,7 @@ class RequestErrors:
             if is_out_of_memory(error):
                 logger.error(
                     "a request was not carried out, since this process got no more memory (%s); its connection ends, "
-                    "this member goes on. Give it more, or have it hold less",
+                    "this member goes on. Give it more memory, or remove keys",
                     place,
                 )
                 return

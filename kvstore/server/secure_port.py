@@ -1,4 +1,4 @@
-"""TLS at a port of a member: shakes hands with each caller, and logs why a caller was refused."""
+"""TLS at a port of a member: performs the handshake with each caller, and logs the reason if a caller is refused."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from raft.runtime import Credentials, Handshakes, MemberStream, TlsFailed, TlsSt
 logger = logging.getLogger("kvstore.tls")
 
 TOLD_MAX = 100
-"""How many different texts are remembered. After this number all are forgotten, and each may be a warning again."""
+"""How many different texts are remembered. When this number is reached, all are forgotten, and each text can be logged
+as a warning again."""
 
 
 class SecurePort:
-    """The TLS of one port. `refusal` makes the bytes that tell a caller without TLS the reason."""
+    """The TLS of one port. `refusal` encodes the reason for a refusal; the bytes are sent to a caller without TLS."""
 
     def __init__(self, credentials: Credentials, refusal: Callable[[str], bytes]) -> None:
         self._handshakes = Handshakes(credentials, refusal)
@@ -27,12 +28,12 @@ class SecurePort:
 
     @classmethod
     def of_clients(cls, credentials: Credentials) -> SecurePort:
-        """For a port at which frames are exchanged."""
+        """The TLS of a client port. A refusal is sent as a frame."""
         return cls(credentials, lambda reason: frame(Refusal("tls_required", reason).encode()))
 
     async def accept(self, stream: trio.SocketStream) -> MemberStream:
-        """Return the stream to talk on. If there is none, close the connection, log the reason and raise TlsFailed, or
-        BrokenResourceError if the caller is gone."""
+        """Return the stream for all further data. If the handshake fails, close the connection. Then raise TlsFailed,
+        after logging the reason, or BrokenResourceError if the caller has disconnected."""
         origin = _origin(stream)
         try:
             accepted = await self._handshakes.accept(stream)
@@ -69,4 +70,4 @@ def _origin(stream: trio.SocketStream) -> str:
     try:
         return origin_of(stream.socket.getpeername()[0])
     except OSError:
-        return "a caller that is gone"
+        return "a caller that has disconnected"

@@ -912,7 +912,7 @@ class Service:
 
     def _watch(self, connection: Connection, request_id: int, spec: WatchSpec) -> None:
         if self.watches.has_watch(connection.connection_id, request_id):
-            self._end(connection, ProtocolError(f"request {request_id} is a watch, whose id is used again"))
+            self._end(connection, ProtocolError(f"a new request has the id {request_id}, which belongs to a watch"))
             return
         self.watches.watch(connection.connection_id, request_id, spec)
         self._follow_soon()

@@ -48,11 +48,11 @@ class SnapshotPages:
             return None, f"{name} was replaced by {info.name}", False, ""
         if name is None and found < revision_min:
             if revision < revision_min:
-                return None, f"this member has applied revision {revision}, and {revision_min} is asked for", False, ""
+                return None, f"this member has applied revision {revision}, but {revision_min} was requested", False, ""
             if wants_build:
                 self._given_up = ""
                 self._node.snapshot_now()
-            words = f"the newest snapshot is of revision {found}, and {revision_min} is asked for"
+            words = f"the newest snapshot is of revision {found}, but {revision_min} was requested"
             return None, words, wants_build, self._given_up
         try:
             data = self._node.read_snapshot(info, offset, min(bytes_max or PAGE_BYTES_MAX, PAGE_BYTES_MAX))

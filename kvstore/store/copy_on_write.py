@@ -56,7 +56,7 @@ class StoreSnapshotView:
         return self in self._store.views
 
     def close(self) -> None:
-        """Stop saving rows. The view cannot be read any more. May be called twice."""
+        """Stop saving rows. Afterwards, the view cannot be read. May be called twice."""
         if self.is_open:
             self._store.views.remove(self)
 
@@ -131,7 +131,7 @@ class SessionsSnapshotView:
         sessions.views.append(self)
 
     def close(self) -> None:
-        """Stop saving rows. The view cannot be read any more. May be called twice."""
+        """Stop saving rows. Afterwards, the view cannot be read. May be called twice."""
         if self in self._sessions.views:
             self._sessions.views.remove(self)
 

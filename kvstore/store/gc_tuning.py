@@ -22,9 +22,9 @@ frozen."""
 
 YOUNG_MAX = 2_000
 """The number of commands after which the youngest generation is collected. A collection takes 1 to 2 ms under load,
-because it reads every value of the new records, most of which are not in the cache of the processor any more. Python
-itself would collect this generation only when 700 more objects were made than freed. But under a steady load, as many
-records and results are freed as are made. So up to 10⁵ young objects would gather over some seconds, and a single
+because it reads every value of the new records, and most of these values are no longer in the cache of the processor.
+Python itself would collect this generation only when 700 more objects were made than freed. But under a steady load, as
+many records and results are freed as are made. So up to 10⁵ young objects would gather over some seconds, and a single
 collection would examine all of them, in 20 to 50 ms."""
 
 _began_at = 0

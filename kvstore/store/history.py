@@ -52,7 +52,7 @@ class History:
     the bounds determine the oldest kept event.
 
     `compact_revision`: the oldest revision that can be read. `first_revision`: the revision from which on all events
-    are kept, which is the compact revision, or the next revision if the events of the compact revision were never kept.
+    are kept. It is the compact revision, or the next revision if the events of the compact revision were never kept.
     """
 
     __slots__ = (

@@ -74,7 +74,7 @@ class KeyOrder(Generic[K]):
 
     def drop_last_block(self) -> bool:
         """Free the last block, or some keys if only one block is left. Return False if no keys are left. Only for a set
-        that is not used any more."""
+        that is no longer used."""
         if self._bounds:
             del self._blocks[-1], self._bounds[-1], self._in_order[-1]
             return True

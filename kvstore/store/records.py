@@ -64,6 +64,6 @@ class Records:
         return chain.from_iterable(part.items() for part in self.parts)
 
     def take_apart(self) -> list[dict[bytes, RecordItem]]:
-        """Return all parts, so that they can be freed one by one. The map cannot be used any more."""
+        """Return all parts, so that they can be freed one by one. Afterwards, the map must not be used."""
         self.slots.clear()
         return self.parts

@@ -100,7 +100,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
 
 
 def _free_records(records: Records) -> Iterator[None]:
-    """Free `records` in slices. The records must not be used any more."""
+    """Free `records` in slices. The caller must no longer use the records."""
     parts, room = records.take_apart(), FREED_RECORDS
     while parts:
         part = parts[-1]

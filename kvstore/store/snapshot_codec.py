@@ -392,7 +392,7 @@ class StateReader:
             rows = decode_stored(chunk, PAYLOAD_DEPTH_MAX)
         except ProtocolError as error:
             raise InvalidSnapshot(f"a chunk is not CBOR of the profile ({error})") from error
-        _require(type(rows) is tuple and len(rows) > 1 and type(rows[0]) is int, "a chunk is no array of rows")
+        _require(type(rows) is tuple and len(rows) > 1 and type(rows[0]) is int, "a chunk is not an array of rows")
         section = rows[0]
         last = USERS if self._has_access else LEASES if self._has_history else RESULTS
         _require(self._section <= section <= last, f"section {section} after section {self._section}")
@@ -450,7 +450,7 @@ class StateReader:
         leases.next_id, leases.hold_until = header["next_lease_id"], header["lease_hold_until"]
         _require(len(leases.by_id) == header["leases"], f"{len(leases.by_id)} leases, {header['leases']} announced")
         for lease_id in self._attached:
-            raise InvalidSnapshot(f"a key has lease {lease_id}, which is not there")
+            raise InvalidSnapshot(f"a key has lease {lease_id}, which does not exist")
 
     def _finish_level_3(self) -> None:
         header, users, roles = self._header, self._users, self._roles
@@ -678,14 +678,14 @@ def _event_columns(row: object) -> tuple[EventColumns, list[int]]:
     typecode, width = ("I", 4) if len(revisions) == 4 * count else ("Q", 8)
     lengths = [len(column) for column in (key_sizes, value_sizes, revisions, created, modified, versions, leases)]
     expected = [4 * count, 4 * count, *[width * count] * 4, 8 * count if leases else 0]
-    _require_events(lengths == expected, "columns of other lengths")
+    _require_events(lengths == expected, "columns of different lengths")
     columns = [_numbers(typecode, column) for column in (revisions, created, modified, versions)]
     _require_events(width == 4 or columns[0][-1] > _NARROW_MAX, "numbers that are too wide")
     lease_ids = _numbers("Q", leases)
-    _require_events(not leases or 0 < max(lease_ids) <= INT64_MAX, "a column of leases without a lease, or beyond all")
+    _require_events(not leases or 0 < max(lease_ids) <= INT64_MAX, "a column of leases without a valid lease id")
     each_key_size, each_value_size = _numbers("I", key_sizes), _numbers("I", value_sizes)
     each_key, each_value = _pieces(keys, each_key_size), _pieces(values, each_value_size)
-    _require_events(all(each_key), "an event of no key")
+    _require_events(all(each_key), "an event without a key")
     sizes = [
         key_size + value_size + RECORD_OVERHEAD_BYTES
         for key_size, value_size in zip(each_key_size, each_value_size, strict=True)

@@ -35,8 +35,8 @@ from raft import Busy, encode_item
 
 STEP_UNITS = 2_000
 """The units of one step while the member has other work: about 2 ms. With shorter steps, puts would get more time, but
-an event would reach 10⁴ watchers later, because more steps would be needed and the pause between two steps would stay
-the same."""
+an event would reach 10⁴ watchers later. More steps would be needed, and the pause between two steps would stay the
+same."""
 
 IDLE_STEP_UNITS = 4_000
 """The units of one step while the member has nothing else to do."""
@@ -752,7 +752,7 @@ class WatchHub:
             self._clear()
 
     def _clear(self) -> None:
-        """Clear all queues, because there are no watches any more."""
+        """Clear all queues, because no watch is left."""
         self._due_groups.clear()
         self._cohorts.clear()
         self._ahead.clear()

@@ -127,7 +127,7 @@ def test_what_is_no_number_is_no_load(option: str) -> None:
     """Python reads `nan` as a number, and a comparison with a bound is always false."""
     result = invoke("bench", option, "nan")
 
-    assert (result.exit_code, "is no number" in result.stderr) == (2, True)
+    assert (result.exit_code, "is not a number" in result.stderr) == (2, True)
 
 
 def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_
         change_members(work, NOBODY, 1.0, as_json=False)
 
     assert failure.value.exit_code == 4
-    assert "give the command again" in failure.value.hint
+    assert "repeat the command" in failure.value.hint
 
 
 @pytest.mark.parametrize("name", ["meta", "groups/0/log"])

@@ -18,8 +18,8 @@ from kvstore.protocol.session_requests import LimitsView
 def limits(context: click.Context, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show the replicated limits, and how much of each is used.
 
-    For a limit per session, the use is that of the session that uses most. `hwm limits set NAME=VALUE...` changes
-    limits.
+    For a limit per session, the command shows the use of the session that uses most. `hwm limits set NAME=VALUE...`
+    changes limits.
 
     \b
     Exit codes: 0 done; 2 wrong usage; 3 refused, nothing has changed;
@@ -38,7 +38,7 @@ def limits(context: click.Context, endpoints: str, deadline_seconds: float, as_j
 @click.option("--force", is_flag=True, help="Allow limits below their present use. Requests for more are then refused.")
 @client_options
 def set_limits(changes: tuple[str, ...], force: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Change limits for all members, at once and for good, then show all limits. Limits not named stay as they are."""
+    """Change limits of all members at once and permanently, and show all limits. The other limits stay unchanged."""
     wanted = dict(map(_read_change, changes))
     if len(wanted) < len(changes):
         raise click.UsageError("A limit is named twice.")

@@ -53,7 +53,7 @@ def member() -> None:
     """Add, promote, remove and replace members of a running cluster.
 
     A new member is started with `hwm serve DIR --join HOST:PORT --member ID=PEER/CLIENT`, before or after it is added.
-    Each command states a goal. A goal that is reached already is no error, and an interrupted command can be repeated.
+    It is not an error if the goal of a command is already reached, so an interrupted command can be repeated.
 
     \b
     Exit codes: 0 the goal is reached; 2 wrong usage; 3 refused, nothing has changed;
@@ -175,7 +175,7 @@ def change_members(
             return await work(client)
         except OutcomeUnknown as error:
             failure = failure_of(error)
-            failure.hint = "give the command again: it states a goal, and what is so already is no error"
+            failure.hint = "repeat the command: it is not an error if its goal is already reached"
             raise failure from error
 
     now = run_with_client(endpoints, deadline_seconds, change)
@@ -227,10 +227,11 @@ def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_jso
 )
 @client_options
 def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Raise the feature level once every member runs the new build, and print the level in force. It never falls again.
+    """Raise the feature level once every member runs the new build, and print the level in force. It can never be
+    lowered again.
 
     Before it is raised, every member can go back to its old build. Exit code 3 if some member does not know the level,
-    or does not answer: nothing has changed.
+    or does not answer. In this case nothing has changed.
     """
     in_force = run_with_client(
         endpoints,

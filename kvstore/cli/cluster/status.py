@@ -60,7 +60,7 @@ def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: f
             for word in (*of_its_disk(found), *of_its_marks(found), *of_its_peers(found)):
                 say(f"{node_id}: {word}")
     if (level := could_be_raised(list(members.values()))) is not None:
-        say(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever")
+        say(f"every member knows feature level {level}; `hwm upgrade` puts it in force permanently")
     if any(isinstance(found, StoreError) for found in members.values()):
         sys.exit(ExitCode.NEGATIVE)
 
@@ -88,10 +88,10 @@ def of_its_disk(found: MemberStatus) -> list[str]:
         )
     if 0 < found.client_connections_max <= found.client_connections:
         words.append(
-            f"all its {found.client_connections_max} places for clients are taken: who is idle makes room for who comes"
+            f"all its {found.client_connections_max} places for clients are taken: a new client replaces an idle one"
         )
     if found.disk_hangs:
-        words.append("its disk hangs: what it was asked to write has not become durable; look after it")
+        words.append("its disk hangs: a write has not become durable for a long time; check the disk")
     return words
 
 
@@ -99,7 +99,7 @@ def of_its_peers(found: MemberStatus) -> list[str]:
     """Return messages about the peers of a member: ids under which two processes have connected to the member, and, on
     the leader, the peers that are not in sync."""
     words = [
-        f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
+        f"two processes connect to it as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
     ]
     late = [f"{peer.node_id} (by {(peer.lag_ms or 0) / 1e3:.1f} s)" for peer in found.peers if peer.is_in_sync is False]

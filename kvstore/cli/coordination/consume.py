@@ -88,8 +88,8 @@ def consume(
 
     With --group, the position of the group is kept in the store. It moves only after the records were written to
     stdout, so a record may be printed again after a crash, but none is left out. One consumer of a group is active at a
-    time; the others wait, and take over in the order of their arrival. An interrupt (Ctrl-C, SIGTERM) commits what was
-    printed, and lets the next consumer go on.
+    time; the others wait, and take over in the order of their arrival. An interrupt (Ctrl-C, SIGTERM) commits the
+    printed records, and lets the next consumer continue.
 
     Each line has the revision, `put` or `delete`, the key, and the value. With --json, or if the output is not a
     terminal, each line is a change as a JSON object.

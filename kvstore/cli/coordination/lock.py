@@ -170,7 +170,7 @@ def elect(
         async with client.election(name).observe() as leaders:
             async for leader in leaders:
                 _show_leader(leader, as_json=as_json)
-        raise Failure("the election is not observed any more", ExitCode.FAILED)
+        raise Failure("the election is no longer observed", ExitCode.FAILED)
 
     run_with_client(endpoints, deadline_seconds, observe if listen else stand)
 

@@ -36,14 +36,14 @@ def run_without_session(
             return await work(client)
         except Unsupported as error:
             raise Failure(
-                "the leader runs an older build, which cannot tell of sessions and limits",
+                "the leader runs an older build, which does not know requests about sessions and limits",
                 ExitCode.FAILED,
-                "nothing has changed; upgrade the members, or have one lead that is upgraded (`hwm transfer`)",
+                "nothing has changed; upgrade the members, or make an upgraded member the leader (`hwm transfer`)",
                 error,
             ) from error
         except OutcomeUnknown as error:
             failure = failure_of(error)
-            failure.hint = "give the command again: what is so already is no error"
+            failure.hint = "repeat the command: it is not an error if its goal is already reached"
             raise failure from error
 
     return run_with_client(endpoints, deadline_seconds, ask)
@@ -108,13 +108,13 @@ def close_sessions(
     """Close sessions by ID, or all that were never used, or all there are; print how many were closed.
 
     A client whose session is closed registers another session by itself. If the response to one of its commands was
-    lost, the outcome of this command becomes unknown, and the client does not repeat it. A session that does not exist
-    is no error.
+    lost, the outcome of this command becomes unknown, and the client does not repeat it. It is not an error if a
+    session does not exist.
     """
     if bool(session_ids) + never_used + all_of_them != 1:
         raise click.UsageError("Give some IDs, or --never-used, or --all.")
     if all_of_them and not yes:
-        raise click.UsageError("--all ends the sessions of clients that are at work; add --yes if that is meant.")
+        raise click.UsageError("--all also closes the sessions of active clients; add --yes to confirm this.")
 
     async def close(client: Client) -> list[int]:
         if session_ids:
@@ -133,7 +133,7 @@ def close_sessions(
     else:
         click.echo(len(closed))
     if missing:
-        click.echo(f"not there (any more): {', '.join(map(str, missing))}", err=True)
+        click.echo(f"no such session: {', '.join(map(str, missing))}", err=True)
 
 
 async def _pages(client: Client, after_id: int) -> AsyncGenerator[SessionPage, None]:

@@ -1,7 +1,7 @@
 """The options of `hwm serve` from four sources: the command line, environment variables, a TOML file, and defaults.
 
 An option `--listen-peer` is `listen-peer` in the file and `HWM_LISTEN_PEER` in the environment; the argument DIR is
-`dir` and `HWM_DIR`. Each source has precedence over the ones behind it. An empty variable counts as unset.
+`dir` and `HWM_DIR`. Each source has precedence over the later ones. An empty variable counts as unset.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ConfiguredCommand(click.Command):
 
     @property
     def configurable(self) -> list[click.Parameter]:
-        """The parameters that can come from every source: all but those that stand for one start only."""
+        """The parameters that can come from every source: all except those that apply only to a single start."""
         return [each for each in self.params if each.name != CHECK_CONFIG]
 
 
@@ -96,7 +96,7 @@ def _use_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
         raise click.UsageError(f"{path} cannot be read: {error.strerror or error}", ctx) from error
     if len(content) > CONFIGURATION_BYTES_MAX:
         raise click.UsageError(
-            f"{path} has more than {CONFIGURATION_BYTES_MAX} bytes: it is no configuration file", ctx
+            f"{path} has more than {CONFIGURATION_BYTES_MAX} bytes: it is not a configuration file", ctx
         )
     try:
         table = tomllib.loads(content.decode("utf-8"))

@@ -42,15 +42,15 @@ from storage import (
 LOG = logging.getLogger("kvstore.server")
 
 REPLACE = (
-    "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
+    "nothing acknowledged is lost while a majority of the others is sound: put a new member in its place, `hwm member "
     "replace --endpoints HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT`; a store of one is restored from a saved snapshot"
 )
 """The hint for a member whose folder is damaged."""
 
 FORGOTTEN = (
-    "bring the old folder back, itself and no older copy; or put a new member in its place, under a new id, with `hwm "
-    "member replace`, and leave out --bootstrap; if no member of this cluster ever held anything, empty all of their "
-    "folders and start anew"
+    "bring back the old folder itself, not an older copy; or put a new member in its place, under a new id, with `hwm "
+    "member replace`, and leave out --bootstrap; if no member of this cluster ever had any data, empty the folders of "
+    "all its members and start again"
 )
 """The hint for a member whose folder was lost and made again."""
 
@@ -61,13 +61,13 @@ TOO_MANY_FILES = (
 
 OUT_OF_MEMORY = (
     "nothing acknowledged is lost: give it more memory (`ulimit -v`, `MemoryMax=` of a systemd unit, the limit of its "
-    "container), or have it hold less (keys and values are all in memory: `hwm status --json`, stored_bytes), and "
+    "container), or remove keys (keys and values are all in memory: `hwm status --json`, stored_bytes), and "
     "start it again"
 )
 
 FILES_TOO_SMALL = (
-    "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
-    "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
+    "nothing acknowledged is lost: a file has reached the limit on the size of files (`ulimit -f`, `LimitFSIZE=` of a "
+    "systemd unit) or the limit of its file system; raise that limit, and start it again"
 )
 """The hint if a limit forbids a file of this size. More free disk space would not help."""
 
@@ -161,9 +161,9 @@ def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
     """Return a receiver of all signals that a member handles.
 
     If the process has a terminal, SIGHUP means that the terminal was closed, and the member stops. If the process has
-    no terminal, SIGHUP comes from a supervisor that wants the server to read its files again: the member looks at its
-    certificates, and ignores the signal if it has none. If SIGHUP is ignored from the start (`nohup`), SIGHUP stays
-    ignored.
+    no terminal, SIGHUP comes from a supervisor that wants the server to read its files again. A member with TLS checks
+    its certificate files, and any other member ignores the signal. If SIGHUP is ignored from the start (`nohup`),
+    SIGHUP stays ignored.
     """
     numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -246,7 +246,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
         case Failure():
             return error
         case NodeStopped():
-            hint = "nothing acknowledged is lost; start it again once its disk is well"
+            hint = "nothing acknowledged is lost; start it again once its disk works"
             if isinstance(error.__cause__, CorruptLog | CorruptSnapshot):
                 hint = REPLACE
             elif isinstance(error.__cause__, IncarnationReplaced):
@@ -281,7 +281,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
 def _mistake(error: BaseException, folder: Path) -> Failure:
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     return Failure(
-        f"this member stopped itself, because something that must hold does not: {what}",
+        f"this member stopped itself, because an invariant is broken: {what}",
         ExitCode.STOPPED,
         f"nothing acknowledged is lost; please report it with {_keep_traceback(error, folder)}",
     )
@@ -298,13 +298,13 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"this user must own {folder} and all that is in it, on a disk that can be written"
         case errno.EISDIR | errno.ENOTDIR | errno.ENOENT | errno.ENXIO:
-            return f"{folder} is not as it was left: give back what was moved, or replace this node as a new member"
+            return f"{folder} was changed: put back files that were moved, or replace this node by a new member"
         case errno.EIO | errno.EUCLEAN:
             return f"the disk of {folder} fails: look at the kernel's log (`dmesg`); {REPLACE}"
         case errno.EMFILE | errno.ENFILE:
             return TOO_MANY_FILES
         case _:
-            return f"nothing was changed; look after the disk of {folder}, and start again"
+            return f"nothing was changed; check the disk of {folder}, and start again"
 
 
 def _keep_traceback(error: BaseException, folder: Path) -> str:

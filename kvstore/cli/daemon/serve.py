@@ -186,7 +186,7 @@ def joining_from(
         )
     if not members:
         raise InvalidConfiguration(
-            "a member that joins is given its own id and addresses: --member ID=PEER/CLIENT, itself alone"
+            "a member that joins needs its own id and addresses, and no others: --member ID=PEER/CLIENT"
         )
     return join_config_of(
         node_id=node_id,
@@ -262,7 +262,7 @@ def init(
     type=click.IntRange(2, 60_000),
     default=300,
     show_default=True,
-    help="How long a follower hears no leader before it campaigns: a random time between this and twice this.",
+    help="A follower campaigns if it hears no leader for a random time between this and twice this.",
 )
 @click.option(
     "--lease-reads",
@@ -361,7 +361,7 @@ def serve_command(
     folder is locked, damaged, of another cluster, not initialised; a port is
     in use; the cluster does not let it join); 5 the cluster that it is to join
     does not answer; 6 stopped itself (its disk failed, or an invariant broke);
-    7 was removed from its cluster, for ever.
+    7 was permanently removed from its cluster.
     """
     if not check_config:
         start_logging(log_level, as_json=log_format == "json")

@@ -182,7 +182,7 @@ def _put_at(
             about = {"index": index, "term": term}
             words = f"accepted at index {index} of term {term}, and on the leader's disk alone"
         case None:
-            about, words = {}, "sent; nobody has confirmed it"
+            about, words = {}, "sent; no member has confirmed it"
     if as_json:
         print_json({"op": "put", **about})
     else:
@@ -265,7 +265,7 @@ def _show_value(value: bytes) -> None:
     text = to_text(value)
     if sys.stdout.isatty() and escape_controls(text.translate(_HARMLESS)) != text.translate(_HARMLESS):
         text = to_shown_text(value)
-        say("the value has characters that a terminal obeys; --raw prints it as it is")
+        say("the value has control characters for the terminal; --raw prints it unchanged")
     show_bytes(text.encode() + b"\n")
 
 

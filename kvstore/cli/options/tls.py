@@ -56,7 +56,7 @@ TLS_OPTIONS: list[Callable[[Any], Any]] = [
 
 
 def client_tls() -> Tls | None:
-    """What the options of the running command say; None: without TLS. Raises click.UsageError."""
+    """The certificates that the options of the running command name; None: without TLS. Raises click.UsageError."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.meta.get(_FILES, {})
     if not any(given.values()):
@@ -113,7 +113,8 @@ def member_tls_options(function: FunctionT) -> FunctionT:
 
 
 def member_tls() -> MemberTls | None:
-    """What the options of `hwm serve` say; None: without TLS. Raises InvalidConfiguration, click.UsageError."""
+    """The certificates that the options of `hwm serve` name; None: without TLS. Raises InvalidConfiguration,
+    click.UsageError."""
     given = click.get_current_context().meta.get(_MEMBER, {})
     client = client_tls()
     if not any(given.values()):

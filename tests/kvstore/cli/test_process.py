@@ -158,4 +158,4 @@ def test_a_disk_is_full_here_where_it_is_full_to_the_log(number: int, tmp_path: 
 
     assert is_disk_full(error)
     assert "make room" in failure_of_member(error, tmp_path).hint
-    assert "start it again once its disk is well" in failure_of_member(stopped_by(error), tmp_path).hint
+    assert "start it again once its disk works" in failure_of_member(stopped_by(error), tmp_path).hint

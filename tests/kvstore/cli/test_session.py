@@ -71,7 +71,7 @@ def test_sessions_are_listed_and_closed(tmp_path: Path) -> None:
         assert commands.json("session", "close", "--never-used") == {"closed": [], "missing": []}
         assert commands.json("session", "close", "2", "77", "2") == {"closed": [2], "missing": [77]}
         again = commands.hwm("session", "close", "2")
-        assert (again.exit_code, again.stdout, again.stderr) == (0, "0\n", "not there (any more): 2\n")
+        assert (again.exit_code, again.stdout, again.stderr) == (0, "0\n", "no such session: 2\n")
         assert commands.hwm("session", "close", "--all", "--yes").stdout == "2\n"
         assert commands.hwm("session", "list").stdout == ""
 
@@ -166,7 +166,7 @@ def test_the_history_is_switched_off_by_a_0_and_shrinks_without_force(tmp_path: 
     ("error", "exit_code", "words"),
     [
         (Unsupported("request kind 10"), ExitCode.FAILED, "the leader runs an older build"),
-        (OutcomeUnknown("the answer was lost"), ExitCode.UNKNOWN, "give the command again"),
+        (OutcomeUnknown("the answer was lost"), ExitCode.UNKNOWN, "repeat the command"),
     ],
 )
 def test_a_failure_says_what_to_do(

@@ -76,4 +76,4 @@ def test_how_many_entries_of_a_members_log_are_in_no_file_is_said(saved: SavedSn
     words = [each for each in _what_may_lack(saved) if each.startswith("warning: the log of s3")]
 
     assert saved.open_entries == count
-    assert [f"for {count} entries that it had not applied" in each for each in words] == [True] * (count > 0)
+    assert [f"had {count} more entries, which it had not applied" in each for each in words] == [True] * (count > 0)

@@ -367,7 +367,7 @@ def test_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
 
     assert "ShadowedPackage" in done.stderr
     assert str(tmp_path / "storage") in done.stderr
-    assert "Rename yours" in done.stderr
+    assert "Rename the other one" in done.stderr
 
 
 def test_errors_survive_pickling() -> None:

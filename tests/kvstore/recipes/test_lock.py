@@ -107,7 +107,7 @@ async def test_a_guarded_transaction_of_a_former_holder_does_nothing(autojump_cl
         with pytest.raises(LeaseLost):
             await hold()
         (refusal,) = refusals
-        assert f"create revision {refusal.fence} is not there any more" in str(refusal)
+        assert f"create revision {refusal.fence} no longer exists" in str(refusal)
         assert (await client.get("a")).record is None
 
 

@@ -20,7 +20,7 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
 
     assert fields is not None
     assert of_its_peers(status_from_map(fields[0])) == [
-        "it is called by two processes that both run as s3, with copies of one data folder: stop one of them"
+        "two processes connect to it as s3, with copies of one data folder: stop one of them"
     ]
 
 

@@ -233,9 +233,9 @@ def test_what_is_given_to_a_new_member_must_be_enough() -> None:
     assert join_config_of(node_id=None, members=[s2], endpoints=["c:2"]) == JoinConfig(own=s2, endpoints=("c:2",))
     assert join_config_of(node_id="s2", members=[s3, s2]) == JoinConfig(own=s2, endpoints=("b:2",))
     for node_id, members, endpoints, word in (
-        (None, [s2, s3], [], "not said which"),
+        (None, [s2, s3], [], "not clear which"),
         ("s9", [s2], ["c:2"], "no member of the list is s9"),
-        ("s2", [s2], [], "client address of one member"),
+        ("s2", [s2], [], "client address of at least one other member"),
         ("s4", [Member("s4")], ["c:2"], "needs a peer address"),
     ):
         with pytest.raises(InvalidConfiguration, match=word):

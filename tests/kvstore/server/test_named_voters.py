@@ -139,7 +139,7 @@ async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_
 
     with trio.fail_after(30):
         async with open_node(tmp_path / "s1") as store, Client([s1.client_address]) as client:
-            with pytest.raises(JoinRefused, match="s1, which leads, has met s2 with another data folder") as refused:
+            with pytest.raises(JoinRefused, match="the leader, s1, knows s2 with another data folder") as refused:
                 await make_joining_folder(tmp_path / "s2", JoinConfig(own=s2, endpoints=(s1.client_address,)))
             assert "another id" in refused.value.hint
             assert not (tmp_path / "s2").exists()

@@ -183,7 +183,7 @@ async def _is_refused_after_a_pause(client: Client, first: Holder, second: Holde
 
     refusal = await first.is_refused(fence)
     assert re.fullmatch(
-        rf"nothing was done: b'job/\w{{16}}' with create revision {fence} is not there any more, because its lease has "
+        rf"nothing was done: b'job/\w{{16}}' with create revision {fence} no longer exists, because its lease has "
         "ended or it was given up",
         refusal,
     )
