@@ -25,7 +25,7 @@ def main() -> int:
             "-p",
             "tests.sharing",
             f"--claims={claims}",
-        ]  # As one word: pytest would take a separate path as a folder of tests.
+        ]  # The option and its path are one word, because pytest would take a separate path as a folder of tests.
         # The output is shown once the other run has ended, because mixed output cannot be read.
         waiting = subprocess.Popen([*share, "--waiting"], stdout=told, stderr=subprocess.STDOUT)
         try:
