@@ -112,7 +112,7 @@ def test_what_stands_behind_an_open_descriptor_need_not_have_a_name() -> None:
 
 
 def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
-    """A backup whose name leads to another disk goes to that disk."""
+    """If the name of a backup is a link to another disk, the backup is written to that disk."""
     there, link = tmp_path / "there" / "file", tmp_path / "link"
     there.parent.mkdir()
     link.symlink_to("there/file")

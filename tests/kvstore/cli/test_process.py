@@ -139,7 +139,7 @@ def stopped_by(error: OSError) -> NodeStopped:
 
 
 def test_a_file_that_may_not_grow_is_told_with_the_limit_to_raise_at_a_start_as_in_a_run(tmp_path: Path) -> None:
-    """More room would not help, and the disk is well: the file has reached a limit on its size."""
+    """More room on the disk would not help: the disk is sound, but the file has reached a limit on its size."""
     error = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     at_a_start = failure_of_member(error, tmp_path)

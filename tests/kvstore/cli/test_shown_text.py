@@ -18,7 +18,7 @@ NASTY = ("x\ty\nz", "\x1b]0;title\x07", "\x9b2J", "a\u202eb", "a\u2028b", "\r", 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_that_a_terminal_obeys_is_shown(text: str) -> None:
-    """No character is shown that begins a new line or changes the order of the text beside it."""
+    """No shown character begins a new line or changes the order of the text beside it."""
     shown = to_shown_text(text.encode("utf-8", "surrogateescape"))
 
     assert shown.startswith("base64:")

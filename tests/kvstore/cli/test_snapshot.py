@@ -51,8 +51,8 @@ def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
 def saved_of_one(
     *, revision: int = 5, index: int = 9, applied: int = 9, committed: int = 9, last: int = 9
 ) -> SavedSnapshot:
-    """A file with all entries up to `index`. When its member was asked, it had applied up to `applied` and was at
-    revision 5."""
+    """A file with all entries up to `index`. When the member was asked for the file, the member had applied up to
+    `applied` and was at revision 5."""
     numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
     marks = {"revision": 5, "last_applied": applied, "commit_index": committed, "last_index": last}
     facts = dict.fromkeys(SnapshotFacts.__dataclass_fields__, 0) | {"revision": revision, "index": index}

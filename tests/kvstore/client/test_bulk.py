@@ -99,7 +99,7 @@ async def test_an_atomic_bulk_is_one_change_or_none(client: Client) -> None:
 
 
 async def test_without_any_member_each_has_certainly_failed() -> None:
-    """Nothing was sent."""
+    """No put was sent, so none can take effect."""
     async with Client(["127.0.0.1:1"], deadline_seconds=0.2) as client:
         results = await client.put_many([("a", "1"), ("b", "2")])
 
@@ -124,7 +124,7 @@ async def test_a_bulk_that_is_cancelled_leaves_the_client_usable(client: Client)
 
 
 async def test_a_source_that_raises_ends_the_bulk_with_its_own_error(client: Client) -> None:
-    """The error is raised as itself, in the task that called."""
+    """The task that called `put_many` gets the error of the source unchanged."""
 
     def source() -> Iterator[tuple[str, str]]:
         yield "a", "1"
@@ -164,7 +164,7 @@ async def test_bulks_and_single_calls_share_one_client(client: Client) -> None:
 
 
 async def test_a_client_that_is_closed_ends_its_bulks(tmp_path: Path) -> None:
-    """No caller waits for ever."""
+    """The close ends every open call, so no caller is left waiting."""
     ends: list[list[PutResult | OperationFailed | OutcomeUnknown] | BaseException] = []
 
     async def bulk(client: Client) -> None:

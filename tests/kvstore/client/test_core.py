@@ -33,7 +33,7 @@ def test_a_put_goes_to_the_leader_whoever_is_asked_first() -> None:
 
 
 def test_calls_are_pipelined_and_answered_in_any_order() -> None:
-    """Many are in flight on one connection; a late answer holds up nobody."""
+    """Many calls are in flight on one connection; a late answer does not delay the other calls."""
     world = a_world()
     tickets = [world.put(b"k%d" % i) for i in range(10)]
     leader = world["s1"]
@@ -313,7 +313,8 @@ def test_a_refusal_after_a_lost_attempt_is_still_unknown() -> None:
 
 
 def test_an_accepted_answer_after_a_lost_attempt_is_still_unknown() -> None:
-    """The first attempt may be another entry, whose fate is not that of the accepted entry."""
+    """The first attempt may have become another entry. The outcome of the accepted entry decides nothing about that
+    entry."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")

@@ -30,7 +30,7 @@ async def enter(folder: Path, **options: object) -> None:
 
 
 async def test_a_store_of_one_needs_no_port_and_keeps_everything(tmp_path: Path) -> None:
-    """The README embeds a store in ten lines."""
+    """The program is the example of the README, which embeds a store in ten lines."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("greeting", "hello")
         assert (store.client_address, store.peer_address) == ("", "")
@@ -52,7 +52,7 @@ async def test_a_missing_folder_is_refused_without_bootstrap(tmp_path: Path) -> 
 
 
 async def test_a_folder_serves_one_program_at_a_time(tmp_path: Path) -> None:
-    """The lock is released with the block."""
+    """The lock of the folder is released when the block ends."""
     async with open_node(tmp_path / "data", bootstrap=True):
         with pytest.raises(FolderLocked):
             await enter(tmp_path / "data")
@@ -85,7 +85,7 @@ async def test_a_folder_that_exists_knows_its_cluster_itself(tmp_path: Path) -> 
 
 
 async def test_who_is_not_in_the_list_is_told_so(tmp_path: Path) -> None:
-    """Nothing is made."""
+    """The call makes no folder."""
     with pytest.raises(NotAMember, match="s0, s1, s2"):
         await enter(tmp_path / "x", node_id="x", members=three_members(), bootstrap=True)
     with pytest.raises(InvalidConfiguration, match="own node id"):
@@ -118,7 +118,7 @@ async def test_a_port_in_use_is_an_error_with_its_remedy(tmp_path: Path) -> None
 
 
 async def test_other_machines_may_connect_only_if_that_is_said(tmp_path: Path) -> None:
-    """Nothing is encrypted yet (docs/reference/specification.md#714-tls)."""
+    """A port without TLS encrypts nothing (docs/reference/specification.md#714-tls)."""
     with pytest.raises(ReachableByOthers, match="other machines"):
         await enter(tmp_path / "data", bootstrap=True, listen_client="0.0.0.0:0")
 

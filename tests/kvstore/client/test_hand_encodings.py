@@ -50,7 +50,7 @@ def test_the_usual_read_is_the_request_that_the_general_way_makes(key: bytes) ->
 
 @given(numbers)
 def test_a_head_is_in_its_shortest_form(number: int) -> None:
-    """RFC 8949 §3."""
+    """RFC 8949 §3 defines the heads of items."""
     assert uint_head(number) == cbor2.dumps(number)
     size = min(number, 70_000)
     assert bytes_head(size) == cbor2.dumps(bytes(size))[: -size or None]

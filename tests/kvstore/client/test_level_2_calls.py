@@ -88,7 +88,7 @@ async def test_puts_with_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_reads_at_a_revision(tmp_path: Path, count: int) -> None:
-    """A member answers one read at a time and many reads in one turn on different code paths."""
+    """There are two code paths: one for a single read, and one for many reads in one turn."""
     async with a_store(tmp_path) as store:
         revisions = [(await store.put("a", str(number))).revision for number in range(count)]
         await store.delete("a")

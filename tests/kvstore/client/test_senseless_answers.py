@@ -42,7 +42,8 @@ def test_a_write_of_a_session_that_was_answered_with_nonsense_is_repeated_under_
 
 @pytest.mark.parametrize("session", [None, 0, -1, "5", [], True], ids=repr)
 def test_a_session_that_makes_no_sense_is_asked_for_again(session: object) -> None:
-    """The registration counts as lost. The client must neither fail an assertion nor wait for its session for ever."""
+    """The registration counts as lost. The client must neither fail an assertion nor wait for its session without
+    end."""
     world = World("s1", leader="s1", ttl_ns=MINUTE_NS)
     world["s1"].registers = False
     ticket = world.put()

@@ -115,8 +115,7 @@ def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> Non
 
 
 def test_a_watch_on_a_silent_connection_is_moved(quick_folder: Path) -> None:
-    """The member's host is gone without a word. The connection never breaks, and no other request goes to the
-    member."""
+    """The member's host has disappeared without closing the connection. No other request goes to the member."""
     cluster, client = raised(quick_folder, 3)
     watched = watch(cluster, client)
     leader = cluster.leader()

@@ -128,14 +128,14 @@ async def test_a_certificate_for_another_host_is_refused_by_the_client(quick_fol
 
 
 def test_a_dialer_and_certificates_exclude_each_other(made: Certificates) -> None:
-    """The certificates would be ignored, and everything be sent in clear."""
+    """If both were accepted, the certificates would be ignored, and all data would be sent without encryption."""
     with pytest.raises(InvalidConfiguration, match="dialer"):
         Client(["127.0.0.1:1"], dialer=dial_tcp, tls=client_tls(made))
 
 
 @pytest.mark.parametrize("host", ["straße.example", "straße.example．"])
 async def test_the_name_that_is_compared_is_the_one_that_is_looked_up(host: str) -> None:
-    """`ssl` reads names by older rules, by which this one is strasse.example: the host of somebody else."""
+    """`ssl` reads names by older rules. By these rules the name is strasse.example, which is another host."""
     asked: list[str] = []
 
     class Resolver(trio.abc.HostnameResolver):
@@ -265,7 +265,8 @@ class Tap:
 
 @pytest.mark.parametrize("has_tls", [True, False])
 async def test_nothing_is_in_clear_on_the_wire(quick_folder: Path, made: Certificates, has_tls: bool) -> None:
-    """Neither keys and values nor names of members. Without TLS the same search finds them, so the search works."""
+    """A listener sees neither keys and values nor names of members. Without TLS the same search finds them, so the
+    search works."""
     ports = [(await a_listener()) for _ in range(4)]
     addresses = [address for _, address in ports]
     for listener, _ in ports:
@@ -385,7 +386,7 @@ def test_files_that_need_each_other_are_asked_for() -> None:
 
 
 def test_the_options_of_a_member_and_of_a_client_are_told_apart() -> None:
-    """`hwm serve --join` has both kinds."""
+    """`hwm serve --join` takes the options of a member and those of a client."""
     found: list[MemberTls | None] = []
 
     @click.command()

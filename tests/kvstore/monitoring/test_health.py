@@ -289,7 +289,7 @@ async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
 
 
 async def test_a_busy_member_that_is_always_a_moment_behind_is_ready(autojump_clock: trio.testing.MockClock) -> None:
-    """What counts is the mark at the time of the probe; it does not matter that the mark has moved on since."""
+    """Only the mark at the time of the probe counts; it does not matter that the mark has moved on since."""
     world = World()
     leader = world.elect()
     busy = world.followers()[0]

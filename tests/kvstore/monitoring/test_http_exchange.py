@@ -170,7 +170,7 @@ def test_a_head_request_is_answered_without_a_body_also_when_it_is_refused() -> 
 
 
 def test_garbage_leaves_nothing_to_the_garbage_collector() -> None:
-    """A member calls `gc.freeze`, so a reference cycle that is not collected before would stay for ever."""
+    """A member calls `gc.freeze`, so a reference cycle that is not collected before would never be freed."""
     gc.disable()
     try:
         for garbage in (LIVEZ + b"no header\r\n\r\n", LIVEZ + b"A: \0", b"x" * HEAD_BYTES_MAX):

@@ -41,7 +41,7 @@ from storage import create_data_folder
     ],
 )
 def test_a_host_that_no_resolver_takes_is_refused_with_what_is_wrong(text: str, words: str) -> None:
-    """A list of members is kept for ever, and every client dials the addresses in the list."""
+    """A list of members is stored permanently, and every client dials the addresses in the list."""
     with pytest.raises(InvalidAddress, match=words) as refused:
         parse_address(text)
     assert len(str(refused.value)) < 500

@@ -187,7 +187,7 @@ def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix: bytes, end: bytes
 
 @given(st.binary(max_size=3), st.binary(min_size=1, max_size=4))
 def test_a_prefix_range_holds_exactly_the_keys_with_that_prefix(prefix: bytes, key: bytes) -> None:
-    """The definition."""
+    """This is the definition of the range of a prefix."""
     start, end = prefix_range(prefix)
     assert (start <= key and (end is None or key < end)) == key.startswith(prefix)
 
@@ -328,7 +328,7 @@ def test_writes_that_cannot_meet_are_admitted(branch: list[Any]) -> None:
 
 
 def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None:
-    """Random transactions, checked against a slow twin."""
+    """The test checks random transactions against a slow twin, which compares every pair of writes."""
     rng = random.Random(3)
 
     def operation(depth: int) -> Operation:

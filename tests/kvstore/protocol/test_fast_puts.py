@@ -100,7 +100,7 @@ def test_runs_of_clients_are_read_by_shapes(count: int, session_id: int) -> None
     batch = parse_uniform_batch(payload)
 
     if count < 16:
-        assert batch is None  # Not worth it.
+        assert batch is None  # So few commands are left to the decoder.
     else:
         assert batch == (5, to_put_rows(decode_payload(payload)[1][1:]))
 

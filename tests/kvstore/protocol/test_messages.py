@@ -114,7 +114,7 @@ def test_a_members_view_survives_the_wire_and_nonsense_does_not() -> None:
 
 
 def test_a_members_hello_must_speak_our_version_and_a_refusal_is_told() -> None:
-    """Versions min to max (docs/reference/specification.md#74-hello)."""
+    """A hello states the lowest and the highest version (docs/reference/specification.md#74-hello)."""
     with pytest.raises(ProtocolError, match="too many"):
         decode_greeting(Refusal("busy", "too many").encode())
     check_client_hello(encode_client_hello())
@@ -175,7 +175,7 @@ def test_numbers_are_acknowledged_only_without_a_gap(choices: list[int]) -> None
 
 
 def test_addresses_are_host_and_port() -> None:
-    """IPv6 in brackets."""
+    """An IPv6 address is written in brackets."""
     assert parse_address("localhost:7101") == ("localhost", 7101)
     assert parse_address("[::1]:7101") == ("::1", 7101)
     for wrong in ("localhost", ":1", "h:", "h:x", "h:65536", "h:-1", "h:１"):

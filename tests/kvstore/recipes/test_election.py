@@ -1,4 +1,4 @@
-"""Elections: one leader at a time, in order, and everybody who observes sees each of them."""
+"""Elections: one leader at a time, in order, and every observer sees each leader."""
 
 from __future__ import annotations
 

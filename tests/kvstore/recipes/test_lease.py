@@ -50,8 +50,8 @@ async def test_a_lease_lives_as_long_as_its_block_and_its_keys_go_with_it(
 async def test_an_owner_learns_of_the_loss_before_the_store_ends_the_lease(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """No message of this client arrives any more. Whatever the delays, the client gives up its lease before the store
-    ends it."""
+    """From some moment on, no message of this client arrives. Whatever the delays, the client gives up its lease before
+    the store ends it."""
     async with SimulatedStore(seed, delay_seconds=1.0) as store:
         client, other = store.client(), store.client()
         await trio.sleep(store.random.uniform(0, 5))

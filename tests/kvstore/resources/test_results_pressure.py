@@ -18,7 +18,7 @@ from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
 RESULTS_BYTES_MAX = 64 * MIB
 HOLDERS = 8
-"""Sessions that reach it: each keeps 8 MiB, and one result more."""
+"""So many sessions reach RESULTS_BYTES_MAX: each keeps 8 MiB, and one result more."""
 
 
 class Hoard:

@@ -78,7 +78,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
 
 
 def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(quick_folder: Path) -> None:
-    """Otherwise the member would look for room for ever, and report a full disk, although the disk is not full."""
+    """Otherwise the member would look for room without end, and report a full disk, although the disk is not full."""
     cluster = Cluster(quick_folder, 1)
     fill(cluster, cluster.client(), "s1")
     host = cluster.hosts["s1"]
@@ -139,7 +139,8 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
 def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     """A follower without room takes no more commands, but the others are a majority. Once it has room, it gets all
     commands."""
-    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))  # It is room.
+    # Preallocated zeroes would be spare room.
+    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     leader = cluster.leader()
@@ -177,7 +178,7 @@ def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(qui
     leader = cluster.leader()
     assert cluster.hosts[full].node.status().is_disk_full
     assert leader != full
-    cluster.wait(30)  # It stays there.
+    cluster.wait(30)  # The leadership stays there.
     assert cluster.leader() == leader
     assert [value_of(client, number) for number in range(30)] == [VALUE] * 30
     assert cluster.hosts[leader].node.core.term == 2

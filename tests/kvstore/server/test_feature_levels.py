@@ -115,8 +115,8 @@ def test_a_member_that_is_away_keeps_the_level_from_being_raised(cluster: Cluste
 
 
 def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cluster: Cluster) -> None:
-    """A member got the older build just before. The entry of the raise stops this member before its state can differ
-    from the others' state."""
+    """One member is restarted with the older build just before it gets the entry that raises the level. The member
+    stops at this entry, before its state can differ from the others' state."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     behind = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())

@@ -178,8 +178,8 @@ async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_pat
 
 
 async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    """The words may name another cluster, another member's addresses, or not the addresses with which the member was
-    added."""
+    """The options may name another cluster, the addresses of another member, or other addresses than those with which
+    the member was added."""
     s2, other = new_members("s2", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):

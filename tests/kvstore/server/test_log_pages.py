@@ -12,8 +12,8 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 
 
 def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
-    """When a page could have 1 MiB of entries of 60 bytes, a member took 100 ms for it. 200 requests that arrived
-    together blocked the member for 20 s."""
+    """Earlier, a page could have 1 MiB of entries of 60 bytes, and a member took 100 ms for such a page. So 200
+    requests that arrived together blocked the member for 20 s."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = RawClient(cluster)

@@ -261,7 +261,7 @@ def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
 
 
 def test_the_numbers_are_on_wires_already() -> None:
-    """docs/reference/client.md and docs/reference/specification.md#710-client-requests."""
+    """Other programs rely on the numbers in docs/reference/specification.md#710-client-requests."""
     assert (RequestKind.CHANGE, RequestKind.MEMBERSHIP) == (8, 9)
     change = MembershipChange(add=(new("s4"),), promote=("s5",), remove=("s1",))
     assert change_request(change) == Request(
@@ -393,7 +393,7 @@ async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is
     [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a voter already")],
 )
 async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, words: str) -> None:
-    """s2 cannot replace itself, because its id would be gone for ever. s3 with other addresses cannot replace s2,
+    """s2 cannot replace itself, because its id could never be used again. s3 with other addresses cannot replace s2,
     because s3 is already a voter."""
     members = Agreed(Configuration((new("s1"), new("s2"), new("s3"))))
 

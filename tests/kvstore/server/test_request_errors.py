@@ -31,7 +31,7 @@ from tests.kvstore.server.test_service import RawClient
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 TRIPWIRE = b"tripwire"
-"""A key that the judge of these tests cannot stand."""
+"""If a request reads this key, the judge of these tests raises an error."""
 
 TRIPPING = encode_request(7, read_request(Range(TRIPWIRE), Consistency.LOCAL))
 HONEST = encode_request(8, read_request(Get(b"k"), Consistency.LOCAL))
@@ -70,7 +70,7 @@ def raises(error: BaseException) -> Callable[..., NoReturn]:
 
 @pytest.mark.parametrize("consistency", [{}, [], [1], True, False, None, "linearizable", b"\x01", 0, 6, -1, 2**62])
 def test_a_consistency_of_any_type_is_answered(cluster: Cluster, consistency: object) -> None:
-    """Unhashable ones, too. A boolean is no number: `True` is not read as linearizable."""
+    """The types include unhashable ones. A boolean is no number, so `True` is not read as `linearizable`."""
     client = RawClient(cluster)
 
     response = client.ask(encode_item([1, 3, consistency, [2, b"k"]]))
@@ -157,7 +157,7 @@ def test_an_error_inside_the_node_ends_the_member(
 def test_an_error_while_completions_are_carried_out_ends_the_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A linearizable read is answered later, where the firewall does not reach."""
+    """A linearizable read is answered later, outside the code that contains the errors of requests."""
     client = RawClient(cluster)
     monkeypatch.setattr(cluster.hosts["s1"].machine, "read", raises(TypeError("in the store")))
 
@@ -211,7 +211,7 @@ def test_an_error_before_the_request_is_known_is_still_told_by_its_id(
 
 @pytest.mark.parametrize("request_id", [1, 23, 24, 255, 256, 65_535, 65_536, 2**32, 2**63 - 1])
 def test_the_id_read_by_hand_is_the_id(request_id: int) -> None:
-    """All sizes of a CBOR integer; anything else has no id."""
+    """The test reads CBOR integers of all sizes. A request that begins with anything else has no id."""
     assert request_id_of(encode_item([request_id, 1])) == request_id
 
 

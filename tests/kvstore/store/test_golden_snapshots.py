@@ -161,7 +161,7 @@ def golden(level: int) -> dict[str, Snapshot]:
 
 @pytest.mark.parametrize("level", MAKERS)
 def test_a_snapshot_of_each_level_restores_to_the_state_that_it_was_made_from(level: int) -> None:
-    """docs/reference/versions.md: for ever."""
+    """docs/reference/versions.md promises this for every later build."""
     for header, chunks, digest in golden(level).values():
         machine = KvMachine()
 

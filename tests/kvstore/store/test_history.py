@@ -580,7 +580,7 @@ def test_many_blocks_are_sealed_together(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
-    """Watches follow them."""
+    """A watch finds the next event by its number."""
     fed = overwritten(5)
     history = fed.machine.history
     assert (history.first_number, history.end_number) == (0, 5)

@@ -92,7 +92,7 @@ def test_a_restored_machine_goes_on_as_if_nothing_had_happened() -> None:
 
 
 def test_a_picture_shows_the_moment_it_was_taken_however_late_it_is_developed() -> None:
-    """raft.StateSnapshot promises the state at the call."""
+    """raft.StateSnapshot promises the state at the moment of the call."""
     fed = lived_in()
     digest = fed.machine.state_hash()
     picture, begun = fed.machine.snapshot(), fed.machine.snapshot()

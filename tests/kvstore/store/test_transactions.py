@@ -179,7 +179,7 @@ def test_on_an_absent_key_the_three_numbers_are_zero(target: Target) -> None:
 
 @pytest.mark.parametrize("comparison", Comparison)
 def test_on_an_absent_key_any_comparison_of_the_value_is_false(comparison: Comparison) -> None:
-    """≠ too (docs/reference/specification.md#85-comparisons)."""
+    """Even a comparison with ≠ is false (docs/reference/specification.md#85-comparisons)."""
     result = Fed().do(Txn((Compare(b"a", Target.VALUE, comparison, b"x"),)))
     assert isinstance(result, TxnResult)
     assert not result.succeeded
@@ -190,7 +190,8 @@ def test_on_an_absent_key_any_comparison_of_the_value_is_false(comparison: Compa
     [(Target.VERSION, 2), (Target.CREATE_REVISION, 2), (Target.MOD_REVISION, 4), (Target.VALUE, b"m")],
 )
 def test_every_comparison_on_every_target_of_a_present_key(target: Target, seen: Any) -> None:
-    """=, ≠, <, > on version, create revision, mod revision, value (docs/reference/specification.md#85-comparisons)."""
+    """The test compares version, create revision, mod revision and value by =, ≠, < and >
+    (docs/reference/specification.md#85-comparisons)."""
     fed = holding(a=b"1", b=b"1")
     fed.do(Put(b"a", b"m"))  # Version 2, created at 2, modified at 4.
     below, above = (b"a", b"z") if isinstance(seen, bytes) else (seen - 1, seen + 1)

@@ -46,7 +46,7 @@ class HeldFiles(InlineFiles):
     bound."""
 
     opened: ClassVar[list[HeldFiles]] = []
-    """All of one test, which ends with their descriptors closed (tests/kvstore/conftest.py)."""
+    """All disks that the present test has opened. A fixture of tests/kvstore/conftest.py closes their descriptors."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

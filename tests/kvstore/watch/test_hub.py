@@ -356,8 +356,8 @@ def test_a_stalled_watch_survives_a_compaction_up_to_its_next_event() -> None:
 def test_a_watch_survives_a_compaction_up_to_the_first_revision_that_it_was_not_sent(
     steps: int, is_restored: bool
 ) -> None:
-    """However far it has caught up. Its cursor may stand within its last revision, which has a key that it does not
-    watch."""
+    """This holds however far the watch has caught up. The cursor of the watch may be in the middle of a revision,
+    because the revision also has a key that is not watched."""
     watching = Watching()
     first = watching.txn(Put(b"k", b""), Put(b"z", b""))
     for _ in range(6):

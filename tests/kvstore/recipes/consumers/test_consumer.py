@@ -160,7 +160,7 @@ async def test_a_group_begins_where_it_was_made_even_if_its_first_consumer_dies_
                 nursery.start_soon(_consume_one, first)
                 while not any(ABOUT in keys_of(command) for command in store.commands):
                     await store.changed.wait()
-                first.pause(1e9)  # Nothing of it reaches the store any more.
+                first.pause(1e9)  # From now on none of its requests reaches the store.
                 nursery.cancel_scope.cancel()
         await append(store, "a")
         async with store.client().consume("log/", group="g") as consumer:
@@ -509,7 +509,8 @@ async def test_a_consumer_behind_the_history_reads_the_present_and_goes_on(
 
 
 async def test_a_new_watch_begins_where_the_last_one_had_got_to(autojump_clock: trio.testing.MockClock) -> None:
-    """Its member ends the watch. The history before its progress is gone, and no change of the prefix with it."""
+    """The member ends the watch. The history before the progress of the watch is gone, but it had no change of the
+    prefix."""
     async with SimulatedStore() as store, store.client().consume("log/", group="g") as consumer:
         with trio.move_on_after(1):
             await anext(consumer)

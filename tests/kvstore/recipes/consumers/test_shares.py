@@ -1,4 +1,4 @@
-"""Members divide the shares of a group evenly, and no share moves unnecessarily. Without a store."""
+"""Members divide the shares of a group evenly, and no share moves unnecessarily. The tests need no store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers that are slower than the log: the memory that they take is bounded. With a member in the same process."""
+"""Consumers that are slower than the log take a bounded amount of memory. The member runs in the same process."""
 
 from __future__ import annotations
 
