@@ -376,7 +376,7 @@ def test_after_a_restart_what_the_log_holds_counts_as_durable() -> None:
 
 
 def test_the_hard_state_carries_a_commit_hint_that_is_durable_itself() -> None:
-    """min(commit_index, durable_index) (docs/reference/specification.md#45-hard-state)."""
+    """The hint is min(commit_index, durable_index) (docs/reference/specification.md#45-hard-state)."""
     member = a_follower(term=1, log_terms=[1, 1])
     member.step("s2", append(1, (2, 1), [1, 1], commit_index=4))
     assert (member.core.commit_index, member.core.durable_index) == (4, 2)

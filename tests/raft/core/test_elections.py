@@ -91,7 +91,7 @@ def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
 
 
 def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
-    """Without the higher term, two of three could refuse each other for ever
+    """Without the higher term, two of three could refuse each other without end
     (docs/reference/specification.md#78-elections)."""
     asker = a_follower(term=4)
     asker.time_out()
@@ -141,7 +141,7 @@ def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_re
 
 
 def test_a_pre_candidate_that_a_majority_refuses_waits_as_a_follower() -> None:
-    """The pre-candidate cannot win any more, and a grant that comes later must not count."""
+    """The pre-candidate can no longer win, and a grant that comes later must not count."""
     asker = a_follower(term=4, log_terms=[1])
     asker.time_out()
 

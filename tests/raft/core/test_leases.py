@@ -83,7 +83,7 @@ def test_a_leader_has_all_agree_in_the_log_before_it_reads_by_lease() -> None:
 
 
 def test_a_leader_without_the_setting_leaves_the_members_as_they_are() -> None:
-    """Off by default."""
+    """Reads by lease are off by default."""
     leader = a_leader()
     leader.persist()
     everyone_accepts(leader)
@@ -170,8 +170,8 @@ def test_there_is_no_lease_while_leadership_is_handed_over() -> None:
 
 
 def test_after_a_transfer_in_vain_the_lease_returns_when_nobody_can_heed_it_any_more() -> None:
-    """The request to campaign may be on its way for ever. It becomes void once the log has later entries of this
-    term."""
+    """There is no bound on the time for which the request to campaign may be on its way. It becomes void once the log
+    has later entries of this term."""
     leader = with_a_lease()
     leader.core.transfer_leadership("s2")
     leader.flush()

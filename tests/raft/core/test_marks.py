@@ -188,7 +188,7 @@ def test_leader_time_goes_on_from_the_greatest_in_the_log_by_the_leaders_own_clo
 
     leader = a_leader(term=2, log=follower.log, leader_time=3_000)
 
-    assert batch_leader_time(leader.log.entries[-1].payload) == 5_000  # Its no_op.
+    assert batch_leader_time(leader.log.entries[-1].payload) == 5_000  # The time of the leader's no_op.
     leader.heartbeat()
     assert leader.core.leader_time_now() == 5_000 + CONFIG.heartbeat_interval_ns
 

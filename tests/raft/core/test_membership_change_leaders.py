@@ -140,7 +140,7 @@ def test_a_removed_member_is_told_so() -> None:
 
 
 def test_a_removed_member_that_is_gone_is_not_told_for_ever() -> None:
-    """TELLING_TIMEOUTS_MAX."""
+    """The leader gives up after DEPARTURE_TIMEOUTS_MAX election time-outs."""
     group = Group(["s1", "s2", "s3"])
     group.silent = {"s3"}
     group.change(removing("s3"))

@@ -147,7 +147,7 @@ def test_a_probe_sends_one_append_and_waits() -> None:
 
 
 def test_a_lost_probe_is_tried_again_at_the_next_heartbeat() -> None:
-    """A probe that is never answered must not stop replication for ever."""
+    """A probe that is never answered must not stop replication permanently."""
     leader = a_leader(term=2, log_terms=[1, 1])
 
     leader.heartbeat()
@@ -294,7 +294,7 @@ def test_answers_of_an_older_term_are_ignored() -> None:
     ],
 )
 def test_backing_up_takes_one_round_per_term_not_per_entry(follower_log: list[int], leader_log: list[int]) -> None:
-    """Raft §5.3: the optimization with (term, index) hints."""
+    """The rejections have (term, index) hints: the optimization of Raft §5.3."""
     cluster = Cluster({"s1": leader_log, "s2": follower_log, "s3": leader_log}, term=50)
     cluster.cut_off("s2")
     cluster.elect("s1")

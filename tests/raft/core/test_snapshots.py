@@ -138,7 +138,7 @@ def test_an_acknowledgement_of_less_than_the_log_holds_does_not_end_the_transfer
 
 
 def test_a_transfer_that_failed_is_asked_for_again_at_the_next_heartbeat() -> None:
-    """A lost snapshot must not leave the peer in snapshot mode for ever."""
+    """A lost snapshot must not leave the peer in snapshot mode permanently."""
     for lost in ("transfer", "connection"):
         leader = a_leader_that_wants_a_snapshot_for_s2()
 

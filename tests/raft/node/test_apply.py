@@ -31,7 +31,7 @@ class Plain(ListMachine):
 
 
 class InRuns(Plain):
-    """It takes several."""
+    """A machine that applies several entries in one call."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
         assert 1 <= len(entries) <= RUN_MAX

@@ -71,7 +71,7 @@ def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
 
 
 def test_at_the_bound_of_reads_the_answer_is_busy() -> None:
-    """reads_pending_max."""
+    """`reads_pending_max` bounds the open reads."""
     s1 = a_single_leader(reads_pending_max=1)
     s1.node.read(1)
 

@@ -379,7 +379,7 @@ def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
 
 
 def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
-    """If the leader's disk cannot be read any more, the node reports it, and ends everything that is open."""
+    """If the leader's disk can no longer be read, the node reports it, and ends everything that is open."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     leader.propose("open", 99)

@@ -292,7 +292,7 @@ def test_who_hears_no_leader_greets_strangers() -> None:
 
 
 def test_so_many_strangers_are_greeted_and_no_more() -> None:
-    """PINS_MAX is the bound, because each pin stays in a file for ever."""
+    """PINS_MAX is the bound, because each pin stays in a file permanently."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     for number in range(PINS_MAX - 2):
         s1.node.peer_hello(f"x{number}", incarnation_of(f"x{number}"))

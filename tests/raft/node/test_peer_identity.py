@@ -14,7 +14,7 @@ from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.node_cluster import OneNode, World, incarnation_of
 
 FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in range(1, 4))
-"""Data folders of one machine."""
+"""Three data folders of one machine."""
 
 
 def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:

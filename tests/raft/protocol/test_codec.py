@@ -186,7 +186,7 @@ def test_every_message_comes_back_as_it_was(group_id: int, message: Message) -> 
 
 
 GROWN = (AppendAccepted, TimeoutNow)
-"""Have an item since, which earlier versions do not write: without it the messages are as they were."""
+"""Messages to which a later build has added an item at the end. An earlier build writes them without this item."""
 
 
 @given(

@@ -120,7 +120,7 @@ async def hang_and_fail(folder: Path, disks: HangingDisks, monkeypatch: pytest.M
         assert leader.recorder.applied == []
         monkeypatch.setattr(disks, "_sync", fails)
         goes_on.set()
-        await leader.recorder.wait_for(lambda: bool(leader.recorder.applied))  # For ever.
+        await leader.recorder.wait_for(lambda: bool(leader.recorder.applied))  # This wait never ends.
 
 
 def fails(_descriptor: int) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def a_dead_address() -> str:
-    """Where nobody listens."""
+    """Return an address at which nobody listens."""
     listener, address = await a_listener()
     await listener.aclose()
     return address

@@ -417,7 +417,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 
 
 def test_other_addresses_than_loopback_need_a_word() -> None:
-    """There is no TLS yet, so the peer port listens only on loopback unless an option allows more.
+    """A peer port without TLS listens only on loopback unless an option allows more.
 
     See docs/reference/specification.md#714-tls.
     """
@@ -434,7 +434,7 @@ def test_other_addresses_than_loopback_need_a_word() -> None:
     "address", ["", "7001", ":7001", "host:", "host:port", "host:70000", "::1:7001", "h:-1", "h:٣"]
 )
 def test_what_is_no_address_is_a_clear_error(address: str) -> None:
-    """host:port, or [v6]:port."""
+    """An address is `host:port`, or `[v6]:port`."""
     with pytest.raises(InvalidAddress, match="host:port"):
         parse_address(address)
 

@@ -69,7 +69,7 @@ class Group:
         return max(leading, key=lambda bench: bench.core.term)
 
     def elect(self, node_id: str) -> None:
-        """Make this member the leader: no member hears a leader any more, and this member campaigns first."""
+        """Make this member the leader: all members lose their leader, and this member campaigns first."""
         for bench in self.benches.values():
             if bench.core.leader_id is not None and bench.core.role is not Role.LEADER:
                 bench.advance(CONFIG.election_timeout_min_ns)
@@ -104,7 +104,7 @@ class Group:
 
 
 def role(member: Bench) -> Role:
-    """Its role now."""
+    """The present role of a member."""
     return member.core.role
 
 

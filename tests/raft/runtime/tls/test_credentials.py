@@ -105,7 +105,7 @@ def test_a_key_and_its_certificate_may_be_replaced_one_after_the_other(tmp_path:
 
 
 def test_a_file_of_authorities_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """An authority that is not in the file any more is not trusted any more."""
+    """An authority that is no longer in the file is no longer trusted."""
     made, others = Certificates(tmp_path), Certificates(tmp_path / "others")
     credentials = port_of(made.issue("port.pem", "127.0.0.1"), ca=made.ca)
     before = credentials.server.get_ca_certs()
