@@ -80,7 +80,7 @@ def test_a_campaign_that_is_stopped_tells_what_it_has_found(monkeypatch: pytest.
 
 
 def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
-    """`--json`."""
+    """The command prints the totals with `--json`."""
     totals = Totals()
     totals.add(SeedResult(seed=5, events=10, simulated_ns=2 * 10**9, seconds=0.5, trace_hash="00", covered=frozenset()))
     totals.add(

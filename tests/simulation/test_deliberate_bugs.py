@@ -25,7 +25,7 @@ QUICK = {
     "half of the votes win an election": {"a leader has the votes of a majority", PRE_VOTES},
     "pins are ignored": {PINNED_BEFORE_USE},
 }
-"""mutant: the rules that may find it."""
+"""The name of each mutant, and the rules that may find it."""
 
 
 @pytest.mark.timeout(150)

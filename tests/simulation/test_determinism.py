@@ -20,7 +20,7 @@ SEEDS = (3, 5, 24)  # Some of these seeds have a service and clients, and some h
 
 @cache
 def first_run(seed: int) -> SeedResult:
-    """The run with which all tests of this file compare theirs. It takes a second, so it is made only once."""
+    """All tests of this file compare their runs with this one. It takes a second, so it is made only once."""
     return run_seed(seed)
 
 

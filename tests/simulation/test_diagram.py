@@ -96,7 +96,7 @@ def test_a_violation_is_drawn_in_red_with_what_led_to_it(monkeypatch: pytest.Mon
 
 @pytest.mark.timeout(60)
 def test_as_many_events_are_drawn_as_asked_for(tmp_path: Path) -> None:
-    """`--last`."""
+    """The option is `--last`."""
     path = tmp_path / "run.html"
 
     done = CliRunner().invoke(simulate, ["--plan", str(A_KILL), "--lamport", str(path), "--last", "40"])

@@ -30,7 +30,7 @@ so the bug would send one message in that time, and none of the first 160 seeds 
 
 
 PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
-"""What `hwm-harness simulate --shrink` wrote, and a person has explained in the first line."""
+"""Plans that `hwm-harness simulate --shrink` wrote. In the first line of each, a person has explained the bug."""
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ from tests.simulation.support.plans import first_in, run_all, run_until
 
 FIXED_SEEDS = range(1, 26)
 RARE_SEEDS = (5, 14, 19)
-"""Short runs that reach what the first seed of each profile does not."""
+"""Short runs that reach marks which the first seed of each profile does not reach."""
 FRESH_SEEDS, FRESH_SEEDS_OF_THE_SLOW = 4, 40
 
 MARKS = {
@@ -33,7 +33,7 @@ MARKS = {
     "stepped_down",
     "truncated",
 }
-"""What a set of seeds must reach at least once; a set that does not is too tame."""
+"""The marks that a set of seeds must reach at least once; otherwise its faults are too rare."""
 
 
 @pytest.mark.timeout(100)

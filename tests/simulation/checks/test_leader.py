@@ -249,7 +249,7 @@ def test_a_lease_lasts_from_the_sending_of_its_round_less_what_clocks_may_differ
 
 
 def test_without_a_promise_or_the_answer_of_a_majority_there_is_no_lease() -> None:
-    """It takes both."""
+    """A lease needs both the promise and the answers of a majority."""
     with pytest.raises(Violation, match=LEASE):
         asked_and_ready(a_leased_leader(sent_at=5, answered_at=9), 9, promise_ns=0)
 
@@ -331,7 +331,7 @@ def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> No
     # This repeated question has already had its round.
     watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)
     tells(watch, 4)
-    tells(watch, 3)  # The question was to an earlier leader, and nobody waits for its answer any more.
+    tells(watch, 3)  # The question was to an earlier leader, and nobody waits for its answer now.
 
 
 def test_a_question_that_comes_late_and_again_is_the_one_that_came_first() -> None:

@@ -154,7 +154,7 @@ def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
 
 
 def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
-    """The rule finds this even if no answer follows, as after an acknowledgement."""
+    """The rule finds such a use even if no answer follows, as after an acknowledgement."""
     stage = Stage()
     del stage.follower.image.durable_names["pins"]
 
@@ -205,7 +205,7 @@ def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_anot
 
 
 def test_what_belongs_to_a_term_that_is_over_promises_nothing() -> None:
-    """No leader counts such a message any more."""
+    """No leader counts a message of a term that is over."""
     stage = Stage()
     stage.world.safety.leads(stage.other.node_id, 1, stage.term - 1)
 

@@ -179,7 +179,7 @@ def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
 
 
 def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_order() -> None:
-    """As after SIGCONT."""
+    """The process continues as after SIGCONT."""
     process = Process()
     process.scheduler.pause(100)
     for number in range(3):
@@ -212,7 +212,7 @@ def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() ->
 
 
 def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> None:
-    """Both at once."""
+    """The pause and the slowness overlap."""
     process = Process()
     process.scheduler.service_ns = 25
     process.queue.at(0, process.happens, 0)

@@ -29,7 +29,7 @@ MEMBERS = ("n1", "n2", "n3")
 def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), clocks: ClockPlan = GOOD_CLOCKS) -> Plan:
     """A plan with three members, quick disks and a quiet network. Its programs write, and read by rounds.
 
-    Other read modes rely on the clocks, which the tests will make wrong.
+    There are no other read modes, because these rely on the clocks, which the tests make wrong.
     """
     plan = draw_plan(1)
     load = replace(plan.load, with_service=with_service, clients=3, think_ns=5 * MILLISECOND_NS, read_share=0.5)

@@ -331,7 +331,8 @@ MARKS = {
 
 
 RICH_SEEDS = (19, 93, 98, 139, 143, 144, 153, 203, 204, 234, 245, 248, 274, 309)
-"""Short runs, each of which reaches two or more of them, or what is rare: of what is up little is read back."""
+"""Short runs, each of which reaches several of these marks, or a rare one. Marks of rotten files are rare, because
+running members read few files back."""
 
 
 @pytest.mark.timeout(300)
@@ -349,7 +350,7 @@ def test_many_more_runs_full_of_disk_faults_hold_every_rule() -> None:
 
 
 STOPPED_SEEDS = (1, 2, 3, 143, 144, 203)
-"""Short runs in which a cluster stops, as long as it may be damaged without a bound."""
+"""Short runs in which a cluster stops if the bound on the damage is lifted."""
 
 
 @pytest.mark.timeout(120)

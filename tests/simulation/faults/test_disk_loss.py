@@ -19,7 +19,8 @@ from tests.simulation.support.plans import TIMERS, a_calm_plan
 from tests.simulation.support.stage import Stage
 
 REFUSES, REBORN = 0.99, 0.01
-"""Shapes of the fault: what is done with the empty folder."""
+"""Shapes of the fault. With REFUSES the operator starts the empty folder, and the member refuses; with REBORN the
+folder is made anew."""
 
 assert REBORN < REBORN_SHARE < REFUSES
 

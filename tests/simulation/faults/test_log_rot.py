@@ -1,5 +1,5 @@
-"""A log rots while its member runs. A member that reads rotten bytes reports the damage and ends. The member sends no
-rotten bytes to others."""
+"""A log rots while its member runs. If the member reads rotten bytes, it reports the damage, sends these bytes to
+nobody, and ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage import CorruptLog
 from tests.simulation.support.stage import Stage
 
 READ_BACK_SEEDS = (92, 147, 167)
-"""In each a leader reads what has rotted, for a follower that was away."""
+"""In the run of each seed, a leader reads rotten entries for a follower that was away."""
 
 
 @pytest.mark.parametrize("change", [{"payload": encode_batch(9, [])}, {"term": 2}])

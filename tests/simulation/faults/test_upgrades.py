@@ -184,7 +184,7 @@ def test_who_has_its_last_build_is_left_in_peace() -> None:
 
 
 def test_who_was_taken_back_while_it_was_down_has_the_last_build_in_the_end() -> None:
-    """With its old build the member would hear a leader that refuses it, and would follow no leader for ever."""
+    """With its old build the member would hear a leader that refuses it, and would never follow a leader."""
     stage = Upgraded()
     stage.upgrades._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.0))
     stage.upgrades._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.0))

@@ -92,10 +92,11 @@ MEANT = {
     "divergent log rewrite": {"take over", "cut off", "truncated"},
     "client outlives session": {"cut a client off", "a session expired"},
 }
-"""coincidence: what it is there for."""
+"""The marks that each coincidence exists to reach."""
 
 SHORT = {"hung disk during partition": (368,), "divergent log rewrite": (201,)}
-"""coincidence: seeds of short runs that come to it. Most are long: a write a millisecond for seconds."""
+"""For some coincidences, seeds of short runs that reach them. Most runs with a coincidence are long: a write each
+millisecond, for seconds."""
 
 
 @pytest.mark.timeout(60)

@@ -21,7 +21,7 @@ AS_DRAWN = PROFILES[0].name
 
 
 def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:
-    """By their weights."""
+    """Each profile comes up as often as its weight says."""
     found = Counter(draw_profile(seed).name for seed in range(2_000))
 
     assert found.keys() == {profile.name for profile in PROFILES}

@@ -112,7 +112,7 @@ def a_wire(*, seed: int = 1) -> Wire:
 
 
 def test_bytes_arrive_in_order_and_are_answered() -> None:
-    """Nothing is cut."""
+    """In this test no connection is cut."""
     wire = a_wire()
 
     wire.say(b"a", b"b", b"c")
@@ -139,7 +139,7 @@ def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_co
         assert wire.server.seen in ([b"a", b"b", b"c"], [b"a", b"b"], [])
         ends.add((len(wire.server.seen), "reset" in wire.client.told))
 
-    assert (3, False) in ends  # It goes on.
+    assert (3, False) in ends  # The connection goes on.
     assert any(told for _, told in ends)  # The client's end gave up.
     assert any(count < 3 and not told for count, told in ends)  # The client does not know of the end.
 

@@ -43,7 +43,7 @@ def test_what_was_synced_with_its_name_survives_every_power_loss() -> None:
 
 
 def test_a_file_whose_name_was_not_synced_may_be_gone_or_be_there() -> None:
-    """A crash may keep any part of such a file, or nothing."""
+    """A crash may keep any part of a file whose name was not synced, or nothing."""
     operations: list[Operation] = [CreateFile("f"), Write("f", 0, (b"abc",)), SyncFile("f")]
 
     survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}

@@ -106,7 +106,7 @@ def links_of(kind: str, members: list[str], shape: float = 0.25) -> set[Link]:
 
 
 def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
-    """The member between the halves must not be deposed for ever, and must not keep a quorum from forming."""
+    """The member between the halves must not be deposed again and again, and must not keep a quorum from forming."""
     for count in (3, 4, 5):
         members = [f"n{number}" for number in range(1, count + 1)]
         for shape in (0.1, 0.5, 0.9):
@@ -216,7 +216,7 @@ def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first
 
 
 def test_the_fault_plans_of_some_seeds_have_every_kind_in_them_and_some_none() -> None:
-    """Swarm testing: a plan has all faults of a kind or none."""
+    """This is swarm testing: a plan has all faults of a kind, or none."""
     plans = [draw_faults(seed, 10**10) for seed in range(200)]
 
     drawn_here = {kind for kind, (rate_max, _) in KINDS.items() if rate_max}
