@@ -51,7 +51,7 @@ def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Pa
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
-    """The paths are a device and a pipe; waiting for their end could take for ever."""
+    """The paths are a device and a pipe; reading them might never end."""
     (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.jsonl")
 

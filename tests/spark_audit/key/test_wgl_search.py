@@ -85,7 +85,7 @@ def test_a_record_is_created_by_its_first_write_and_by_no_other() -> None:
 
 
 def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> None:
-    """An operation of unknown end stays open for ever (docs/reference/specification.md#103-row)."""
+    """An operation of unknown outcome never ends in the history (docs/reference/specification.md#103-row)."""
     late, never = History(), History()
     for h in (late, never):
         h.put("a", 0, 10)
@@ -114,7 +114,7 @@ def test_equal_unknown_operations_are_counted_not_told_apart() -> None:
 
     assert search(operations, configurations_max=5_000).linearizable
     h.put("other", 5_000, 5_010)
-    h.get("same", 5_020, 5_030)  # The twenty-first.
+    h.get("same", 5_020, 5_030)  # The twenty-first read of the value.
     assert search(operations_in(h.rows), configurations_max=5_000).linearizable is False
 
 

@@ -108,7 +108,7 @@ def test_an_unknown_write_is_settled_once() -> None:
 
 
 def test_the_settled_write_is_decided_with_its_revision() -> None:
-    """So a read that found nothing after the event had arrived is a violation."""
+    """Because the write is settled, a read that found nothing after the event had arrived is a violation."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1)])
     absent = {**rows[0], "op_id": 7, "client": "r", "op": "get", "value": None, "status": "ok", "error": None}
     late = {"call_ns": 200, "return_ns": 210, "output": {"found": False}, "revision": 2}

@@ -68,7 +68,7 @@ def test_a_record_is_not_left_out() -> None:
 
 
 def test_a_commit_of_unknown_outcome_may_have_committed_the_record() -> None:
-    """The consumer after it read a position that was already behind this record."""
+    """The next consumer read a position that was already after this record."""
     rows = [record(1, 2), record(2, 3), commit(3, 2, None, call=30), commit(4, 3, 5)]
     assert found(*rows) == []
 
@@ -103,7 +103,7 @@ def test_a_record_is_older_than_its_commit() -> None:
 
 
 def test_what_a_consumer_appends_is_judged_as_an_append() -> None:
-    """So a read must not miss it."""
+    """A read must not miss the append of a commit."""
     done = commit(2, 2, 3)
     missed = _row(3, "get", 90, {}, key=done["key"], revision=4, output={"found": False}) | {"request": None}
     verdict = check_rows([record(1, 2), done, missed])

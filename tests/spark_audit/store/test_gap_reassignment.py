@@ -1,4 +1,4 @@
-"""The audit decides keys again with the free revisions. In these tests no replay of the run may help.
+"""The audit decides keys again with the free revisions. In these tests the audit is not allowed to replay the run.
 
 HWM_AUDIT_HISTORIES=20000 makes so many small histories, instead of a few.
 """
