@@ -48,7 +48,7 @@ def refusing(files: MemoryFiles, count: int) -> None:
 
 @pytest.mark.parametrize("count", range(4))
 def test_a_segment_that_cannot_be_opened_is_waited_for_and_the_ballast_stays(count: int) -> None:
-    """Any step may find no descriptor. More room would not help, so the log does not give the ballast back."""
+    """Any step may find no descriptor. Room on the disk would not help, so the log does not give the ballast back."""
     files = new_folder()
     storage = opened(files, LIMITS)
     synced(files, storage.log, write(*entries(1, 3), term=1))

@@ -146,7 +146,7 @@ def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> 
 
 
 def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: Path) -> None:
-    """Without the report the thread would end silently, and the node would wait for ever."""
+    """Without the report the thread would end silently, and the node would wait without end."""
     loop = Loop()
     files = RealFiles(tmp_path, loop.post)
 

@@ -83,8 +83,8 @@ def test_a_first_start_makes_a_folder_that_opens_with_its_identity(tmp_path: Pat
 def test_a_folder_whose_disk_hangs_is_left_in_time_and_stays_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`close` does not wait for the thread for ever. The thread may still finish a write, so no other process may lock
-    the folder."""
+    """`close` waits for the thread for a bounded time. The thread may still finish a write, so no other process may
+    lock the folder."""
     goes_on, is_syncing = threading.Event(), threading.Event()
 
     def hang(_: int) -> None:
@@ -361,7 +361,8 @@ def open_and_close(folder: Path) -> None:
 def test_what_is_no_file_in_the_place_of_a_data_file_is_refused_by_its_name(
     put: Callable[[Path], None], words: str, name: str
 ) -> None:
-    """The start refuses such a path. A plain open of a fifo would wait for ever, and replacing it could lose data."""
+    """The start refuses such a path. A plain open of a fifo would wait without end, and replacing the path could lose
+    data."""
     with tempfile.TemporaryDirectory() as short:  # The path of a socket may have only some 100 bytes.
         folder = Path(short)
         create(folder)

@@ -1,4 +1,4 @@
-"""The ballast cannot be made again, although there is room. The member must not look for room for ever.
+"""The ballast cannot be made again, although there is room. The member must not look for room without end.
 
 See docs/reference/specification.md#412-full-disk.
 """

@@ -18,8 +18,9 @@ WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, bal
 
 
 class LogAgainstAList(RuleBasedStateMachine):
-    """`model` is the state that the log must show. `durable` is the state after a crash. It is `flight` while a sync is
-    open, because the files of this test carry out a submission immediately, and only its `done` waits.
+    """`model` is the state that the log must show. `durable` is the state after a crash. While a sync is open, a crash
+    leaves the state `flight`, because the files of this test carry out a submission immediately, and only its `done`
+    waits.
 
     Entries at or below `committed` are never cut, as in Raft (docs/reference/specification.md#36-conflicts).
     """

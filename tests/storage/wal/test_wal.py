@@ -176,7 +176,7 @@ def test_the_commit_hint_is_never_above_what_is_durable() -> None:
 
 
 def test_an_idle_log_proves_its_last_frame_with_an_empty_one() -> None:
-    """With the empty frame, damage to the last real frame can be found, too.
+    """Because of the empty frame, damage to the last frame with data can be found.
 
     See docs/reference/specification.md#49-proof-of-the-last-frame.
     """
