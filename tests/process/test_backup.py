@@ -251,7 +251,7 @@ def test_standard_output_by_its_name_gets_the_backup_and_no_word(tmp_path: Path)
 
 
 def test_a_pipe_that_nobody_writes_to_is_no_saved_file(tmp_path: Path) -> None:
-    """If the commands opened the pipe, they would wait for ever."""
+    """If the commands opened the pipe, they would wait without end."""
     os.mkfifo(tmp_path / "pipe")
     pipe, made = str(tmp_path / "pipe"), str(tmp_path / "made")
     for words, code in ((["status", pipe], 2), (["restore", pipe, made], 3)):

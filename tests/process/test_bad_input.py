@@ -219,7 +219,7 @@ def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(
 
 
 def test_a_member_is_not_replaced_by_itself() -> None:
-    """The command would remove the id for ever, and a new member with the same id would be refused."""
+    """The command would remove the id permanently, and a new member with the same id would be refused."""
     result = invoke("member", "replace", "s2", "s2=127.0.0.1:7002/127.0.0.1:7102")
 
     assert result.exit_code == 2

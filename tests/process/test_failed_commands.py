@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 def test_a_member_at_an_address_that_nobody_can_dial_is_wrong_usage(
     tmp_path: Path, command: list[str], address: str
 ) -> None:
-    """With exit code 5 ("unavailable") a supervisor would try again for ever."""
+    """With exit code 5 ("unavailable") a supervisor would try again without end."""
     result = invoke(*(word.format(tmp_path) for word in command), "--deadline", "0.2", "--member", address)
 
     assert result.exit_code == 2, result.stderr

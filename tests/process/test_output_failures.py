@@ -26,12 +26,12 @@ from tests.process.servers import hwm, running_cluster
 pytestmark = [pytest.mark.process, pytest.mark.timeout(90)]
 
 WAYS = (SOUND, "output full", "words full", "all closed", "output unread")
-"""Of each command; these few are walked with all that can be broken:"""
+"""The states of the streams with which each command is run. The following few commands are run with all states:"""
 
 WALKED_AT_LENGTH = ("put --json", "cas", "get", "snapshot save")
 CERTAINLY_NOT = {2, 3, 5}
 DEADLINE_SECONDS, DEADLINE_SECONDS_OF_THE_HOPELESS = "20", "0.3"
-"""Without a descriptor for a connection a command tries until its deadline."""
+"""A command that has no descriptor for a connection tries until its deadline, so its deadline is short."""
 
 CASES: dict[str, list[str]] = {
     "put": ["put", "{key}", "new"],
@@ -87,7 +87,8 @@ CASES: dict[str, list[str]] = {
     "check": ["check", "{folder}/made"],
     "bench": ["bench", "--seconds", "0.1", "--clients", "1", "--keys", "1", "--in-flight", "1", "--prefix", "{key}"],
 }
-"""One or more for each command. `{key}` is not there before, `{other}` is; both are of this one process alone."""
+"""One or more cases for each command. The key `{key}` does not exist before, and the key `{other}` does. No other
+process uses these two keys."""
 
 WITHOUT_CLUSTER = ("completion", "snapshot status", "snapshot restore", "init", "serve", "check")
 WRITES = ("put", "cas", "txn")

@@ -31,13 +31,15 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 SECONDS_MAX = 50
 PATIENT = ("--election-timeout-ms", "2000")
-"""So that a machine that is busy with other things changes no leader: the test is about what a client can do."""
+"""With this time-out, a machine that is busy with other work causes no change of leader. The tests are only about what
+a client can cause."""
 
 OPEN_MAX = 200
 BIG = bytes(256 * 1024)
 MEMORY_BYTES_MAX = 96 * MIB
-"""What a flood may add to a member: 8 MiB of answers that were not taken, encoded, joined and handed to the socket, and
-the few MiB of log that it writes; the rest is room for the allocator. With all answers encoded it was 277 MiB."""
+"""The greatest growth of a member by a flood. 8 MiB of unread answers are in memory in three forms: encoded, joined,
+and handed to the socket. The member also writes a few MiB of log. The rest is room for the allocator. When a member
+encoded all answers, it grew by 277 MiB."""
 
 
 def peak_bytes(server: Server) -> int:

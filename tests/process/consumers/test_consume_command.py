@@ -97,7 +97,7 @@ def test_without_a_group_no_position_is_kept(cluster: ServerCluster) -> None:
     ],
 )
 def test_a_wrong_name_or_prefix_is_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
-    """Nothing is sent."""
+    """The command sends nothing to a member."""
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == ExitCode.USAGE
     assert words in " ".join(done.output.split())

@@ -142,7 +142,7 @@ async def _run(folder: Path, kills: int) -> None:
 
 @pytest.mark.timeout(120)
 async def test_each_record_takes_effect_once_though_consumers_and_members_are_killed(tmp_path: Path) -> None:
-    """A short run."""
+    """This is the short run of the test below."""
     await _run(tmp_path, kills=4)
 
 

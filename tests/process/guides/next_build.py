@@ -53,8 +53,9 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
 NEWER_MEMBERS = (
     ("raft/membership/configuration.py", "_LEVEL, _LEASE_LEVEL = 2, 3\n", "_LEVEL, _LEASE_LEVEL = 2, 4\n"),
 )
-"""A later form of the member list, which its leader appends as today's does that of leases: at the first read by one,
-without a look at what the others know. No build may do so (docs/reference/versions.md)."""
+"""A later form of the member list. The leader of this build appends the form as today's leader appends the form with
+leases: at the first read by lease, without a check of what the other builds know. No real build may append a new form
+in this way (docs/reference/versions.md)."""
 
 
 def make_next_build(folder: Path, changes: tuple[tuple[str, str, str], ...] = CHANGES) -> Path:

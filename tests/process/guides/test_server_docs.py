@@ -32,7 +32,7 @@ def run_python(*arguments: str | Path, cwd: Path) -> str:
 
 
 def test_the_embedded_example_counts_its_runs(tmp_path: Path) -> None:
-    """examples/embedded_store.py, twice."""
+    """The test runs examples/embedded_store.py twice."""
     example = ROOT / "examples" / "embedded_store.py"
 
     assert run_python(example, cwd=tmp_path).startswith("run number 1,")
@@ -40,7 +40,7 @@ def test_the_embedded_example_counts_its_runs(tmp_path: Path) -> None:
 
 
 def test_the_replicated_example_does_each_job_once(tmp_path: Path) -> None:
-    """examples/replicated_service.py."""
+    """The test runs examples/replicated_service.py."""
     out = run_python(ROOT / "examples" / "replicated_service.py", cwd=tmp_path)
 
     assert out.splitlines()[-1] == "every job was done exactly once"

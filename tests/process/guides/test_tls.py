@@ -114,7 +114,7 @@ def is_of_tls(word: str) -> bool:
 
 
 def test_tls_is_turned_on_and_off_under_writes_and_no_write_fails(tmp_path: Path, folder: Path) -> None:
-    """Clients go over to TLS while the members take both, and back."""
+    """While the members take connections with TLS and without, the clients change to TLS, and later back."""
     nodes = ("s1", "s2", "s3")
     mixed = {node_id: options_in(MIXED, node_id, folder) for node_id in nodes}
     only = {node_id: [word for word in mixed[node_id] if word != "--tls-mixed"] for node_id in nodes}
