@@ -170,7 +170,7 @@ def test_a_deliberate_bug_is_found_with_a_path_that_really_happens(
 
 
 def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core's own assertions are rules too."""
+    """The core's own assertions count as rules, too."""
 
     def follow(self: raft.core.state.CoreState, leader_id: str | None) -> None:
         assert leader_id != self.node_id, "on purpose"

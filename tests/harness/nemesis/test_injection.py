@@ -29,7 +29,7 @@ from tests.harness.support.nemesis import NAMES, a_nemesis, a_network, a_partiti
 def test_a_partition_concerns_the_flows_between_the_groups_and_no_others(
     direction: Direction, lost: set[tuple[str, str]]
 ) -> None:
-    """Symmetric and one-way."""
+    """The test has symmetric partitions and one-way partitions."""
     network = a_network("n1", "n2", "n3")
     assert {(flow.source, flow.target) for flow in network.between(["n1"], direction)} == lost
 

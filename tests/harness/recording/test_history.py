@@ -93,7 +93,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path, ops_format: str) -> 
 
 
 def test_an_operation_without_an_end_is_recorded_as_unknown(tmp_path: Path) -> None:
-    """An operation whose end is unknown stays open for ever; `return_ns` is null.
+    """An operation whose end is unknown never ends in the history; `return_ns` is null.
 
     See docs/reference/specification.md#103-row.
     """
@@ -159,7 +159,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """See docs/reference/versions.md. A run that names no format is of the first version."""
+    """A run that names no format has the first version (docs/reference/versions.md)."""
     for found in (2, "next"):
         (tmp_path / "run.json").write_text(json.dumps({"run_id": "r", "format": found}))
         with pytest.raises(BadInput, match=f"has format {found!r}; this version reads up to 1"):

@@ -29,7 +29,8 @@ LEVELS_PLAYED = {
     "one-copy": set(LEVELS),
     "slow-follower": set(LEVELS),
 }
-"""Where an account makes sense: acks=1 is about one level, and an answer by a majority at least about two."""
+"""The levels at which an account makes sense. The account of acks=1 is about one level; an account in which a majority
+answers is about at least two."""
 
 
 @pytest.mark.timeout(30)

@@ -124,7 +124,8 @@ def test_below_the_minimum_a_write_of_level_in_sync_is_refused_and_not_appended(
 
 
 def test_a_write_that_too_few_members_hold_in_the_end_is_under_replicated() -> None:
-    """Enough members are in sync when it is appended; one leaves the set while the write waits for it."""
+    """Enough members are in sync when the write is appended. One of them leaves the set while the write waits for that
+    member."""
     scenario = written(
         *BEGINNING,
         "minimum 3",

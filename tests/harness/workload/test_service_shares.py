@@ -1,4 +1,4 @@
-"""`--services`: how many workers of each kind."""
+"""`--services` sets the number of workers of each kind."""
 
 from __future__ import annotations
 
