@@ -26,8 +26,8 @@ RecordProperty = Callable[[str, object], None]
 """The type of pytest's fixture `record_property`."""
 
 RSS_GROWTH_BYTES_MAX = 256 * 2**20
-"""What a process may have grown by after any number of inputs: caches and a fragmented heap, no leak of one input in
-ten, at 10⁶ inputs of 3 KiB."""
+"""The greatest growth of a process, after any number of inputs. Caches and a fragmented heap fit into this bound. A
+leak of one input in ten does not, after 10⁶ inputs of 3 KiB."""
 
 
 @contextmanager

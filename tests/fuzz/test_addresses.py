@@ -62,7 +62,8 @@ def _assert_resolver_takes(text: str) -> None:
 def test_an_address_is_refused_as_one_or_can_be_given_to_a_resolver(
     record_property: RecordProperty, inputs: int
 ) -> None:
-    """A member list is kept for ever, so it must not contain a host at which every client's resolver would fail."""
+    """A member list is stored permanently, so it must not contain a host at which every client's resolver would
+    fail."""
     accepted = 0
     with campaign(record_property, surface="addresses", seed=7101, inputs=inputs) as random:
         structures = Structures(random)

@@ -1,7 +1,7 @@
 """What clients send: frames of any structure to the service of a real member, whose disk is memory.
 
-Between these frames an honest client puts and gets. The firewall around requests must never be needed: an input that
-only the firewall stops shows a bug that must be fixed.
+Between these frames an honest client puts and gets. A member contains the unexpected errors of requests, but no input
+of these tests may cause such an error: it would show a bug.
 """
 
 from __future__ import annotations
@@ -266,7 +266,8 @@ class FuzzedMember:
         assert (read.fields[0][1] or [b""])[0] == self._honest_value, read
 
     def check(self) -> None:
-        """Nothing was caught by the firewall, nothing is left open, and the store is sound."""
+        """Assert that no request has caused an unexpected error, that nothing is left open, and that the store is
+        sound."""
         assert self.service.request_errors.total == 0, self.service.request_errors.places
         self.service.check()
         self.machine.check()
@@ -369,7 +370,7 @@ def _serve(
 
 
 WATCH_IDS = (1_013, 1_014)
-"""Ids that no request but those about watches has: what has them is recognised as a message about a watch."""
+"""Only requests about watches have these ids, so an answer with such an id is a message about a watch."""
 
 
 def _is_later_message(answer: list[Item]) -> bool:

@@ -60,7 +60,7 @@ from tests.raft.support.node_cluster import CLUSTER_ID, MS, OneNode, World, inca
 
 HELLO_SEED, FRAME_SEED = 20_261, 20_262
 BATCH_INPUTS = 100
-"""Frames that one world is given: to make one takes as long as thirty of them."""
+"""The number of frames for one world. Making a world takes as long as thirty frames."""
 
 ITEMS_MAX = 40
 NUMBERS = tuple(number for number in INTEGERS if 0 <= number < 2**63)
@@ -387,7 +387,7 @@ def _world(random: Random) -> World:
     small = {"snapshot_chunk_bytes": 40, "snapshot_log_bytes": 600, "retention_bytes_max": 800}
     bounds: dict[str, Any] = small if random.random() < 0.5 else {}
     world = _World(**bounds, lease_reads=random.random() < 0.2)
-    world.carries = lambda _sender, receiver, _message: receiver in world.members  # s9 is nowhere.
+    world.carries = lambda _sender, receiver, _message: receiver in world.members  # There is no member s9.
     leader = world.elect()
     for number in range(random.randrange(ITEMS_MAX)):
         leader.propose(number, number)
