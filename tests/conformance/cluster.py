@@ -10,7 +10,8 @@ from raft.types import Entry, LogPosition, Role
 from tests.raft.support.core_fixture import CONFIG, Bench
 
 DELIVERIES_MAX = 10_000
-"""A cluster that is left alone comes to rest long before this; one that does not has a message storm."""
+"""A cluster that is left alone comes to rest after far fewer deliveries. If it does not, its members cause each other's
+messages without end."""
 
 CAMPAIGNS_MAX = 3
 

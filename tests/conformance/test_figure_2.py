@@ -254,7 +254,8 @@ def test_candidates_begin_a_term_vote_for_themselves_and_ask_all() -> None:
 
 
 def test_candidates_with_the_votes_of_a_majority_become_leaders() -> None:
-    """If votes received from majority of servers: become leader. Two of five is none; a vote counts once."""
+    """If votes received from majority of servers: become leader. Two of five are no majority, and each vote counts
+    once."""
     candidate = a_candidate(term=2, peers=["s2", "s3", "s4", "s5"])
     candidate.persist()
 
