@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 MARKS = ("process", "spark")
-"""What starts servers or Spark waits much, and two of them at once vie with each other."""
+"""Tests with these marks start servers or Spark. They mostly wait, and two of them at the same time slow each other
+down."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -153,7 +153,7 @@ def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
 
 GUIDES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/internals/architecture.md")
 NEW_IN_A_GUIDE = frozenset({"kvstore/cli/count.py"})
-"""What the reader of a guide is to make."""
+"""The files that a guide asks its reader to make."""
 
 
 def test_every_file_and_folder_that_a_guide_names_is_there() -> None:

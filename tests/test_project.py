@@ -1,4 +1,4 @@
-"""What a new machine needs, and what the project says when something is missing."""
+"""The project says what a new machine needs, and names what is missing."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("raft", "storage", "kvstore", "harness", "spark_audit", "benchmarks")
 
 FILES_MAX = 20
-"""In one folder. When one more comes, two chapters are hiding in it."""
+"""The most files in one folder. A folder with more files contains two chapters, and should be divided."""
 
 
 @cache
