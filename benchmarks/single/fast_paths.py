@@ -74,8 +74,8 @@ FAST_PATHS: tuple[FastPath, ...] = (
     FastPath(
         "parse_uniform_puts",
         SERVICE,
-        "if FAST_PATHS and connection.is_client and not connection.backlog",
-        "if False and connection.is_client and not connection.backlog",
+        "may_be_fast = FAST_PATHS and not self.guard.is_on",
+        "may_be_fast = False",
         (("put", 64), ("put", 1024)),
     ),
     FastPath(
@@ -95,7 +95,7 @@ FAST_PATHS: tuple[FastPath, ...] = (
     FastPath(
         "ResponseBatcher.reads_ready",
         SERVICE,
-        "if told.mode is ReadMode.READ_INDEX and FAST_PATHS:",
+        "if told.mode is ReadMode.READ_INDEX and FAST_PATHS and not self.guard.is_on:",
         "if False:",
         (("get", 1), ("get", 64), ("get", 1024)),
     ),
@@ -109,8 +109,8 @@ FAST_PATHS: tuple[FastPath, ...] = (
     FastPath(
         "rows of puts",
         MACHINE,
-        "(to_put_rows if FAST_PATHS else to_general_rows)(items[1:])",
-        "to_general_rows(items[1:])",
+        "                to_rows = to_put_rows if FAST_PATHS else to_general_rows",
+        "                to_rows = to_general_rows",
         (("put", 64), ("put", 1024), ("log", 256)),
         beside="parse_uniform_batch",
     ),
@@ -124,7 +124,7 @@ FAST_PATHS: tuple[FastPath, ...] = (
     FastPath(
         "apply_batch",
         MACHINE,
-        "        if not FAST_PATHS:\n            return [",
+        "        if not FAST_PATHS or self._store.access.is_enabled:\n            return [",
         "        if True:\n            return [",
         (("log", 1), ("log", 16)),
     ),

@@ -229,7 +229,7 @@ class Request(NamedTuple):
         else:
             return self.kind.name.lower().replace("_", " ")
         name = CommandKind(body[0]).name.lower().replace("_", " ")
-        return f"{name} of {body[1]!r:.80}" if type(body[1]) is bytes else name
+        return f"{name} of {body[1]!r:.80}" if len(body) > 1 and type(body[1]) is bytes else name
 
 
 class SessionlessRequest(Request):

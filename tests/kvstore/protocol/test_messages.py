@@ -12,6 +12,7 @@ from kvstore.client.address_book import MEMBERS_LEARNED_MAX, AddressBook
 from kvstore.client.calls import RequestSequence
 from kvstore.client.response_classifier import ASK_THE_LEADER, NO_LEADER, Redirected, Retryable, Succeeded, classify
 from kvstore.errors import InvalidAddress, Unsupported
+from kvstore.protocol.access_commands import AuthDisable
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import Get, Put, Range, encode_command
 from kvstore.protocol.messages import (
@@ -230,3 +231,10 @@ def test_what_members_tell_is_bounded_and_replaced() -> None:
     assert book.addresses == ["a:1", "x:1"]
     book.learn(["m1:1"])
     assert {book.next_candidate(now=0) for _ in range(2)} == {"a:1", "m1:1"}
+
+
+def test_the_words_of_a_request_have_its_first_key_if_it_has_one() -> None:
+    """The words are a note of the error of the call."""
+    assert command_request(Put(b"greeting", b"hello")).words == "put of b'greeting'"
+    assert command_request(AuthDisable()).words == "auth disable"
+    assert status_request().words == "status"
