@@ -27,7 +27,7 @@ Row = dict[str, object]
 # The format of a run folder. A run.json that states no format has this format. The audit has its own copy of this
 # constant.
 RUN_FORMAT = 1
-WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock"})
+WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock", "consume"})
 # A killed harness loses at most this many rows of JSON lines. If a recorded read shows the value of a write whose row
 # is lost, calls.jsonl has the call of this write.
 UNFLUSHED_ROWS_MAX = 500

@@ -110,6 +110,7 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     """A read may have seen the value of a write that had not ended; calls.jsonl has such a write."""
     writer = a_writer(tmp_path / "run")
     open_put = writer.call(a_put("c1", "v1"))
+    commit = writer.call({"client": "c3", "op": "consume", "key": "done/", "value": "d1", "request": "{}", "call_ns": 9})
     read = writer.call({"client": "c2", "op": "get", "key": "k", "call_ns": 11})
     writer.end(read, status="ok", return_ns=12, revision=2, output={"found": True, "value": "v1", "mod_revision": 2})
     writer.flush()
@@ -119,9 +120,10 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
         torn.write('{"op_id":9,"cli')
     writer.close()
 
-    assert close_unfinished_run(left) == 1
+    assert close_unfinished_run(left) == 2
     rows = {row["op_id"]: row for row in read_rows(left)}
-    assert rows.keys() == {open_put, read}
+    assert rows.keys() == {open_put, commit, read}
+    assert rows[commit]["status"] == "unknown"  # A commit of a consumer carries out an append.
     assert (rows[open_put]["status"], rows[open_put]["return_ns"]) == ("unknown", None)
     assert rows[open_put]["client"] != "c1"  # A client has no operation after an unknown one.
     assert close_unfinished_run(left) == 0
