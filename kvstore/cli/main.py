@@ -43,6 +43,7 @@ COMMANDS = {
     "consume": ("kvstore.cli.coordination.consume", "consume"),
     "group": ("kvstore.cli.coordination.consume", "group"),
     "status": ("kvstore.cli.cluster.status", "status"),
+    "top": ("kvstore.cli.cluster.top", "top"),
     "transfer": ("kvstore.cli.cluster.member", "transfer"),
     "member": ("kvstore.cli.cluster.member", "member"),
     "session": ("kvstore.cli.coordination.session", "session"),

@@ -47,6 +47,7 @@ CASES: dict[str, list[str]] = {
     "range": ["range", "--prefix", "old"],
     "txn": ["txn", '{{"success": [{{"op": "put", "key": "{key}", "value": "new"}}]}}'],
     "status": ["status"],
+    "top": ["top", "--once", "--interval-seconds", "0.1"],
     "member list": ["member", "list"],
     "member add": ["member", "add", "s9=127.0.0.1:9/127.0.0.1:10", "--wait", "0.1"],
     "member promote": ["member", "promote", "s1", "--wait", "0.1"],

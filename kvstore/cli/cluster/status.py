@@ -47,7 +47,7 @@ def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: f
     )
     mark = max((found.commit_index for found in members.values() if isinstance(found, MemberStatus)), default=0)
     if as_json:
-        print_json([_as_json(node_id, found, mark) for node_id, found in members.items()])
+        print_json([member_json(node_id, found, mark) for node_id, found in members.items()])
     elif services:
         print_table(SERVICES_COLUMNS, [_services_row(node_id, found) for node_id, found in members.items()])
     else:
@@ -172,7 +172,8 @@ def _services_row(node_id: str, found: MemberStatus | StoreError) -> list[object
     return [node_id, found.watches, found.leases, found.revision, *history]
 
 
-def _as_json(node_id: str, found: MemberStatus | StoreError, mark: int) -> dict[str, object]:
+def member_json(node_id: str, found: MemberStatus | StoreError, mark: int) -> dict[str, object]:
+    """Convert what a member reported for JSON output. `mark`: the highest high-water mark that a member knows."""
     if isinstance(found, StoreError):
         return {"node_id": node_id, "reachable": False, "error": str(found)}
     shown = asdict(found)
