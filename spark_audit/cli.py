@@ -50,6 +50,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="highwatermark", prog_name="hwm-audit")
 def cli() -> None:
     """Check recorded histories of a key-value store for linearizability."""
 

@@ -46,14 +46,17 @@ def make_commands(folder: Path) -> None:
         (folder / name).chmod(0o755)
 
 
-def run_script(script: str, folder: Path, commands: Path) -> str:
-    """Run a shell script whose every command must succeed, and leave no process behind; returns all its output."""
+def run_script(script: str, folder: Path, commands: Path, *, checkout: Path | None = ROOT) -> str:
+    """Run a shell script whose every command must succeed, and leave no process behind; returns all its output.
+    `checkout`: where Python looks for packages first."""
+    python_path = {} if checkout is None else {"PYTHONPATH": str(checkout)}
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     output = folder / "output"
     with output.open("wb") as target:
         shell = subprocess.Popen(
             ["bash", "-e", "-c", script],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=target, stderr=target, start_new_session=True,
-            env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            env={**outside, "PATH": f"{commands}:{os.environ['PATH']}", **python_path},
         )  # fmt: skip
         try:
             exit_code = shell.wait(SECONDS_MAX)
@@ -76,11 +79,11 @@ def missing_line(wanted: str, said: str) -> str | None:
     return None
 
 
-def test_every_command_and_program_of_the_tutorial_runs_and_says_what_the_page_shows(tmp_path: Path) -> None:
-    page = with_free_ports(TUTORIAL)
-    folder, script, wanted = tmp_path / "work", "", list[tuple[int, str]]()
+def run_page(page: str, folder: Path, commands: Path, *, checkout: Path | None = ROOT) -> list[str]:
+    """Run all commands and programs of a page in `folder`, and compare the output with the page. Returns the output of
+    each block of commands."""
     folder.mkdir()
-    make_commands(tmp_path / "bin")
+    script, wanted = "", list[tuple[int, str]]()
     steps = 0
     for found in SHOWN.finditer(page):
         language, block = found.groups()
@@ -93,11 +96,18 @@ def test_every_command_and_program_of_the_tutorial_runs_and_says_what_the_page_s
             (name,) = re.findall(r"Save this as `(\S+)`:\s*$", page[: found.start()])
             (folder / name).write_text(block, encoding="utf-8")
 
-    said = re.split(r"^=== \d+$", run_script(script, folder, tmp_path / "bin"), flags=re.MULTILINE)
+    said = re.split(r"^=== \d+$", run_script(script, folder, commands, checkout=checkout), flags=re.MULTILINE)
 
     assert len(said) == steps + 1
     assert len(wanted) >= 5
     for step, text in wanted:
         assert (line := missing_line(text, said[step])) is None, (line, said[step])
+    return said[1:]
+
+
+def test_every_command_and_program_of_the_tutorial_runs_and_says_what_the_page_shows(tmp_path: Path) -> None:
+    make_commands(tmp_path / "bin")
+    said = run_page(with_free_ports(TUTORIAL), tmp_path / "work", tmp_path / "bin")
+
     assert "LINEARIZABLE" in said[-1]
-    assert (folder / "run.html").stat().st_size > 10_000
+    assert (tmp_path / "work" / "run.html").stat().st_size > 10_000
