@@ -73,7 +73,7 @@ class Controls:
         return self._cells[_FAILS] == _CODES[operation]
 
     def has_failed(self) -> None:
-        """Note that the operation has failed, so that later operations succeed."""
+        """Record that the fault has been injected, so that later operations succeed."""
         self._cells[_FAILS] = 0
         self._cells[_FAILED] += 1
 

@@ -82,6 +82,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvstore.errors import Unsupported
+from kvstore.protocol.access_commands import AuthEnable
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.commands import Command, CommandKind, Get, Range, Txn, command_body, encode_command
 from raft import (
@@ -229,7 +230,8 @@ class Request(NamedTuple):
         else:
             return self.kind.name.lower().replace("_", " ")
         name = CommandKind(body[0]).name.lower().replace("_", " ")
-        return f"{name} of {body[1]!r:.80}" if len(body) > 1 and type(body[1]) is bytes else name
+        has_key = len(body) > 1 and type(body[1]) is bytes and not isinstance(self.command, AuthEnable)
+        return f"{name} of {body[1]!r:.80}" if has_key else name  # The first field of AuthEnable is a secret.
 
 
 class SessionlessRequest(Request):

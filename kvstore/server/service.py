@@ -166,7 +166,7 @@ class Service:
     # What the host reports.
 
     def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
-        """Note that a client has connected. `is_reserved`: the connection has a place reserved for operators, in
+        """Record that a client has connected. `is_reserved`: the connection has a place reserved for operators, in
         addition to `connections_max`."""
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)

@@ -52,7 +52,8 @@ def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int6
 
 
 def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s]:
-    """Return (late, early): the rows that break the order, and for each of them a row that shows this.
+    """Return (late, early). `late`: the rows that break the order. `early`: for each of them, a row with which it
+    is in the wrong order.
 
     A late row returned before the call of the early row, although the early row precedes it in the order. Among the
     rows of its clock that precede the late row, the early row is the one called last.

@@ -85,7 +85,7 @@ class SafetyChecker:
     def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> list[str]:
         """Return the members of `voters` that have voted for `candidate` in this term.
 
-        The candidate always counts, because its vote for itself may never have been sent.
+        The candidate is always counted as one of its voters: it need not send the vote for itself.
         """
         return [voter for voter in voters if voter == candidate or self._votes.get((voter, term)) == candidate]
 

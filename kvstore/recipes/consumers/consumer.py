@@ -81,7 +81,8 @@ class ConsumerLag(NamedTuple):
 
 
 class Consumer:
-    """The active consumer of a share, during its block. An async iterator of `ConsumedRecord`, for one task at a time.
+    """The active consumer of a share, within the `async with` block that made it. An async iterator of
+    `ConsumedRecord`, for one task at a time.
 
     `revision`: every record up to this revision was given to the program. `key` and `fence`: as those of a lock.
     """

@@ -110,7 +110,9 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     """A read may have seen the value of a write that had not ended; calls.jsonl has such a write."""
     writer = a_writer(tmp_path / "run")
     open_put = writer.call(a_put("c1", "v1"))
-    commit = writer.call({"client": "c3", "op": "consume", "key": "done/", "value": "d1", "request": "{}", "call_ns": 9})
+    commit = writer.call(
+        {"client": "c3", "op": "consume", "key": "done/", "value": "d1", "request": "{}", "call_ns": 9}
+    )
     read = writer.call({"client": "c2", "op": "get", "key": "k", "call_ns": 11})
     writer.end(read, status="ok", return_ns=12, revision=2, output={"found": True, "value": "v1", "mod_revision": 2})
     writer.flush()

@@ -101,5 +101,5 @@ def test_whatever_goes_wrong_in_reading_an_answer_is_one_of_the_two_outcomes(
     def read(_: Response) -> None:
         raise trouble
 
-    with pytest.raises(error, match="s1 gave an answer that makes no sense"):
+    with pytest.raises(error, match="s1 gave an invalid answer"):
         read_answer(Response(1, 0, 7, 0, "s1"), read, has_effect=has_effect)

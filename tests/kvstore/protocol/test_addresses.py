@@ -37,7 +37,7 @@ from storage import create_data_folder
         ("[::1:7104", "colon"),
         ("[1.2.3.4]:7104", "brackets"),
         ("[::1%]:7104", "brackets"),
-        ("a:" + "0" * 5_000, "no number"),
+        ("a:" + "0" * 5_000, "not a number"),
     ],
 )
 def test_a_host_that_no_resolver_takes_is_refused_with_what_is_wrong(text: str, words: str) -> None:

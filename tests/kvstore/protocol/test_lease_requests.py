@@ -106,7 +106,7 @@ def test_a_malformed_request_for_a_lease_is_refused(items: tuple[object, ...]) -
     [(), (1, [(1, 2, 3)], False), (1, [(1, 2, 3, "4")], False), (1, [], True), (1, [], 0), (-1, [], False), (1, 2, 3)],
 )
 def test_nonsense_about_leases_is_refused(fields: tuple[object, ...]) -> None:
-    with pytest.raises(ProtocolError, match="of the leases"):
+    with pytest.raises(ProtocolError, match="list of leases"):
         decode_leases(Response(1, 0, 1, 0, "s1", fields))
 
 
@@ -114,7 +114,7 @@ def test_nonsense_about_leases_is_refused(fields: tuple[object, ...]) -> None:
     "fields", [(), (1,), (1, 2), (1, 2, 3, ["a"], False), (1, 2, 3, [], True), (1, -2, 3, [], False), (1, 2, 3, 4, 5)]
 )
 def test_nonsense_about_a_lease_is_refused(fields: tuple[object, ...]) -> None:
-    with pytest.raises(ProtocolError, match="of the lease"):
+    with pytest.raises(ProtocolError, match=r"no lease|invalid lease"):
         decode_lease(Response(1, 0, 1, 0, "s1", fields), 1)
 
 

@@ -12,7 +12,7 @@ from kvstore.client.address_book import MEMBERS_LEARNED_MAX, AddressBook
 from kvstore.client.calls import RequestSequence
 from kvstore.client.response_classifier import ASK_THE_LEADER, NO_LEADER, Redirected, Retryable, Succeeded, classify
 from kvstore.errors import InvalidAddress, Unsupported
-from kvstore.protocol.access_commands import AuthDisable
+from kvstore.protocol.access_commands import AuthDisable, AuthEnable
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import Get, Put, Range, encode_command
 from kvstore.protocol.messages import (
@@ -234,7 +234,8 @@ def test_what_members_tell_is_bounded_and_replaced() -> None:
 
 
 def test_the_words_of_a_request_have_its_first_key_if_it_has_one() -> None:
-    """The words are a note of the error of the call."""
+    """The words are a note of the error of the call, so they never have the secret of a command."""
     assert command_request(Put(b"greeting", b"hello")).words == "put of b'greeting'"
     assert command_request(AuthDisable()).words == "auth disable"
+    assert command_request(AuthEnable(bytes(32))).words == "auth enable"
     assert status_request().words == "status"

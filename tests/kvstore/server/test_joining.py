@@ -71,7 +71,7 @@ async def test_one_becomes_three_and_the_first_one_goes(tmp_path: Path) -> None:
             assert [item.key async for item in client.items()] == [b"key", b"s1", b"s2", b"s3"]
             assert await client.remove_member("s1") == await client.membership(of_leader=True)  # s1 is removed already.
 
-        with pytest.raises(MemberRemoved, match="s1 was removed"):
+        with pytest.raises(MemberRemoved, match="s1 was permanently removed"):
             async with open_node(tmp_path / "s1"):
                 pass
 
@@ -133,7 +133,7 @@ async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path
                 assert (status.part, status.role, status.term, status.leader_id) == ("", "follower", 0, None)
                 assert status.cluster_id == (await store.status()).cluster_id
 
-            with pytest.raises(MemberRemoved, match="s2 was removed"):  # noqa: PT012
+            with pytest.raises(MemberRemoved, match="s2 was permanently removed"):  # noqa: PT012
                 async with open_node(tmp_path / "s2") as again:  # The member's folder has kept its addresses.
                     assert (again.peer_address, again.client_address) == (s2.peer_address, s2.client_address)
                     await store.add_member(s2)

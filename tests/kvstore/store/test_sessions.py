@@ -73,8 +73,8 @@ def test_a_retry_in_the_same_entry_gets_the_kept_result_too() -> None:
 
 
 def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
-    """A typed refusal ends as `fail`. If the refusal were not kept, a second copy in the log could still have an
-    effect.
+    """An operation that was refused is recorded as `fail`: it certainly had no effect. If the refusal were not kept, a
+    second copy in the log could still have an effect.
 
     See docs/reference/specification.md#92-judging-a-request.
     """

@@ -166,7 +166,7 @@ def test_an_id_of_an_open_watch_cannot_be_used_for_another_one(cluster: Cluster)
     client.send(frame(watch_body(7, b"b")))
 
     assert client.is_closed
-    assert "used again" in str(client.last_words()[5])
+    assert "belongs to a watch" in str(client.last_words()[5])
     assert client.service.watches.count == 0, "the watches of a closed connection are gone"
 
 

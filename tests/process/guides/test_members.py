@@ -97,7 +97,7 @@ async def test_the_recipes_for_members_run_as_they_are_written_under_writes(tmp_
 
         assert [each.node_id for each in now.members] == ["s3", "s4", "s5", "s6"]
         assert now.removed == ("s2", "s1")
-        assert "s1 was removed from its cluster" in first.log.read_text()
+        assert "s1 was permanently removed from its cluster" in first.log.read_text()
         machines.servers.pop("s1")
         for server in machines.servers.values():
             server.send_signal(signal.SIGTERM)
