@@ -62,7 +62,7 @@ class RequestErrors:
         if count == 1:
             if is_out_of_memory(error):
                 logger.error(
-                    "a request was not carried out, since this process got no more memory (%s); its connection ends, "
+                    "a request was not carried out, because this process got no more memory (%s); its connection ends, "
                     "this member goes on. Give it more memory, or remove keys",
                     place,
                 )

@@ -85,8 +85,8 @@ CHUNK_BYTES = 64 * 1024
 """The default bound on the size of a chunk. Only a chunk with a single row may be larger.
 
 The bound is not part of the format: chunks of any size can be read. Encoding a chunk takes 0.5 to 1 ms, and the member
-does nothing else in this time. A block of events is one row, so a chunk with events is larger, but its encoding takes
-no longer."""
+does nothing else in this time. A block of events is one row, so a chunk with events is larger, but its encoding does
+not take more time."""
 
 ROW_BYTES = 512
 """A view reads `chunk_bytes // ROW_BYTES` rows at a time: 128 for chunks of 64 KiB, and a few for the small chunks of

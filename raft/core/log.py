@@ -44,7 +44,7 @@ class RaftLog:
         if self.base_index == 0:
             self.base_term = 0
         self.first_known_index = self.base_index if self.base_term is not None else self.base_index + 1
-        """The lowest index whose term is known, so that an append can name it as the entry before its own entries."""
+        """The lowest index whose term is known. An append must state the term of the entry before its own entries."""
         self.last_index = store.last_index
         self._runs = list(store.term_runs())  # The first position of each run of equal terms.
         self._run_starts = [run.index for run in self._runs]

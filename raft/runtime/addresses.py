@@ -11,8 +11,8 @@ ADDRESS_CHARACTERS_MAX = 253 + len(":65535")
 """The length of the longest possible host name (RFC 1035 §2.3.4), followed by a port."""
 
 _PORT_DIGITS_MAX = 4_300
-"""The maximum number of digits of a port, leading zeros included: Python converts no longer text to a number. Earlier
-builds accept this many zeros, so this build must accept them, too."""
+"""The maximum number of digits of a port, leading zeros included. Python does not convert a longer text to a number.
+Earlier builds accept this many zeros, so this build must accept them, too."""
 
 
 def parse_address(address: str) -> tuple[str, int]:

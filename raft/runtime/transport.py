@@ -61,7 +61,7 @@ this member is behind, one read from the socket may contain thousands of entries
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
-"""Errors after which a stream is of no more use: a violation of the protocol, or a refusal by the peer."""
+"""Errors after which a stream can no longer be used: a violation of the protocol, or a refusal by the peer."""
 
 
 class PeerEvents(Protocol):

@@ -236,7 +236,7 @@ class Wal:
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Some entries from `first_index` on, from memory or disk: at least one, and none above `last_index`.
 
-        The caller wants `bytes_max` bytes of entries, and this method reads no more frames than are needed for this.
+        The caller wants `bytes_max` bytes of entries, and this method reads only the frames that are needed for this.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
