@@ -252,7 +252,7 @@ def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) 
 
 
 def test_an_absent_key_tells_when_it_was_deleted() -> None:
-    """`deleted_revision` and `exact` tell it; 0 and exact mean that the key never existed
+    """`deleted_revision` and `exact` say when; 0 and exact mean that the key never existed
     (docs/reference/specification.md#87-absent-keys)."""
     fed = holding(a=b"1")
     assert fed.machine.get(b"z") == GetResult(2, None, 0, True)

@@ -23,7 +23,7 @@ def port_of(cert: Path, key: Path | None = None, ca: Path | None = None) -> Cred
 
 
 def replaced(path: Path, new: Path) -> None:
-    """Put another file in the place of `path`, as a tool does that renews certificates."""
+    """Put another file in the place of `path`, as a tool for renewing certificates does."""
     shutil.copy(new, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
 

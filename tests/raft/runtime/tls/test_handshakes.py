@@ -1,4 +1,4 @@
-"""The handshakes of one port: how many at a time, for how long, and whom the port does not let in."""
+"""The bounds on the handshakes of one port, in number and in time, and the callers that the port does not let in."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def a_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
 
 
 async def outcome_of(port: Credentials, caller: ssl.SSLContext, server_name: str = "127.0.0.1") -> tuple[str, str]:
-    """What the caller and the port say of a connection over which each then sends a word: the word, or the reason."""
+    """Connect, and let the caller and the port each send a word. Return for each side the word that it received, or its
+    reason why there is no connection."""
     ours, theirs = a_pair()
     said: dict[str, str] = {}
 
@@ -170,7 +171,8 @@ async def test_silent_callers_cost_no_handshake_and_are_given_up(
 async def test_handshakes_that_are_begun_and_left_make_room_for_others(
     made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all places taken by callers that have sent only a beginning, an honest caller waits for one second."""
+    """If callers that have sent only the beginning of a handshake take all places, an honest caller waits for one
+    second."""
     monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 3)
     monkeypatch.setattr(handshakes, "UNDISTURBED_SECONDS", 0.05)
     port, said = Handshakes(made.port()), list[str | MemberStream]()

@@ -175,8 +175,8 @@ def test_a_handshake_has_a_bound_in_bytes(pair: tuple[Credentials, Credentials])
 
 @pytest.mark.parametrize("data", [b"", b"x"])
 def test_changes_of_keys_are_bounded(tmp_path: Path, data: bytes) -> None:
-    """Each change costs up to 80 µs, and a read of 64 KiB has 2,400 of them: it would stop the member for 0.2 s, also
-    with a byte of data between two changes."""
+    """Each change costs up to 80 µs, and a read of 64 KiB can have 2,400 changes. Such a read would stop the member for
+    0.2 s, even with a byte of data between two changes."""
     made, key_log = Certificates(tmp_path), tmp_path / "key_log"
     caller_context = made.caller().client
     caller_context.keylog_filename = str(key_log)
