@@ -1,4 +1,5 @@
-"""Which packages may import which, and what the pure core must not use. The table in this file is the architecture."""
+"""Packages import only the packages that they may import, and the pure core uses no clock, file, socket or global
+randomness. The table in this file is the architecture."""
 
 from __future__ import annotations
 

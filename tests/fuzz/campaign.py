@@ -1,4 +1,4 @@
-"""How large a fuzzing test is, what it reports, and what it must not use up."""
+"""The size of a fuzzing test, its report, and the resources that it must not use up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients send: frames of any structure to the service of a real member, whose disk is memory.
+"""Clients send frames of any structure to the service of a real member. The disk of this member is in memory.
 
 Between these frames an honest client puts and gets. A member contains the unexpected errors of requests, but no input
 of these tests may cause such an error: it would show a bug.

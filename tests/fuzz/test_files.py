@@ -61,11 +61,11 @@ LIMITS = StorageLimits(segment_bytes_max=700, ballast_bytes=0)
 MANY = 1 << 40
 U32, U64 = struct.Struct(">I"), struct.Struct(">Q")
 Said = tuple[int, int, tuple[LogPosition, ...], int, str | None]
-"""What a log says: its first and last index, its terms as runs, term and vote."""
+"""The content that a log reports: its first and last index, its terms as runs, term and vote."""
 
 
 def names(said: str, path: str) -> None:
-    """A refusal says which file it is about."""
+    """Assert that a refusal begins with the path of the file that it is about."""
     assert said.startswith(path), (said, path)
     assert said
 
@@ -540,7 +540,7 @@ def chunks_of(data: bytes) -> list[bytes]:
 
 
 def read_backup(path: Path, digest: bytes | None, number: int) -> str:
-    """How `hwm snapshot restore` judges the file. `digest`: the hash of the only state that it may read; empty if it
+    """Judge the file as `hwm snapshot restore` does. `digest`: the hash of the only state that it may read; empty if it
     may read any state; None if it must refuse the file."""
     try:
         begin = read_initial_state(path)

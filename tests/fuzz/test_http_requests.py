@@ -57,7 +57,7 @@ def request(random: Random, structures: Structures) -> bytes:
 
 
 def outcome(pieces: list[bytes]) -> Outcome:
-    """How the parser ends when it reads these pieces as the server does."""
+    """The outcome of the parser when it reads these pieces as the server does."""
     exchange = Exchange()
     for piece in pieces:
         rest = piece
@@ -69,7 +69,7 @@ def outcome(pieces: list[bytes]) -> Outcome:
 
 
 async def served(server: PageServer, pieces: list[bytes]) -> bytes:
-    """What a server answers to these pieces until it closes the connection."""
+    """The answer of a server to these pieces, until it closes the connection."""
     theirs, ours = trio.testing.memory_stream_pair()
     heard = b""
     async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ from harness.cli import LazyGroup, harness, main, run
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it said."""
+    """The exit code of a command, and its output."""
 
     exit_code: int
     stdout: str

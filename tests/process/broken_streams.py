@@ -22,7 +22,8 @@ BROKEN = (
     "output full", "words full", "both full", "output closed", "words closed", "all closed", "output unread",
     "words unread",
 )  # fmt: skip
-"""What is wrong with which stream; `all`: standard input, too."""
+"""The broken streams of a case, and the way in which they are broken. `words` is standard error. `all` includes
+standard input."""
 
 DESCRIPTORS = tuple(f"{count} descriptors" for count in range(5, 12))
 
@@ -33,7 +34,7 @@ def has_lost_output(kind: str) -> bool:
 
 
 def main() -> None:
-    """The process."""
+    """Run all cases, each in a child process, and write their outcomes."""
     from kvstore.cli.main import COMMANDS
 
     for module, _ in COMMANDS.values():

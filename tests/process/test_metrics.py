@@ -1,4 +1,4 @@
-"""What the metrics port of real members answers to a scraper under load, to a probe, and to garbage."""
+"""The answers of the metrics port of real members to a scraper under load, to a probe, and to garbage."""
 
 from __future__ import annotations
 

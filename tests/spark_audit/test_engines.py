@@ -1,4 +1,4 @@
-"""Which engine `hwm-audit check` uses, that it names it, and that the local engine imports nothing of Spark."""
+"""`hwm-audit check` chooses an engine and names it. The local engine imports nothing of Spark."""
 
 from __future__ import annotations
 

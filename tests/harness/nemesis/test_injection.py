@@ -1,4 +1,4 @@
-"""Which members a fault hits, which frames they lose, and that the fault is always undone."""
+"""A fault hits the members of the plan, drops the right frames, and is always undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run lasts."""
+"""The display of a run, while the run lasts."""
 
 from __future__ import annotations
 

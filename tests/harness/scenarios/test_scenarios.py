@@ -218,7 +218,7 @@ def test_the_command_lists_shows_and_explains(command: Command) -> None:
 
 
 def test_the_scenario_of_the_docs_holds() -> None:
-    """docs/internals/testing.md, "Scenarios"."""
+    """The scenario is in docs/internals/testing.md, section "Scenarios"."""
     page = (Path(__file__).parents[3] / "docs" / "internals" / "testing.md").read_text(encoding="utf-8")
     example = page[page.index("# A vote needs a disk") :].partition("```")[0]
 

@@ -1,4 +1,4 @@
-"""How the clients of a run ask for reads, and the one promise of an answer that the harness checks: its age."""
+"""The clients of a run use all read modes. The harness checks one promise of an answer: its age."""
 
 from __future__ import annotations
 

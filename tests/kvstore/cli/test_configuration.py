@@ -59,7 +59,7 @@ OTHER_VALUES: dict[str, Any] = {
 }
 """For each option a valid value that is not the default, as the file contains it."""
 NEEDED = {"dir": "data", "node-id": "a", "member": [ONE]}
-"""What a configuration has besides the option under test."""
+"""The options that a configuration has besides the option under test."""
 ALONE: dict[str, dict[str, Any]] = {
     "join": {"dir": "data", "member": [ONE]},
     "cluster-id": {"dir": "data", "node-id": "a", "member": [ONE, "b=127.0.0.1:3/127.0.0.1:4"]},

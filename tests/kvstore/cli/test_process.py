@@ -1,4 +1,4 @@
-"""What an operator is told when a member ends. Tests that run whole servers are in tests/process."""
+"""The messages for an operator when a member ends. Tests that run whole servers are in tests/process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What probes are told: alive, and ready. A member is ready if it has what reads and writes need now."""
+"""The answers to probes: alive, and ready. A member is ready if it can serve reads and writes now."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_re
     assert reasons == ["it is being stopped"] * 2
 
 
-# Whose silence counts
+# Members whose silence counts
 
 
 def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_leader_that_goes_does_not_count_itself(leading: NodeStatus) -> None:
     assert reason == "it leads, but of the voters s2, s3 it hears none"
 
 
-# How far behind is too far
+# Members that are too far behind
 
 
 def applied(member: OneNode) -> int:

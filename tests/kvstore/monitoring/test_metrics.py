@@ -1,4 +1,4 @@
-"""What the collector reports of members in memory; the buckets; and that `--metrics` alone loads the library."""
+"""The collector reports members in memory; the buckets are right; and only `--metrics` loads the library."""
 
 from __future__ import annotations
 

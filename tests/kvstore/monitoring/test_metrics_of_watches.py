@@ -1,4 +1,4 @@
-"""What is counted about watches, leases and the history, and how `hwm status` shows them."""
+"""The metrics of watches, leases and the history, and the words of `hwm status` about them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Watched:
         return sample.value
 
     def ends(self) -> dict[str, float]:
-        """How many watches have ended, by cause."""
+        """The number of watches that have ended, by cause."""
         return {cause: count for cause in WATCH_ENDS if (count := self.value("watches_ended", cause=cause))}
 
 

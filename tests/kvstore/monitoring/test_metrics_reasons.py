@@ -1,4 +1,4 @@
-"""Why requests were refused, as the metrics tell it: every code of an answer has a word of its own."""
+"""The reasons of refusals in the metrics: every code of an answer has a word of its own."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ WITHOUT_AN_ERROR = {
     Code.MALFORMED,
     Code.ACCEPTED,
 }
-"""What the service answers by itself: below."""
+"""The codes that the service answers without an error of the store. A test below has these cases."""
 
 
 def watched(cluster: Cluster, name: str, limits: ServiceLimits | None = None) -> CountingService:

@@ -1,4 +1,5 @@
-"""What `hwm status` says about the marks, in words: which member holds them back, and for which one a log is kept."""
+"""The words of `hwm status` about the marks: the member that holds a mark back, and the member for which a log is
+kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses are accepted, and what a client does with an address in a member list that nobody can dial."""
+"""The addresses that are accepted, and a client whose member list has an address that nobody can dial."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_members_hello_must_speak_our_version_and_a_refusal_is_told() -> None:
 
 
 def test_a_response_is_judged_by_its_code() -> None:
-    """What the client's retry machine does next depends on the code alone."""
+    """The next step of the client's retry machine depends on the code alone."""
     assert isinstance(classify(Response(1, 0, 1, 0, "s1")), Succeeded)
     assert classify(Response(1, 16, 1, 0, "s1", ("s2", "h:2"))) == Redirected(
         "h:2", "s1 is not the leader, s2 is", ASK_THE_LEADER

@@ -1,4 +1,4 @@
-"""Which connection is closed for which new one when all places for clients are taken."""
+"""When all places for clients are taken, a new connection may close another one. The tests show which one is closed."""
 
 from __future__ import annotations
 

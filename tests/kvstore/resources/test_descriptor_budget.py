@@ -1,4 +1,4 @@
-"""How many clients a member takes follows from how many files its process may open."""
+"""The number of clients that a member takes follows from the number of files that its process may open."""
 
 from __future__ import annotations
 

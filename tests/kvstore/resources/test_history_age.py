@@ -64,7 +64,7 @@ class Aging:
         return kept, gone
 
     def compactions(self) -> int:
-        """How many commands `compact` are in the log."""
+        """The number of commands `compact` in the log."""
         node = self.cluster.hosts[self.cluster.leader()].node
         entries = node.read_log(node.core.first_index, 1 << 30)
         batches = [decode_payload(each.payload)[1][1:] for each in entries if each.kind is EntryKind.COMMANDS]

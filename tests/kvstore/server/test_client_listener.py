@@ -1,4 +1,5 @@
-"""When the port asks the node to take input, immediately or once for a whole turn, and how long it waits for more."""
+"""The port asks the node to take input immediately, or once for a whole turn. It waits for the rest of a frame for a
+bounded time."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
 
         async def said_after(*senders: int) -> list[str]:
-            """What the port asks of the node when each of these clients has sent a byte of its hello."""
+            """Let each of these clients send a byte of its hello, and return the requests of the port to the node: now,
+            or soon."""
             asked.clear()
             for sender in senders:
                 await streams[sender][0].send_all(b"\0")

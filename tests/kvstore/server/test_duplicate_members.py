@@ -1,4 +1,4 @@
-"""What a member reports when it has noticed that a copy of another member was started."""
+"""A member that has noticed a copy of another member reports it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def overwritten(count: int, **limits: int) -> Fed:
     return fed
 
 
-# What an event is.
+# Events.
 
 
 def test_an_event_has_the_record_before_and_after() -> None:
@@ -97,7 +97,7 @@ def test_a_transaction_that_is_taken_back_leaves_no_event() -> None:
     assert events(fed) == []
 
 
-# When there is a history.
+# The beginning of the history.
 
 
 def test_history_begins_with_the_first_change_at_level_2() -> None:

@@ -65,7 +65,7 @@ def read_so_far(restoring: Restoring) -> int:
 
 
 def held(store: KeyValueMap) -> tuple[int, ...]:
-    """How many records, ordered keys, deletions and entries of the deletions' order the store holds."""
+    """The numbers of records, ordered keys, deletions, and entries of the deletions' order in the store."""
     return len(store.records), sum(map(len, store.keys._blocks)), len(store.deletions), len(list(store.deletion_order))
 
 

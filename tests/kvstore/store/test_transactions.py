@@ -1,4 +1,4 @@
-"""What each operation means (docs/reference/specification.md#8-store), rule by rule, through the log."""
+"""The meaning of each operation (docs/reference/specification.md#8-store), rule by rule, through the log."""
 
 from __future__ import annotations
 

@@ -262,5 +262,5 @@ class SimulatedWatch:
 
 
 def renewals_in(commands: list[Command]) -> int:
-    """How many of the commands only renew leases."""
+    """The number of commands that only renew leases."""
     return sum(isinstance(command, LeaseRenew) for command in commands)

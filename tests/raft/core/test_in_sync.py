@@ -1,4 +1,4 @@
-"""Which voters are in sync: by their lag in time, with hysteresis.
+"""The voters in sync are chosen by their lag in time, with hysteresis.
 
 See docs/reference/specification.md#67-members-in-sync.
 """

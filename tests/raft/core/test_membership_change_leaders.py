@@ -65,11 +65,11 @@ def test_a_joint_configuration_in_a_snapshot_is_left_as_well() -> None:
     assert describe(s1.core.configuration) == ("s1 s4", "", "")
 
 
-# Who is removed
+# Members that are removed
 
 
 def test_a_removed_leader_counts_itself_no_more_and_leads_until_that_is_committed() -> None:
-    """Thesis §4.2.2."""
+    """The rule is in thesis §4.2.2."""
     group = Group(["s1", "s2", "s3"])
     s1 = group["s1"]
     group.change(removing("s1"))

@@ -1,4 +1,4 @@
-"""How a leader sends to its peers by probes, appends and snapshots, under loss, delay and repetition."""
+"""A leader sends to its peers by probes, appends and snapshots, under loss, delay and repetition."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.raft.support.core_cluster import adding, configuration, describe, mem
 THREE = configuration(["s1", "s2", "s3"])
 
 
-# What is made
+# Changes that are made
 
 
 def test_voters_change_through_a_joint_configuration_always() -> None:
@@ -81,7 +81,7 @@ def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
     assert caught.value.reason is ChangeRefusal.USED_ID
 
 
-# What is refused
+# Changes that are refused
 
 
 @pytest.mark.parametrize(

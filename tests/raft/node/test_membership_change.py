@@ -173,7 +173,7 @@ def test_what_is_open_when_a_node_stops_is_unknown() -> None:
     assert [type(end) for end in leader.completions] == [Unknown]
 
 
-# What is told
+# Reports
 
 
 def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
@@ -262,7 +262,7 @@ def test_members_are_the_same_after_a_crash() -> None:
     assert alone.snapshots.latest().header.configuration == configuration(["s1"], learners=["s2"])
 
 
-# Who is who
+# Identities of members
 
 
 def test_a_removed_member_is_refused_by_name() -> None:

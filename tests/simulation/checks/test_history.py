@@ -57,7 +57,7 @@ class Client:
     def fails(self, row: dict[str, object]) -> None:
         self.book.failed(row, PUT, Unavailable("nobody is there"), self.now)
 
-    # What is wrong
+    # Wrong answers
 
     def is_carried_out_twice(self) -> None:
         self.call(PUT)

@@ -1,4 +1,5 @@
-"""What the EDN reader reads, what it refuses and where, and that it does not wait for the end of the file."""
+"""The EDN reader reads every form, names the place of a form that it refuses, and does not wait for the end of the
+file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `hwm-audit import` reads each line, and what it refuses. The histories are written by hand."""
+"""`hwm-audit import` reads each line by the rules of its format, or refuses it. The histories are written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine without a JVM accepts and refuses in every form of input, by the rules of a row."""
+"""The engine without a JVM accepts and refuses every form of input by the rules of a row."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What tasks find in the parts of a run must be, together, what is found in all of its rows. These tests need no
-Spark."""
+"""Tasks examine the parts of a run. Together, they must find the same as an examination of all rows. These tests need
+no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the caller waits for a disk, and when the thread does the work. The tests use `SyncLatencyTracker`, and
+"""The caller waits for a quick disk; otherwise the thread does the work alone. The tests use `SyncLatencyTracker`, and
 `RealFiles` that the caller starts.
 """
 

@@ -1,4 +1,4 @@
-"""What a full disk still takes: first votes, and small snapshots, because the log can be cut after them.
+"""A full disk still takes votes, and then small snapshots, because the log can be cut after them.
 
 See docs/reference/specification.md#412-full-disk.
 """

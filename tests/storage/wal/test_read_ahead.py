@@ -48,7 +48,7 @@ def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFil
 
 
 def answer_of(read: Callable[[], list[Entry]]) -> Answer:
-    """What a read returns, or the error with which it is refused."""
+    """The result of a read, or the error with which it is refused."""
     try:
         return read()
     except CorruptLog as error:

@@ -54,7 +54,7 @@ async def a_member(credentials: Credentials | None) -> AsyncIterator[Machine]:
 
 
 async def answer_to(s1: Machine, credentials: Credentials | None, node_id: str = "s2") -> object:
-    """What s1 answers to the hello of `node_id`: a Hello, a Refusal, or None if it only hangs up."""
+    """The answer of s1 to the hello of `node_id`: a Hello, a Refusal, or None if s1 only closes the connection."""
     stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", s1.transport.port)
     try:
         if credentials is not None:
