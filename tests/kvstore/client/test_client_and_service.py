@@ -39,7 +39,8 @@ def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
 
 
 def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> None:
-    """The spellings of a transaction, each with its answer (docs/reference/specification.md#84-transactions)."""
+    """The test has every spelling of a transaction, with its answer
+    (docs/reference/specification.md#84-transactions)."""
     client = Cluster(quick_folder, 3).client()
 
     assert client.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)

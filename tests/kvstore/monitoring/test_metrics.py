@@ -61,7 +61,7 @@ def value(metrics: dict[str, Metric], name: str, **labels: str) -> float:
 
 
 def test_every_metric_has_the_prefix_a_help_text_and_a_base_unit(quick_folder: Path) -> None:
-    """https://prometheus.io/docs/practices/naming/"""
+    """The rules are those of https://prometheus.io/docs/practices/naming/."""
     cluster = Cluster(quick_folder, 3)
     for metric in collected(cluster.hosts[cluster.leader()]).values():
         assert re.fullmatch(rf"{PREFIX}[a-z_]+", metric.name), metric.name
@@ -168,7 +168,7 @@ def test_a_percentile_is_the_bound_of_its_bucket_and_no_more_than_the_longest_du
 
 
 def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
-    """The tables in docs/reference/metrics.md against the collector's own list."""
+    """The test compares the tables in docs/reference/metrics.md with the collector's own list."""
     cluster = Cluster(quick_folder, 3)
     documented = set(re.findall(rf"^\| `({PREFIX}[a-z_]+)", DOCS, re.MULTILINE))
     told = {

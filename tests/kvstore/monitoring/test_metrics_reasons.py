@@ -117,7 +117,7 @@ def test_no_code_of_an_answer_is_told_as_other() -> None:
 
 
 def test_what_the_service_refuses_by_itself_is_counted(quick_folder: Path) -> None:
-    """A request of an unknown kind, and a malformed one."""
+    """The test sends a request of an unknown kind, and a malformed request."""
     cluster = Cluster(quick_folder, 1)
     service = watched(cluster, "s1")
 

@@ -156,7 +156,7 @@ def test_a_status_ignores_what_it_does_not_know_and_misses_nothing() -> None:
 
 @given(st.binary())
 def test_any_bytes_survive_as_text(data: bytes) -> None:
-    """Keys and values on the command line and in histories."""
+    """Keys and values are bytes. The command line and histories show them as text."""
     assert from_text(to_text(data)) == data
 
 

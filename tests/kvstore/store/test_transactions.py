@@ -311,7 +311,7 @@ def test_lowering_the_bound_of_deletions_takes_effect_at_once() -> None:
 
 
 def test_ranges_by_interval_by_prefix_from_a_key_and_all() -> None:
-    """`[start, end)` in byte order (docs/reference/specification.md#86-ranges)."""
+    """Every range is `[start, end)` in byte order (docs/reference/specification.md#86-ranges)."""
     fed = Fed()
     for key in (b"b", b"a\xff", b"a", b"\xff", b"b\x00", b"c"):
         fed.do(Put(key, b""))

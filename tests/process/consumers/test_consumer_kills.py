@@ -149,5 +149,5 @@ async def test_each_record_takes_effect_once_though_consumers_and_members_are_ki
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_each_record_takes_effect_once_over_many_kills(tmp_path: Path) -> None:
-    """Ten kills of consumers, ten of members."""
+    """The test kills consumers ten times, and members ten times."""
     await _run(tmp_path, kills=20)

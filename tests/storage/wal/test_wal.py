@@ -165,7 +165,7 @@ def test_hard_state_is_written_whole_when_any_part_changes() -> None:
 
 
 def test_the_commit_hint_is_never_above_what_is_durable() -> None:
-    """`min(commit_index, durable_index)` (docs/reference/specification.md#45-hard-state)."""
+    """The hint is `min(commit_index, durable_index)` (docs/reference/specification.md#45-hard-state)."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1), hint=3)
