@@ -387,7 +387,7 @@ def test_another_membership_is_refused(tmp_path: Path) -> None:
         (["--member", "s1=127.0.0.1/127.0.0.1:2"], "no host or no port"),
         (["--dial", "s1"], "id=host:port"),
         (["--ready-file", "/nowhere/at/all"], "no folder"),
-        (["--listen-client", "127.0.0.1:99999"], "no number from 0 to 65535"),
+        (["--listen-client", "127.0.0.1:99999"], "not a number from 0 to 65535"),
         (["--listen-client", "a..b:1", "--insecure"], "empty part"),
         (["--metrics", ".a:1", "--insecure"], "empty part"),
         (["--dial", "s1=a..b:1"], "empty part"),

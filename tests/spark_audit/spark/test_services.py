@@ -61,7 +61,7 @@ def test_both_engines_give_the_same_verdict(session: SparkSession, tmp_path: Pat
 
 def test_both_engines_draw_the_same_page(session: SparkSession, tmp_path: Path) -> None:
     """The violation includes an operation without a row, namely the deletion by a lease."""
-    rows, _ = inject_service(generate_services(ServiceShape(operations=120), 1), "repeated_fence", 1)
+    rows, _ = inject_service(generate_services(ServiceShape(operations=120), 4), "repeated_fence", 4)
     write_table(tmp_path / "a.parquet", rows)
     pages: list[Material] = []
 
