@@ -201,7 +201,7 @@ def report(samples: Sequence[Sample], findings: Sequence[Finding], bounds: Bound
         *(f"- {'holds' if finding.holds else 'FAILS'}: {finding.name}: {finding.words}" for finding in findings),
     ]
     back = recovery_seconds(samples, bounds)
-    verdict = "all of it holds" if all(finding.holds for finding in findings) else "NOT all of it holds"
+    verdict = "all checks hold" if all(finding.holds for finding in findings) else "NOT all checks hold"
     ending = "" if back is None else f"; back {back:.1f} s after the overload"
     return "\n".join([*lines, "", f"**{verdict}{ending}**", ""])
 

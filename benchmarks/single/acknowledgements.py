@@ -1,11 +1,10 @@
 """`python -m benchmarks.single.acknowledgements`: measures puts at each acknowledgement level.
 
-Three members, and then five, run as processes. For each number of puts in flight, windows of the four levels follow
-each other, in an order that changes. LEADER, MAJORITY and IN_SYNC have the lean generator of the other benchmarks. A
-put of level NONE has no answer, so it has the production client, whose calls end when the request is sent. Its rate is
-that of the client, and its latency means nothing. `carried_out` is the share of the puts of a window that the store has
-carried out when the window is over, including those of the warm-up.
-"""
+Three members, and then five, run as processes. For each number of puts in flight, the four acknowledgement levels are
+measured in turn, in an order that changes from round to round. LEADER, MAJORITY and IN_SYNC have the lean generator of
+the other benchmarks. A put of level NONE has no answer, so it has the production client, whose calls end when the
+request is sent. Its rate is that of the client, and its latency means nothing. `carried_out` is the share of the puts
+of a window that the store has carried out when the window is over, including those of the warm-up."""
 
 from __future__ import annotations
 

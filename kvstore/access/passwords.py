@@ -1,6 +1,6 @@
 """Passwords: the verifier that the cluster keeps instead of a password, and its check.
 
-scrypt takes about 50 ms and 16 MiB on purpose, so that whoever has stolen a verifier needs long to guess the password.
+scrypt takes about 50 ms and 16 MiB on purpose, so that a thief of a verifier needs long to guess the password.
 Neither function may run on an event loop.
 """
 

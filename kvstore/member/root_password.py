@@ -1,6 +1,7 @@
 """Gives the user root a new password, for a cluster whose operators have lost it (`--reset-root-password`).
 
-Whoever can start a member with this option can read all its data anyway. The member makes the change when it leads.
+A person who can start a member with this option can read all its data anyway. The member makes the change when it
+leads.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     role_revoke [34, role, start, end]
     auth_enable [35, token_key]                    auth_disable [36]
 
-A password is never part of a command: whoever sends the command computes its verifier.
+A password is never part of a command: the sender of the command computes its verifier.
 
 See docs/reference/specification.md#816-users-and-roles.
 """

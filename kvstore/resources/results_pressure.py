@@ -25,8 +25,8 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 HIGH_LOOKS = 2
-"""The number of consecutive checks with results close to the bound after which sessions are closed. Usual clients
-acknowledge a result with the next request, so their results are kept for a shorter time."""
+"""The number of consecutive checks with results close to the bound after which sessions are closed. A usual
+client acknowledges a result with its next request, so its results are gone before this number of checks is over."""
 
 CALM_LOOKS = 10
 """The number of consecutive checks with results well below the bound after which all commands are admitted again."""

@@ -191,7 +191,8 @@ def _lost_rows(write: AcceptedWrite, told: RowName) -> dict[int, list[Row]]:
 
 
 def copies_findings(held: Iterable[HeldWrite], min_in_sync: int | None) -> list[Finding]:
-    """Return findings for writes of level IN_SYNC that fewer than `min_in_sync` members have, without a mark.
+    """Return a finding for each write of level IN_SYNC that fewer than `min_in_sync` members have, unless the answer to
+    the write says so (`under_replicated`).
 
     `min_in_sync`: None if the run does not state the limit; then there are no findings.
     """

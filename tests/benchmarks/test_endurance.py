@@ -196,7 +196,7 @@ def test_the_report_names_what_fails_first_to_the_eye() -> None:
 
     assert "- holds: a: fine" in text
     assert "- FAILS: b: not fine" in text
-    assert "NOT all of it holds" in text
+    assert "NOT all checks hold" in text
 
 
 def test_what_is_shaded_are_the_greedy_connection_the_overload_and_the_recovery() -> None:
@@ -257,7 +257,7 @@ def test_a_smoke_run_goes_through_all_phases_on_real_members_and_says_what_it_fo
     document = json.loads(written.read_text(encoding="utf-8"))
     held = [finding["holds"] for finding in document["findings"]]
     assert done.returncode == (0 if all(held) else 1), done.stderr
-    assert ("**all of it holds" in done.stdout) == all(held)
+    assert ("**all checks hold" in done.stdout) == all(held)
     assert list(dict.fromkeys(sample["phase"] for sample in document["samples"])) == ["steady", "overload", "recovery"]
     for phase in ("steady", "overload", "recovery"):
         seen = [sample for sample in document["samples"] if sample["phase"] == phase]

@@ -37,7 +37,7 @@ def in_shell(shell: str, script: str, folder: Path) -> subprocess.CompletedProce
 
 
 def completed_by_bash(words: list[str], folder: Path) -> list[str]:
-    """The words that bash offers for the last one of `words`, by the function that `complete` has registered."""
+    """Return what bash offers for the last element of `words`. It calls the function that `complete` has registered."""
     script = (
         'eval "$(hwm completion bash)"\n'
         "registered=$(complete -p hwm) || exit 9\n"
