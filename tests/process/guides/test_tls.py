@@ -172,8 +172,13 @@ def test_renewed_certificates_are_used_after_a_signal(tmp_path: Path, folder: Pa
             async with Client(cluster.endpoints, tls=Tls(ca=certs / "ca.pem")) as client:
                 await client.put(b"a", b"1")
 
-    with running_cluster(tmp_path, 1, *arguments) as cluster:
-        trio.run(main, cluster)
+    # A server ignores SIGHUP if it was ignored at its start, and the tests may run under `nohup`.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with running_cluster(tmp_path, 1, *arguments) as cluster:
+            trio.run(main, cluster)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_member_with_files_that_cannot_be_used_does_not_start(tmp_path: Path, folder: Path) -> None:
