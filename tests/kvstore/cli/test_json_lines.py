@@ -1,4 +1,4 @@
-"""`hwm export` and `hwm import`: what leaves a store as lines of JSON comes back, and what is wrong is named."""
+"""`hwm export` and `hwm import`: keys that leave a store as lines of JSON come back, and a wrong line is named."""
 
 from __future__ import annotations
 

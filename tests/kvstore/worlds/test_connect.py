@@ -1,4 +1,4 @@
-"""A client from a URL, and a client that is told which cluster it wants, in each world."""
+"""A client from a URL, and a client with the id of its cluster, in each world."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_guarded_writes_and_positions_of_a_consumer(client: Any, name: str
 
 @in_each_world
 async def test_two_members_share_the_work(world: World, client: Any, name: str) -> None:
-    """Both members get shares; each record is worked on; the call returns when the work of a share returns."""
+    """Both members get shares, and handle all records. The call returns when the work of a share returns."""
     group, seen = name.replace("/", "-"), []
     shares: set[int] = set()
 

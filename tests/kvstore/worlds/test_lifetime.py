@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.timeout(60)]
 
 @contextmanager
 def silent_port() -> Iterator[str]:
-    """A port that accepts connections and says nothing, as a member that is paused."""
+    """A port that accepts connections and sends nothing, like a paused member."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
@@ -232,7 +232,8 @@ def test_a_client_of_a_loop_that_is_closed_says_so(member_address: str) -> None:
 
 
 def test_each_call_can_be_cancelled_and_the_client_goes_on(member_address: str) -> None:
-    """Cancelled at each of its first turns of the loop: while it waits for a session, and while it is in flight."""
+    """The test cancels a call at each of its first turns of the loop: while the call waits for a session, and while it
+    is in flight."""
 
     async def main() -> None:
         for turns in range(12):

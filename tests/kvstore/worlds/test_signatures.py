@@ -16,7 +16,7 @@ from kvstore.blocking import recipes as blocking_recipes
 from kvstore.client.watches.watch import Watch
 
 OF_THE_LOOP = {"loop", "renewals"}
-"""What only recipes in an event loop use."""
+"""The attributes that only recipes in an event loop use."""
 
 OF_THE_THREAD = {"in_loop", "in_thread", "loop_thread"}
 

@@ -342,7 +342,7 @@ def in_each_world(scenario: Scenario) -> Callable[..., None]:
 
 
 class MemberThread:
-    """A member in a thread with a trio loop of its own: the same for clients of every world."""
+    """A member in a thread with a trio loop of its own. Clients of every world can use this member."""
 
     def __init__(self, folder: Any, **options: Any) -> None:
         self.address = ""
