@@ -1,8 +1,8 @@
 """The command `hwm-audit`: checks history files, and prints the verdict to stdout and messages to stderr.
 
 Exit codes: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed. Code 74:
-the history is linearizable, but the verdict could not be written to stdout. If the verdict could not be written, all
-other codes stay the same.
+the history is linearizable, but the verdict could not be written to stdout. The other codes are the same whether or not
+the verdict could be written.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ def cli() -> None:
 def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
     """Reject a malformed amount of memory before it reaches Java, which would answer with a page of output."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}[mgt]", value.lower()):
-        raise click.BadParameter(f"{value!r} is no amount of memory, such as 2g or 800m")
+        raise click.BadParameter(f"{value!r} is not an amount of memory, such as 2g or 800m")
     return value
 
 
 def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
     """Reject a malformed master before it reaches Spark, which would answer with a page of output."""
     if not re.fullmatch(MASTER, value):
-        raise click.BadParameter(f"{value!r} is no Spark master, such as local[*], local[4] or spark://HOST:PORT")
+        raise click.BadParameter(f"{value!r} is not a Spark master, such as local[*], local[4] or spark://HOST:PORT")
     return value
 
 
 def _checked_remote(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
     if value is not None and not re.fullmatch(REMOTE, value):
-        raise click.BadParameter(f"{value!r} is no Spark Connect server, such as sc://HOST:PORT")
+        raise click.BadParameter(f"{value!r} is not a Spark Connect server, such as sc://HOST:PORT")
     return value
 
 
 def _checked_keys(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
     is_taken = value is not None and value.exists() and not value.is_file()
     if value is not None and (is_taken or value.suffix != ".parquet" or not value.parent.is_dir()):
-        raise click.BadParameter(f"{value} is no name of a .parquet file in a folder that is there")
+        raise click.BadParameter(f"{value} is not the name of a .parquet file in an existing folder")
     return value
 
 
@@ -143,7 +143,7 @@ def check(
         show = materials.append if html is not None else None
         given = sorted(name for name in ("master", "remote") if _is_given(name))
         if engine == "local" and given:
-            raise click.UsageError(f"--{given[0]} is of Spark; leave out --engine local")
+            raise click.UsageError(f"--{given[0]} is an option of Spark; leave out --engine local")
         files = _files(paths)
         if engine == "auto":
             engine = "spark" if given or under_spark_submit() else engine_for(files)

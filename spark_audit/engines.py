@@ -66,10 +66,10 @@ class _NoPandas(MetaPathFinder):
 
 
 def spare_pandas() -> None:
-    """Keep Arrow from importing pandas just to test whether a value is a Series: the import takes half a second.
+    """Prevent the import of pandas by Arrow, which imports it only to test whether a value is a Series. The import
+    takes half a second.
 
-    Arrow attempts the import for this test only once and remembers that it failed. Other imports of pandas still work
-    afterwards.
+    Arrow attempts this import only once, and remembers that it failed. Other imports of pandas still work afterwards.
     """
     if "pandas" in sys.modules:
         return

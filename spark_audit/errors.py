@@ -99,7 +99,7 @@ class JobFailed(AuditError):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"the audit job failed: {self.reason}. Run again with --verbose for Spark's own words"
+        return f"the audit job failed: {self.reason}. Run again with --verbose to see Spark's own output"
 
 
 def fail(message: str, status: int) -> NoReturn:

@@ -75,7 +75,8 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
     """Return `finds` without PRESENT and without tokens that several rows wrote; each such entry becomes NOTHING.
 
-    Also return for each row whether it requires more of the state before the operation than the returned entry does.
+    Also return for each row whether its `finds` requires more of the state before the operation than the returned entry
+    requires.
     """
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)

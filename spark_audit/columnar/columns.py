@@ -67,7 +67,8 @@ class Columns:
     """The operations of many keys. The rows of key k are those in [`starts[k]`, `starts[k + 1]`).
 
     `names[k]`: the (run_id, key) of key k. `row`: the number of the row in the input. The next four fields describe the
-    effect of an operation; they assume that an operation of unknown outcome takes effect.
+    effect of an operation. For an operation of unknown outcome, they describe the effect that it has if it takes
+    effect.
 
     `writes`: the token that the operation writes; for a deletion that found a record or may have found one, the token
     of absence. `finds`: the token that the state before the operation must have, or PRESENT or NOTHING; for a failed
@@ -310,7 +311,7 @@ def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
 def sorted_by(rank: Int64s) -> Int64s:
     """Return a stable argsort of numbers ≥ 0.
 
-    Each rank is packed with its place into one number. Sorting these numbers is several times faster than an argsort of
+    Each rank and its place are packed into one number. Sorting these numbers is several times faster than an argsort of
     the ranks.
     """
     place_bits = max(1, len(rank) - 1).bit_length()

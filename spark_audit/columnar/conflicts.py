@@ -13,9 +13,9 @@ from spark_audit.columnar.verify_order import Order
 CORE_MAX = 6
 REASONS = (
     "it found a value that nobody wrote",
-    "it failed to compare, though it found what it expected",
+    "its comparison failed, although it found the expected value",
     "it returned before the write that it read from was called",
-    "two responses tell different revisions of one record",
+    "two responses report different revisions of one record",
     "two compare-and-sets succeeded on the same record",
     "compare-and-sets that expect each other's values",
     "an operation of an earlier link of the chain was called after one of a later link had returned",

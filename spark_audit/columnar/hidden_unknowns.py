@@ -244,7 +244,7 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     version = order.version[made.reader]
     counted = version == number[replay.before.writer[made.reader]] - number[first] + 1
     chained = unnamed & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
-    # If a creation is not assigned to a write, it happened at `made.place` or earlier.
+    # A creation that is not assigned to a write happened at `made.place` or earlier.
     place = np.where(fits, write, np.where(chained, first, made.place))
     fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.reader, made.of)
@@ -340,10 +340,10 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
     """Match slots with fillers; return the slots and the fillers of the pairs.
 
     In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
-    many slots as possible are filled, and the fillers that remain are those called earliest, which fit the most slots.
-    The slots match the fillers as closing brackets match opening brackets. So among the brackets of the same depth, a
-    slot comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and
-    below the origin of the next key.
+    many slots as possible are filled. The fillers that remain are those called earliest, and these fit the most slots.
+    Slots match fillers as closing brackets match opening brackets: at the same depth of nesting, a slot comes directly
+    after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and below the origin of
+    the next key.
     """
     times = np.concatenate((call, deadline))
     # At equal stamps the call is sorted before the deadline, because a call at the deadline is early enough.

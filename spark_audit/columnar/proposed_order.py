@@ -83,7 +83,7 @@ class Proposal:
     def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
         """Replace the rows at these places by the given rows.
 
-        Each new row must be of the same key as the row that it replaces. The new row keeps its own revision.
+        Each new row must be of the same key as the row that it replaces. Each new row keeps its own revision.
         """
         there = self.rows.copy()
         there[places] = rows

@@ -1,4 +1,5 @@
-"""Unknown writes in a proposed order: chooses which of several equivalent ones are used, and finds their revisions.
+"""Unknown writes in a proposed order: chooses among equivalent unknown writes, and finds the revisions of the chosen
+writes.
 
 `key/unplaced_writes.py` explains the rules, and does the same for a single key.
 """
@@ -216,7 +217,7 @@ def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64
 
 
 def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
-    """Return for each key of `wanted` the first of its candidates that no earlier entry of `wanted` got.
+    """Return for each entry of `wanted` the first candidate of this key that no earlier entry of `wanted` got.
 
     `wanted`: keys, ascending. `candidates`: sorted by (key, call).
     """

@@ -1,7 +1,7 @@
 """Reads growing files: either the new rows of a file, or once more the rows that were read before.
 
-Bytes that were read once must never change. Of a file of JSON lines, only complete lines are read: text after the last
-line end may still be growing, unless the history is final. A Parquet file is read as a whole, once its footer is
+Bytes that were read before must never change. Of a file of JSON lines, only complete lines are read: text after the
+last line end may still be growing, unless the history is final. A Parquet file is read as a whole, once its footer is
 written.
 """
 

@@ -2,9 +2,9 @@
 
 A cut is a position in the order of revisions: (revision, 1 for reads, call). Rows that rank before the cut are decided
 and then dropped; only the carry, a summary of them, is kept. Rows that rank after the cut wait for a later cut. A row
-that arrives later normally ranks after the cut. If it does not, the run is read again from its first row. So the
-verdict on all rows does not depend on the cuts. This module reads no files; it receives rows, and a function that reads
-earlier rows again. `follow/files.py` reads the histories; `follow/state.py` reads and writes the state.
+that arrives later normally ranks after the cut. If it does not, the run is read again from its first row. So the choice
+of the cuts does not change the verdict on all rows. This module reads no files; it receives rows, and a function that
+reads earlier rows again. `follow/files.py` reads the histories; `follow/state.py` reads and writes the state.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
         late |= takes_part(row) and rank(row)[:3] < bound
     carry.rows += len(new)
-    # Rows that arrive in an unusual order may still be well-formed. So all rows are checked together; this raises
-    # MalformedHistory if they break a rule.
+    # Rows that arrive in an unusual order may still be well-formed. So all rows are checked together, and
+    # MalformedHistory is raised if they break a rule.
     if doubtful:
         with suppress(NothingToCheck):
             check_rows(run.again(), clocks=run.clocks, configurations_max=1, name=run.run_id)
@@ -276,7 +276,7 @@ def _report(run: Run, carry: RunCarry, final: bool, verdict: Verdict) -> None:
         return
     if decided == carry.unknown + carry.failed and not final:
         verdict.runs += 1
-        verdict.record(Undecided("keys", run.run_id, None, "nothing of it is settled yet"))
+        verdict.record(Undecided("keys", run.run_id, None, "none of its operations is settled yet"))
         return
     if not (carry.whole or carry.uncut):
         again = list(_decide_again(run, carry))

@@ -22,8 +22,8 @@ from spark_audit.store.revision_claims import UnplacedWrite
 Row: TypeAlias = Mapping[str, Any]
 
 BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. No unknown write precedes a return at this stamp.
-# The last acknowledged writes of a key are kept, up to this number, for the check of old reads. If a read is older than
-# all kept writes, all rows of the key are read again.
+# At most this many of the last acknowledged writes of a key are kept, for the check of old reads. If a read is older
+# than all kept writes, all rows of the key are read again.
 TAIL_WRITES_MAX = 4
 _CARRIED = -1  # The op_id of the operation that represents the decided part of a key. The op_ids of rows are ≥ 0.
 

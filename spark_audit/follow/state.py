@@ -60,7 +60,9 @@ def read_state(path: Path) -> FollowState:
             {run_id: _run_from(run) for run_id, run in stored["runs"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadablePath(str(path), f"is no state of hwm-audit follow ({type(error).__name__}: {error})") from error
+        raise UnreadablePath(
+            str(path), f"is not a state of hwm-audit follow ({type(error).__name__}: {error})"
+        ) from error
 
 
 def write_state(path: Path, followed: FollowState) -> None:

@@ -9,7 +9,7 @@ from spark_audit.history.operation import WEAK
 
 
 def changed(row: Mapping[str, Any]) -> bool:
-    """Return whether this acknowledged operation changed the store, and so has a revision of its own.
+    """Return whether this acknowledged operation changed the store. If it did, it has a revision of its own.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """

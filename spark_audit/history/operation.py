@@ -108,7 +108,8 @@ def _changes(step: Step) -> bool:
 
 def _blind(step: Step) -> Step:
     if step.kind == "cas":
-        return Step("put", step.value)  # What a cas expects is an observation, even if the outcome is unknown.
+        # The value that a cas expects is an observation, even if the outcome is unknown.
+        return Step("put", step.value)
     return Step("delete") if step.kind == "delete" else step
 
 

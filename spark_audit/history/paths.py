@@ -55,7 +55,7 @@ def replaceable_file(path: Path) -> Path:
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
-        raise UnreadablePath(str(path), "is no regular file, and is not replaced by one")
+        raise UnreadablePath(str(path), "is not a regular file, and is not replaced by one")
     return real
 
 
@@ -78,7 +78,7 @@ def _files_of(path: Path) -> Iterator[HistoryFile]:
         raise UnreadablePath(str(path), "permission denied; run the audit as a user who may read it")
     if path.is_file():
         if path.name in NOT_HISTORIES:
-            raise UnreadablePath(str(path), f"is no history: give its run folder, {path.parent}")
+            raise UnreadablePath(str(path), f"is not a history: give its run folder, {path.parent}")
         if not _is_history(path):
             raise UnreadablePath(str(path), "is neither JSON lines (.jsonl) nor Parquet (.parquet)")
         yield HistoryFile(path, _folder_of(path))
@@ -123,7 +123,7 @@ def read_run_file(folder: Path) -> dict[str, Any]:
         raise MalformedHistory((Fault(str(path), 0, reason),), 1)
     limit = content.get("min_in_sync")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise MalformedHistory((Fault(str(path), 0, "has a min_in_sync that is not a number from 1 on"),), 1)
+        raise MalformedHistory((Fault(str(path), 0, "has a min_in_sync that is not a whole number of at least 1"),), 1)
     return dict(content)
 
 

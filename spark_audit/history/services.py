@@ -1,5 +1,5 @@
 """Rows of services: watches, leases, locks, deletions of ranges, compactions, puts with a lease, reads at a revision,
-appends, which are puts under a key that the store makes, and commits of consumers.
+appends, and commits of consumers. An append is a put under a key that the store makes.
 
 Each of these rows has its request as JSON text in `request`. Most have their answer as JSON text in `output.answer`.
 The fields are in docs/reference/specification.md#1010-rows-of-services.
@@ -35,7 +35,7 @@ ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock", "
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
 KINDS = ("put", "delete")
-# What an `outcome` row says of the entry that a leader accepted.
+# The possible statements of an `outcome` row about the entry that a leader accepted.
 OPEN, COMMITTED, LOST, FORGOTTEN = "open", "committed", "lost", "forgotten"
 OUTCOMES = (OPEN, COMMITTED, LOST, FORGOTTEN)
 DELETED_KEYS_MAX = 10_000  # The most keys that the request of a deletion of a range may name.

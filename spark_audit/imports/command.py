@@ -23,7 +23,7 @@ from spark_audit.imports.edn import NotEdn, form_of, text_of
     type=click.Choice(["no-effect", "saw-another"]),
     default="no-effect",
     show_default=True,
-    help="What a failed compare-and-set means: only that it changed nothing, or also that the value was not the "
+    help="The meaning of a failed compare-and-set: only that it changed nothing, or also that the value was not the "
     "expected one.",
 )
 @click.option(
@@ -31,7 +31,7 @@ from spark_audit.imports.edn import NotEdn, form_of, text_of
     type=click.Choice(["nil", "unknown"]),
     default="nil",
     show_default=True,
-    help="What a completed read of nil means: that the register held nil, or, as in Knossos, that the value is not "
+    help="The meaning of a completed read of nil: that the register held nil, or, as in Knossos, that the value is not "
     "known.",
 )
 @click.option(
@@ -100,7 +100,7 @@ def _summary(imported: Imported, out: Path) -> str:
         f"outcome) on {_counted(imported.registers, 'key')}, {_counted(imported.runs, 'run')}"
     ]
     if imported.silent_cas:
-        lines.append(f"{imported.silent_cas:,} failed compare-and-sets name an error, and so say nothing of the value")
+        lines.append(f"{imported.silent_cas:,} failed compare-and-sets name an error, and so do not show the value")
     if imported.left_out:
         lines.append("left out: " + ", ".join(f"{count:,} {what}" for what, count in sorted(imported.left_out.items())))
     return "\n".join([*lines, f"hint: hwm-audit check {out}"])

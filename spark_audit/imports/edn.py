@@ -1,8 +1,8 @@
 """A strict, streaming reader of EDN (https://github.com/edn-format/edn), the format in which Clojure prints histories.
 
 Forms (EDN values) are read one at a time, each with the line on which it begins. Memory is bounded by the largest form.
-A file has either a sequence of forms, or one vector or list that encloses them. In the second case, the elements of the
-vector or list are the forms.
+A file has either a sequence of forms, or one vector or list that encloses them. In the second case, the elements of
+this vector or list are the forms of the file.
 
 Values are read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (they are equal in
 EDN), maps → dict, sets → frozenset. All other atoms, such as keywords, are read as `Name`s, which keep their text and
@@ -200,7 +200,7 @@ class _Reader:
         if self._ended and not self._open and token != "#_":
             raise NotEdn(self._line, "the end of the file, after the collection", token)
         if len(self._open) >= FORM_DEPTH_MAX:
-            raise NotEdn(self._line, f"at most {FORM_DEPTH_MAX} levels", "a form inside as many")
+            raise NotEdn(self._line, f"at most {FORM_DEPTH_MAX} levels", "a form inside that many levels")
         if opened.prefix and token != "#_" and not token[1:2].isalpha():
             raise NotEdn(self._line, "a form", token)
         self._open.append(opened)

@@ -16,7 +16,8 @@ from typing import Any
 
 from spark_audit.imports.events import Event, Settings, refused
 
-# A thread reads the clock before it writes the line of an event, so the times of lines may go backwards by this much.
+# A thread reads the clock before it writes the line of an event. So the time of a line may be this much earlier than
+# the time of the line before it.
 BACKWARDS_NS_MAX = 10**9
 LINE_NS = 10**6  # The distance between the stamps of two lines without :time.
 _CLIENT_OF_INITIAL = "initial"
@@ -85,7 +86,9 @@ class Pairing:
         process = event.process
         if process in self._open:
             before = self._open[process][0].line
-            raise refused(event.line, f"the end of what process {process} began on line {before}", "another invocation")
+            raise refused(
+                event.line, f"the end of the operation of process {process} from line {before}", "another invocation"
+            )
         if process in self._crashed:
             reason = f"a new process number: the operation of {process} ended unknown on line {self._crashed[process]}"
             raise refused(event.line, reason, f"process {process} going on")

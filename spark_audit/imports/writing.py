@@ -30,10 +30,10 @@ class RowWriter(Protocol):
 
 @contextmanager
 def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
-    """Open a writer for the body. The file has a temporary name in the folder of `path` until the body ends.
+    """Open a writer for the body. Until the body ends, the file has a temporary name in the folder of `path`.
 
-    Then the file is renamed to `path`, or, after an error, removed. Raises UnreadablePath if `path` does not end in
-    .jsonl or .parquet, if it exists and `replace` is False, or if the file cannot be created.
+    Then the file is renamed to `path`; after an error, it is removed instead. Raises UnreadablePath if `path` does not
+    end in .jsonl or .parquet, if it exists and `replace` is False, or if the file cannot be created.
     """
     if path.suffix not in (".jsonl", ".parquet"):
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")

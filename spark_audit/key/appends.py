@@ -7,10 +7,10 @@ it by "abc", so it is a compare-and-set from "ab" to "abc". An append whose text
 that is never read.
 
 The resulting history has the same valid orders as the original one. There is one exception: if an operation expected a
-value, and it is not certain which texts would make this value, the observations of the operation are dropped. A set of
-operations that is impossible in the resulting history is impossible in the original one, too, if the set includes the
-reads that show what its appends found. One such read is enough for a whole chain of appends, because the last value of
-the chain contains all values before it.
+value, and it is not certain which texts would make this value, the observations of the operation are dropped. Take a
+set of operations that is impossible in the resulting history. If the set includes the reads that show what its appends
+found, it is impossible in the original history, too. One such read is enough for a whole chain of appends, because the
+last value of the chain contains all values before it.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
     """Return the violation that `core` shows by itself; None if no violation is found within the bounds.
 
     All operations must be of one key and one clock, and none may be a weak read or an append. `writers`: every write
-    outside the core, including unknown writes, on which an operation of the core depends: the operation found or
-    expected the value of the write, or compared with its revision. The caller leaves out all other operations of the
-    key, so observations that depend on them are dropped (key/counterexample.py has the proof).
+    outside the core, including unknown writes, on which an operation of the core depends. An operation depends on a
+    write if it found or expected the value of the write, or compared with its revision. The caller leaves out all other
+    operations of the key, so observations that depend on them are dropped (key/counterexample.py has the proof).
     """
     excerpt = Excerpt([*core, *writers])
     kept = [_alone(op, excerpt) for op in core]

@@ -1,4 +1,4 @@
-"""Checks that the record which a read found fits the revision that its response carries.
+"""Checks each record that a read found against the revision that the response of the read carries.
 
 This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier revision.
 Other reads are checked in this way, too, as part of the store-wide order. Every misfit that the check finds is real.

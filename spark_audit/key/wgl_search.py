@@ -2,13 +2,15 @@
 
 The search goes through the calls and returns in the order of time. A configuration is a state and the set of open
 operations that have already taken effect in it. An operation must have taken effect by the time it returns. So if the
-returning operation has not taken effect in a configuration, the configuration is extended by open operations until it
-has. A configuration for which this is impossible is dropped. If none is left, no order explains the history up to this
-return. The number of concurrent operations bounds the memory; the length of the history does not matter.
+returning operation has not taken effect in a configuration, open operations are added to the configuration until the
+returning one has taken effect. If this is impossible, the configuration is dropped. If none is left, no order explains
+the history up to this return. The number of concurrent operations bounds the memory; the length of the history does not
+matter.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
-  operations of unknown outcome form one sort with a count. A configuration dominates another one with the same state
-  and the same completed operations if, of every sort, it has used at most as many operations.
+  operations of unknown outcome form one sort with a count. Let two configurations have the same state and the same
+  completed operations. The first one dominates the second one if it has used, of every sort, at most as many
+  operations.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
 - Parts of the state that no response depends on are dropped, such as a number that is never reported or a value that is
   never read (`key/observable_state.py`).

@@ -277,9 +277,9 @@ class _Filler:
         """Find a place not before `first`, and unknown writes there that explain all responses up to `position`.
 
         Return the place, the writes, the state after them, and the state after each place from there to `position`. The
-        latest place is tried first. An earlier place is needed if an unknown write must not come between another write
-        and the compare-and-set that expects this other write, or if only the version of a later write shows the unknown
-        write.
+        latest place is tried first. An earlier place is needed in two cases. In the first, the unknown write must not
+        come between another write and the compare-and-set that expects this other write. In the second, only the
+        version of a later write shows the unknown write.
         """
         for start in range(position, max(first, position - FILL_BACK_MAX) - 1, -1):
             filled = self._fill(states[start], places[start : position + 1], start)
@@ -324,7 +324,7 @@ class _Filler:
         """Yield one unknown write of each sort.
 
         Writes with equal steps and guards are of one sort. All puts of values that are not in `useful` are of one sort,
-        too; but such a put is not yielded if a response names its value, because the put is needed elsewhere.
+        too. But a put whose value a response names is needed elsewhere, so it is not yielded.
         """
         done = {op.op_id for op in chain}
         offered: set[object] = set()
@@ -342,7 +342,7 @@ class _Filler:
 
 
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
-    """Return `wanted` together with the values from which unknown compare-and-sets lead to a wanted value.
+    """Return `wanted`, and also the values from which unknown compare-and-sets lead to a wanted value.
 
     An unknown compare-and-set must find such a value before it can write a value of the result.
     """

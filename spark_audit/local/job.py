@@ -270,7 +270,8 @@ def _name(key: KeyFindings) -> tuple[str, str]:
 
 
 def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict) -> None:
-    """Check what no single key can decide: listings and transactions, and the unknown writes of all keys together.
+    """Make the checks that no single key can decide: of listings and transactions, and of the unknown writes of all
+    keys together.
 
     The run is replayed if this is necessary.
     """

@@ -24,7 +24,7 @@ def advance(state: State, operation: Operation, revision: int | None) -> State |
 
     `revision`: the revision of the operation's writes, or None if it is not known. The result is also None for a
     deletion of unknown outcome that would find no record, and for a compare-and-set of unknown outcome that would fail.
-    Such an operation would change nothing, so an order without it is equivalent and cheaper to find.
+    Such an operation would change nothing. So an order without it is equivalent, and is cheaper to find.
     """
     if operation.guards and not _guards_agree(state, operation):
         return None

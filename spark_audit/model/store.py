@@ -165,7 +165,7 @@ class WholeStore:
             if not covers(request, key):
                 return Conflict(f"it lists {key}, which lies outside of its interval", frozenset())
             if differs(self.record(key), item):
-                return Conflict(f"it lists {key} with what is not its record at that revision", frozenset((key,)))
+                return Conflict(f"it lists {key} with another record than at that revision", frozenset((key,)))
         listed = {item["key"] for item in output["items"]}
         wanted = live[: request["limit"]] if request["limit"] else live
         for key, _ in wanted[: len(listed)] if output.get("more") else wanted:
@@ -195,10 +195,12 @@ class WholeStore:
         key, problem = step["key"], None
         have = self.record(key)
         if step["op"] == "get" and differs(have, result if result["found"] else None):
-            problem = Conflict(f"it read {key} as it was not at that revision", frozenset((key,)))
+            problem = Conflict(
+                f"it read {key} in a state that the key did not have at that revision", frozenset((key,))
+            )
         if step["op"] == "delete" and bool(result["found"]) != (have[0] is not None):
             found = "a record" if result["found"] else "nothing"
-            reason = f"its deletion of {key} found {found}, which was not so at that revision"
+            reason = f"its deletion of {key} found {found}, which contradicts the store at that revision"
             problem = Conflict(reason, frozenset((key,)))
         if step["op"] == "put" or (step["op"] == "delete" and result["found"]):
             self.write(key, step.get("value"), row["revision"])

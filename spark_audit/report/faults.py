@@ -1,6 +1,6 @@
 """Reads which faults were injected into a run, and when: from its events, or else from the schedule in `run.json`.
 
-Faults are only drawn on the page, so a fault that cannot be read is left out and is no error of the audit.
+Faults are only drawn on the page, so a fault that cannot be read is left out, and is not an error of the audit.
 """
 
 from __future__ import annotations

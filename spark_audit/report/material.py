@@ -179,7 +179,7 @@ def moments(violation: Violation) -> list[int]:
 
 
 def bar_of(row: Row, *, whole: bool) -> Bar:
-    """Return the bar of a row. `whole`: whether the row is a whole one, not a projection onto one key."""
+    """Return the bar of a row. `whole`: whether the row is a whole row and not a projection onto one key."""
     words, details = _words(row, whole), tuple(_details(row))
     stamps = (row["call_ns"], row["return_ns"])
     return Bar(row["op_id"], row["client"], row["op"], row["status"], row["clock_id"], *stamps, words, details)
@@ -220,7 +220,7 @@ def wrong_runs(verdict: Verdict) -> list[str]:
 def _words(row: Row, whole: bool) -> str:
     name = f"{row['op']} #{row['op_id']}"
     if row["status"] == "fail":
-        return f"{name} failed ({row.get('error') or 'no reason told'}), without effect"
+        return f"{name} failed ({row.get('error') or 'no reason given'}), without effect"
     if not whole:
         operations = operation_of(row)
         if operations:

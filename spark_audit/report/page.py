@@ -26,8 +26,8 @@ SUFFIXES = (".html", ".htm")
 _TITLES = {LINEARIZABLE: "linearizable", VIOLATION: "violation", UNDECIDED: "undecided"}
 _OUTCOMES = {LINEARIZABLE: "holds", VIOLATION: "violated", UNDECIDED: "undecided"}
 _SENTENCES = {
-    LINEARIZABLE: "Every property holds: what each client saw is explained by one order of all operations.",
-    VIOLATION: "What clients saw cannot be explained.",
+    LINEARIZABLE: "Every property holds: one order of all operations explains the answers that the clients saw.",
+    VIOLATION: "The answers that the clients saw cannot be explained.",
     UNDECIDED: "Nothing was found to be wrong, but not everything is proven.",
 }
 _CLOCK_ERROR = "The order of two stamps of different clocks is not known if they are less than {} apart."

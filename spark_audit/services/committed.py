@@ -63,10 +63,10 @@ class KeyEvidence:
     def never_happened(self, one: WriteFate) -> Finding | None:
         """Return a finding if there is no revision at which an unseen committed put can have changed the key.
 
-        The put took effect at a revision above that of each operation on the key that had returned before its call, and
-        not above that of each read that was called after the answer. A read that shows a record excludes all revisions
-        after the record, up to the revision of the read. A known change excludes its own revision. A record whose
-        version is the number of known changes since its creation excludes all revisions since the creation.
+        The revision of the put is above that of each operation on the key that had returned before the call of the put.
+        It is not above that of any read that was called after the answer. A read that shows a record excludes all
+        revisions after the record, up to the revision of the read. A known change excludes its own revision. A record
+        whose version is the number of known changes since its creation excludes all revisions since the creation.
         """
         before = [each for each in self._reached() if self._precedes(each[1], one.name)]
         after = [each for each in self._upto() if self._precedes(one.told, each[1])]

@@ -296,7 +296,7 @@ class _Key:
     def _open(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
         """Leave an event to the check of the whole run.
 
-        The other events of its revision show which candidate made it.
+        The check finds the candidate that made the event from the other events of the same revision.
         """
         mine = [one for one in candidates if not self._is_late(one, event)]
         self.result.opened.append(
@@ -427,7 +427,7 @@ class _Key:
     def _gap(self, segment: WatchSegment, known: _Known) -> None:
         part = segment.part_of(known.revision)
         did = f"did not deliver the {known.words} of {self.key}"
-        upto = f"although it told everything up to revision {segment.last}"
+        upto = f"although it claims to have delivered everything up to revision {segment.last}"
         rows = [part.name.shown(did)]
         if segment.parts[-1] is not part:
             rows.append(segment.parts[-1].name.shown(f"delivered up to revision {segment.last}"))
@@ -468,9 +468,9 @@ class _Key:
             return
         problem = None
         if event.kind == "put" and event.version == 1:
-            problem = "although the event tells that there was none"
+            problem = "although by the event's version there was none"
         elif not before.mod_revision < event.revision:
-            problem = "which is no earlier one"
+            problem = "which is not an earlier revision"
         elif event.kind == "put" and (before.version, before.create_revision) != (
             event.version - 1,
             event.create_revision,
@@ -540,7 +540,7 @@ class _Key:
         if not read.found:
             may_delete = any(one.kind == "delete" and self._may_precede(one, read) for one in self._unsettled())
             if known is not None and known.kind == "put" and not (may_delete and known.revision < read.at):
-                return f"although the {known.words} is the last change up to there"
+                return f"although the {known.words} is the last change up to that revision"
             return None
         if read.mod_revision is None:
             return None

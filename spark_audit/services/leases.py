@@ -1,4 +1,5 @@
-"""Judges leases: how long a lease certainly lived, when it had certainly ended, and which operations contradict this.
+"""Judges leases. Computes until when a lease certainly lived, and since when it has certainly ended, and finds the
+operations that contradict these times.
 
 A renewal that was answered with a time to live found the lease alive, at the call of the renewal or later. So the lease
 cannot expire until this time to live has passed since the call. The possible drift of the clocks is first subtracted

@@ -1,4 +1,5 @@
-"""Judges each watch by itself: the order of its events, its bookmarks, and how one of its parts resumes another.
+"""Judges each watch by itself: the order of its events, its bookmarks, and whether its parts resume each other
+correctly.
 
 A watch is recorded in parts, and each part is a row. A segment is a chain of parts, each of which resumes the part
 before it without a gap. All events in the interval of revisions of a segment were delivered.
@@ -136,12 +137,14 @@ def order_findings(part: WatchPart, messages: Sequence[Message]) -> Iterator[Fin
             if event.revision < part.first:
                 yield _wrong(ONCE, part, event, f"delivered {words}, but was to begin at revision {part.first}")
             if event.revision <= bookmark:
-                yield _wrong(BOOKMARK, part, event, f"delivered {words} after it had told {bookmark} as delivered")
+                yield _wrong(BOOKMARK, part, event, f"delivered {words} after a bookmark for revision {bookmark}")
             seen[event.revision, event.key] = number
             latest = max(latest, event.revision)
         if message.events and message.revision > message.events[-1].revision:
             last = message.events[-1]
-            yield _wrong(BOOKMARK, part, last, f"told revision {message.revision} with {_delivered(last)} as the last")
+            yield _wrong(
+                BOOKMARK, part, last, f"ended a message of revision {message.revision} with {_delivered(last)}"
+            )
         elif not message.events:
             bookmark = max(bookmark, message.revision)
 
@@ -205,9 +208,9 @@ def segments_of(parts: Iterable[WatchPart]) -> tuple[list[WatchSegment], list[Fi
 
 def _resume_problem(part: WatchPart, earlier: WatchPart | None, following: Mapping[int, WatchPart]) -> str | None:
     if earlier is None:
-        return f"resumes #{part.resumes}, which is no watch that was answered"
+        return f"resumes #{part.resumes}, which is not an acknowledged part of a watch"
     if earlier.name.op_id >= part.name.op_id:
-        return f"resumes {earlier.name.words}, which is no earlier watch"
+        return f"resumes {earlier.name.words}, which is not an earlier part"
     if earlier.name.op_id in following:
         return f"resumes {earlier.name.words}, which {following[earlier.name.op_id].name.words} resumes already"
     if (part.range, part.only) != (earlier.range, earlier.only):

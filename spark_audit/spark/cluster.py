@@ -35,7 +35,7 @@ REMOTE = r"sc://[^/;\s]+(/(;[^;=\s]+=[^;\s]*)*;?)?"
 class NotUsable(JobFailed):
     """The remote Spark cannot be reached, or cannot run the job.
 
-    The reason says everything, so the message does not refer to the output of Spark.
+    The reason is complete, so the message does not refer to the output of Spark.
     """
 
     def __str__(self) -> str:
@@ -45,18 +45,18 @@ class NotUsable(JobFailed):
 _KNOWN_ERRORS: tuple[tuple[str, str], ...] = (
     (
         r"Python in worker has different version: (?P<theirs>\S+) than that in driver: (?P<ours>[\d.]*\d)",
-        "the executors run Python {theirs}, and this is Python {ours}: both must be of one minor version. "
-        "PYSPARK_PYTHON names theirs",
+        "the executors run Python {theirs}, and this process runs Python {ours}: both must have the same minor version."
+        " PYSPARK_PYTHON sets the Python of the executors",
     ),
     (
         r"No module named '(?P<name>[\w.]+)'",
-        "the executors' Python has no {name}: it needs numpy and pyarrow. PYSPARK_PYTHON names that Python",
+        "the executors' Python has no {name}: it needs numpy and pyarrow. PYSPARK_PYTHON sets that Python",
     ),
     (
         r"PACKAGE_NOT_INSTALLED\] (?P<name>\S+)",
-        "the executors' Python has no {name}: it needs numpy and pyarrow. PYSPARK_PYTHON names that Python",
+        "the executors' Python has no {name}: it needs numpy and pyarrow. PYSPARK_PYTHON sets that Python",
     ),
-    (r"Cannot run program \"(?P<name>[^\"]+)\"", "the executors find no {name}. PYSPARK_PYTHON names their Python"),
+    (r"Cannot run program \"(?P<name>[^\"]+)\"", "the executors find no {name}. PYSPARK_PYTHON sets their Python"),
     (
         r"PATH_NOT_FOUND\].{0,40}?(?P<name>file:\S+?)\.?(\s|$)|File (?P<other>file:\S+) does not exist",
         "Spark does not see {name}: a history must lie at the same path on all its machines",
@@ -161,7 +161,7 @@ def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
     kind = url.partition("://")[0]
     seconds = TASK_SECONDS_MAX.get(kind, TASK_SECONDS_MAX_ELSEWHERE)
     where = url.split(";")[0]
-    late = f"no executor at {where} took a task within {seconds:.0f} s: has it workers with free cores and memory?"
+    late = f"no executor at {where} took a task within {seconds:.0f} s: are there workers with free cores and memory?"
     if kind == "sc":
         session.addArtifacts(str(archive), pyfile=True)
         within(seconds, lambda: _try(session), session.interruptAll, late)

@@ -1,9 +1,9 @@
 """Judges the services of all runs, in two passes of Spark over the files.
 
 The first pass summarizes the rows of services and the unknown transactions of each source. The driver joins the
-summaries, which have a few fields of each row of a watch, lease or lock, and the changes of unknown transactions, but
-no events. The second pass collects the facts about keys and revisions. A shuffle brings all facts about a key, or about
-a revision, to one task, which judges this key or revision. The driver makes the checks that need several keys.
+summaries. A summary has a few fields of each row of a watch, lease or lock, and the changes of unknown transactions,
+but no events. The second pass collects the facts about keys and revisions. A shuffle brings all facts about a key, or
+about a revision, to one task, which judges this key or revision. The driver makes the checks that need several keys.
 """
 
 from __future__ import annotations

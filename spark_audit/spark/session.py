@@ -1,8 +1,8 @@
 """Starts a Spark session for one audit, with a suitable Java and Python, without log output or remaining files.
 
-There are four modes. Everything runs on this machine (a local master), or this process is the driver of a cluster
-(another master), or a client of a Spark Connect server (`remote`), or inside a driver that spark-submit has started.
-See docs/operations/audit-spark.md.
+There are four modes. With a local master, everything runs on this machine. With another master, this process is the
+driver of a cluster. With `remote`, this process is a client of a Spark Connect server. Under spark-submit, this process
+runs inside a driver that spark-submit has started. See docs/operations/audit-spark.md.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def spark_session(
     it is given, `master` is ignored. Under spark-submit, `master` and `memory` are ignored, because the driver is
     running already. `short`: whether the job takes only seconds, so that it should use few tasks on other machines.
 
-    The JVM prints warnings at its start that cannot be switched off. So its output is written to a file, or, if
-    `verbose` is true, to stderr. Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached, or
-    if its executors cannot run this package.
+    At its start the JVM prints warnings that cannot be switched off. So the output of the JVM is written to a file, or,
+    if `verbose` is true, to stderr. Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached,
+    or if its executors cannot run this package.
     """
     folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
     saved = dict(os.environ)
@@ -120,7 +120,7 @@ def _connect(remote: str, short: bool) -> SparkSession:
         import pyspark.sql.connect.session  # noqa: F401 (fails with the name of a missing package)
     except ImportError as error:  # Spark raises its own ImportError, which does not name the package.
         reason = (
-            f"--remote needs what is not installed ({str(error).splitlines()[0]}): pip install 'highwatermark[connect]'"
+            f"--remote needs a missing package ({str(error).splitlines()[0]}): pip install 'highwatermark[connect]'"
         )
         raise NotUsable(reason) from error
     from pyspark.sql import SparkSession

@@ -66,8 +66,8 @@ def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) ->
     """Return a matching of writes with free revisions; it is a maximum matching unless STEPS_MAX is reached.
 
     `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. Revisions outside of the ranges
-    of `wanted` may be missing. First the free revisions are assigned in ascending order, each to the open write whose
-    first range ends soonest, in O(n log n). Then a shortest augmenting path is searched for each remaining write.
+    of `wanted` may be missing. First each free revision, in ascending order, is assigned to the open write whose first
+    range ends soonest. This takes O(n log n). Then a shortest augmenting path is sought for each remaining write.
     """
     matching = _Matching(wanted, taken)
     left = [number for number in matching.in_order() if not matching.augment(number)]
@@ -134,7 +134,7 @@ class _Matching:
             self.owner[revision], self._has[write] = write, revision
             if write == number:
                 return
-            assert had is not None, "only owners are searched on from"
+            assert had is not None, "the search continues only from a revision that has an owner"
             revision = had
 
     def _free(self, choice: Choice) -> Iterator[int]:

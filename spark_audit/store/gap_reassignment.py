@@ -2,11 +2,11 @@
 
 A key may have several valid orders, and the order that proved the key was chosen without regard to other keys. The free
 revisions are known only after all keys have an order. A *segment* of a key lies between two operations that report a
-whole record, or absence. The rest of the history affects a segment only because it uses some of the unknown writes.
+whole record, or absence. The rest of the history affects a segment in only one way: it uses some of the unknown writes.
 `store/segment_solver.py` decides a segment again, by an exact search. The unknown writes of the segment may get free
-revisions and, at a higher cost, the revisions of unplaced writes in other segments. A write that loses its revision
-gets another one in the next matching, or its segment is decided again. Each new order of a segment is verified, and
-then all writes are matched again. See docs/internals/audit-proofs.md, section 9.
+revisions and, at a higher cost, the revisions of unplaced writes in other segments. If a write loses its revision,
+either the next matching gives it another one, or its segment is decided again. Each new order of a segment is verified,
+and then all writes are matched again. See docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations

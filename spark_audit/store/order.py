@@ -23,7 +23,7 @@ from spark_audit.history.effects import changed, rank
 class OutOfOrder:
     """A pair of operations that breaks the order.
 
-    `late` returned before `early` was called, but it comes after `early` in the order of revisions.
+    `late` returned before `early` was called, but `late` comes after `early` in the order of revisions.
     """
 
     late: Mapping[str, Any]

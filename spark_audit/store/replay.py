@@ -113,7 +113,7 @@ def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
 def no_order(without_revision: int) -> str | None:
     """Return why completed operations without a revision prevent a replay; None if their number is 0."""
     return (
-        f"{without_revision} operations carry no revision, so there is no order to replay the store in"
+        f"{without_revision} operations carry no revision, so there is no order in which to replay the store"
         if without_revision
         else None
     )

@@ -1,10 +1,10 @@
 """Finds the cheapest choice of unknown writes, at the offered revisions, that explains a segment of one key.
 
-The acknowledged operations are in the order of their revisions, and each unknown write is placed at the revision that
-it is given, so every state is completely known. One pass over the revisions, which keeps all states that are possible
-at each revision, finds the cheapest solution. No response distinguishes between unknown puts whose values no operation
-names, or between unknown deletions. These writes are used in the order of their floors, the lowest first. The floor of
-a write is the highest revision among the operations that returned before its call.
+The acknowledged operations are in the order of their revisions. Each unknown write is placed at the revision that is
+assigned to it. So every state is completely known. One pass over the revisions finds the cheapest solution. The pass
+keeps all states that are possible at each revision. No response distinguishes between unknown puts whose values no
+operation names, or between unknown deletions. These writes are used in the order of their floors, the lowest first. The
+floor of a write is the highest revision among the operations that returned before its call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes of unknown outcome in the whole store: what each would change, and its lowest possible revision.
+"""Writes of unknown outcome in the whole store: the changes that each would make, and its lowest possible revision.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. No two writes have the
 same revision. An unknown write cannot have taken effect before its call, so its revision is above the revisions of all

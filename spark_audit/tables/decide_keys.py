@@ -25,8 +25,8 @@ from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWri
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
-# If the kernel finds a violation in a key with more rows than this, the few operations of the violation are first tried
-# as a proof. If they are a proof by themselves, the key needs no search.
+# If the kernel finds a violation in a key with more rows than this, the few operations of the violation are tried
+# first. If these operations are a proof by themselves, the key needs no search.
 CORE_FIRST_ROWS = 20_000
 NOTHING_TO_DECIDE = "nothing to decide"
 METHODS = ("witness", "zones", NOTHING_TO_DECIDE)

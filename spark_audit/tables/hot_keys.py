@@ -3,8 +3,8 @@
 A poor sample can make the audit use more memory, but it never changes a decision.
 
 A task reads all keys of a Parquet source. If some key may be hot, the task sends every SAMPLE_STRIDE-th row to the
-driver. A task reads only some parts of a source of JSON lines, and sends their rows. From these rows, the driver cuts
-each hot key into ranges of about `LIMITS.range` rows.
+driver. Of a source of JSON lines, a task reads only some parts, and sends the rows of these parts. From these rows, the
+driver cuts each hot key into ranges of about `LIMITS.range` rows.
 """
 
 from __future__ import annotations

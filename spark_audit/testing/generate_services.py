@@ -23,7 +23,7 @@ Row = dict[str, Any]
 Steps = Iterator[int]  # A process. At each step, it yields how long it waits before its next step (ns).
 
 _MS = 1_000_000
-_LOG, _DONE = "kq/", "kr/"  # The prefixes of the records of the group, and of what its consumers append.
+_LOG, _DONE = "kq/", "kr/"  # The prefixes of the records of the group, and of the records that its consumers append.
 _NULLS: Row = dict.fromkeys(
     [
         *("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error"),
@@ -297,8 +297,7 @@ class _Simulation:
     def _txn(self, client: str) -> tuple[Row, Callable[[], Row]]:
         """A transaction that puts one or two keys, or puts one key and deletes another key.
 
-        The transaction may compare the value of a key. If the key has another value, the transaction puts only this
-        key.
+        The transaction may compare the value of a key. If the comparison fails, the transaction puts only this key.
         """
         one, other, value = self._key(), self._key(), self._value()
         steps: list[Row] = [{"op": "put", "key": one, "value": value}]

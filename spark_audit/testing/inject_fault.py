@@ -130,7 +130,7 @@ def _never_written(history: _History) -> Row | None:
 
 
 def _lost_write(history: _History) -> Row | None:
-    """The last write of a key is lost: every operation that saw the lost write sees the write before it instead.
+    """The last write of a key is lost: every operation that saw the lost write sees the previous write instead.
 
     The result is a read that was called after the lost write had returned.
     """
@@ -143,8 +143,8 @@ def _lost_write(history: _History) -> Row | None:
 def _lose(history: _History, key: str) -> Row | None:
     """Remove the effect of the last write of this key, and return a read that shows the fault.
 
-    The result is None, and nothing is changed, if another write may have followed the lost write, if an operation that
-    saw the lost write cannot see the older one instead, or if no read shows the fault.
+    In three cases the result is None, and nothing is changed: another write may have followed the lost write, an
+    operation that saw the lost write cannot see the older one instead, or no read shows the fault.
     """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:

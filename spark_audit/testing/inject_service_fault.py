@@ -323,7 +323,7 @@ def _change_commit(row: Row, **fields: int) -> Row:
 
 
 def _record_consumed_twice(history: _History) -> Row | None:
-    """A consumer commits the record that the commit before has committed."""
+    """A consumer commits again the record that the previous commit committed."""
     for row, before in _commits(history):
         return _change_commit(row, position=_request(before)["position"])
     return None
@@ -357,7 +357,7 @@ def _record_from_the_future(history: _History) -> Row | None:
 
 
 def _fence_of_a_former_consumer(history: _History) -> Row | None:
-    """A consumer commits with a fence below that of the commit before."""
+    """A consumer commits with a fence below the fence of the previous commit."""
     for row, before in _commits(history):
         fence = json.loads(before["output"]["answer"])["fence"]
         if fence > 1:

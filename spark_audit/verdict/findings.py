@@ -88,7 +88,7 @@ def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision
         result.found.append(Violation("keys", run_id, key, text, shown, decision.method))
     elif decision.status == UNDECIDED:
         reason = (
-            f"no order found, none excluded, within {decision.configurations} configurations ({decision.suspicion})"
+            f"no order was found or excluded within {decision.configurations} configurations ({decision.suspicion})"
         )
         result.found.append(Undecided("keys", run_id, key, reason))
     for misfit in misfits(history.operations, clocks):
@@ -146,7 +146,7 @@ def repeated_claim(
     `claims`: the claims of unknown writes on the revision. `rows`: the rows of these writes, as far as they are known.
     `changes`: the acknowledged changes that carry the revision.
     """
-    names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in claims[:4]]
+    names = [f"a write of {short(one.key)} of unknown outcome, as responses show" for one in claims[:4]]
     names += [row_words(row) for row in changes[:4]]
     text = f"revision {revision} is that of more than one change: {' and '.join(names)}"
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in (*rows[:4], *changes[:4])))
@@ -157,7 +157,7 @@ def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> V
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
-        f"{claim.revision}, as responses tell, yet {row_words(late)} had returned {gap} before it was called"
+        f"{claim.revision}, as responses show, yet {row_words(late)} had returned {gap} before it was called"
     )
     return Violation("order", run_id, claim.key, text, (shown_row(late), shown_row(unknown)))
 

@@ -108,7 +108,7 @@ def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clock
             return f"{_evidence_words(reader, proof)}{text}"
     for one, other in combinations([op for op in readers if op.writes and not op.unknown], 2):
         if tokens_observed(one, value_at) & tokens_observed(other, value_at) - {ANYTHING, NOTHING}:
-            return f"{describe(one)}, and {describe(other)}: both found what only one can have overwritten"
+            return f"{describe(one)}, and {describe(other)}: both found a record that only one can have overwritten"
     return f"these {len(proof)} operations cannot be put in any order that explains their answers"
 
 
@@ -165,7 +165,7 @@ def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
     for op in proof if left is not None else ():
         for step in op.steps:
             if step.seen is not None and (step.seen.value or "").startswith(left or ""):
-                return f"as {op.name} #{op.op_id} tells, "
+                return f"as {op.name} #{op.op_id} shows, "
     return ""
 
 
@@ -207,7 +207,7 @@ def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) 
 
 
 def _failed(op_id: int) -> str:
-    return f"operation #{op_id}, which would have, was reported as certainly failed"
+    return f"operation #{op_id}, which would have written it, was reported as certainly failed"
 
 
 def row_words(row: Mapping[str, Any]) -> str:

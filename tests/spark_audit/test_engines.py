@@ -104,7 +104,7 @@ def test_a_spark_that_is_named_is_not_the_local_engine(broken: Path, option: lis
     result = CliRunner().invoke(cli, ["check", str(broken), "--engine", "local", *option])
 
     assert result.exit_code == 2
-    assert f"{option[0]} is of Spark" in result.stderr
+    assert f"{option[0]} is an option of Spark" in result.stderr
 
 
 def test_a_file_that_is_no_table_is_refused_by_the_engine_and_not_by_the_choice_of_it(tmp_path: Path) -> None:

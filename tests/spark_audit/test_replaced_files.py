@@ -39,7 +39,7 @@ def test_a_pipe_or_device_of_that_name_is_not_replaced(name: str, tmp_path: Path
     link.symlink_to(os.devnull)
 
     for path in (pipe, link):
-        with pytest.raises(UnreadablePath, match="no regular file"):
+        with pytest.raises(UnreadablePath, match="not a regular file"):
             WRITERS[name](path)
 
     assert stat.S_ISFIFO(pipe.stat().st_mode)

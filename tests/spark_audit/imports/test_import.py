@@ -132,7 +132,7 @@ def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(
         rows = _rows(tmp_path, name, lines, "--failed-cas", "saw-another")
         assert rows[-1]["status"] == "fail"
         assert check_rows(rows).status == "linearizable"
-        assert "say nothing of the value" in _import(
+        assert "do not show the value" in _import(
             tmp_path, name, lines, "--force", "--failed-cas", "saw-another"
         ).output  # fmt: skip
 

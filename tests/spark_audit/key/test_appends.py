@@ -111,7 +111,7 @@ def test_the_words_name_the_append_that_a_read_has_lost() -> None:
     lost.get("ac", 60, 70)
 
     assert check_rows(lost.rows).violations[0].words() == (
-        "key k: as get #3 tells, append #2 appended c, which made ac, although append #1 left …b had returned 10 µs"
+        "key k: as get #3 shows, append #2 appended c, which made ac, although append #1 left …b had returned 10 µs"
         " before it was called and had itself been called 10 µs after put #0 wrote a"
     )
     lost.rows[0]["return_ns"] = 25_000

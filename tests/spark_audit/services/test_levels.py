@@ -109,7 +109,7 @@ def test_a_lost_write_has_no_effect_so_a_read_of_its_value_is_a_violation() -> N
     verdict = judged(*rows, told(4, "lost", 30, 40))
     assert shown(verdict, "outcomes") == [[2, 4, 3]]
     assert shown(verdict, "keys") == [[3]]
-    assert "#2, which would have, was reported as certainly failed" in verdict.violations[0].text
+    assert "#2, which would have written it, was reported as certainly failed" in verdict.violations[0].text
     assert verdict.lost == 1
 
 

@@ -54,7 +54,7 @@ def test_what_spark_calls_a_master_is_one(master: str, tmp_path: Path) -> None:
 def test_what_is_no_master_is_refused_before_anything_starts(master: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["check", str(tmp_path), "--master", master])
     assert result.exit_code == 2
-    assert "is no Spark master" in result.output
+    assert "is not a Spark master" in result.output
 
 
 @pytest.mark.parametrize("remote", ["sc://h", "sc://h:15002", "sc://h:1/;use_ssl=true;token=x"])
@@ -67,7 +67,7 @@ def test_what_spark_calls_a_connect_server_is_one(remote: str, tmp_path: Path) -
 def test_what_is_no_connect_server_is_refused_before_anything_starts(remote: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["check", str(tmp_path), "--remote", remote])
     assert result.exit_code == 2
-    assert "is no Spark Connect server" in result.output
+    assert "is not a Spark Connect server" in result.output
 
 
 @pytest.mark.parametrize("option", ["--master=spark://127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"])

@@ -65,5 +65,5 @@ def test_a_limit_that_is_no_number_is_refused_by_both(session: SparkSession, tmp
     (tmp_path / "run.json").write_text(json.dumps({"min_in_sync": "two"}), encoding="utf-8")
 
     for audit in (audit_here, lambda paths: audit_in_spark(session, paths)):
-        with pytest.raises(MalformedHistory, match="has a min_in_sync that is not a number from 1 on"):
+        with pytest.raises(MalformedHistory, match="has a min_in_sync that is not a whole number of at least 1"):
             audit([str(tmp_path)])
