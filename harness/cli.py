@@ -290,8 +290,9 @@ def soak(
 def failover(kills: int, nodes: int, is_half_open: bool, out: Path | None, as_json: bool) -> None:
     """Measure the time from kill -9 of the leader to the next acknowledged write.
 
-    The kills alternate between two clusters. In the first, a follower campaigns soon after its connections with the
-    leader have ended; in the second, it waits for its election time-out (`hwm serve --no-leader-loss-hint`).
+    The kills alternate between two clusters. In the first cluster, a follower campaigns soon after its connections with
+    the leader have ended. In the second cluster, a follower waits for its election time-out (`hwm serve
+    --no-leader-loss-hint`).
     """
     result = run_until_signal(
         lambda: measure_failover(kills=kills, nodes=nodes, out=out, console=_words(), is_half_open=is_half_open)
@@ -332,7 +333,8 @@ def hostile(minutes: float, seed: int, out: Path, clients: int, only: str, as_js
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Keep the members' logs and data here.")
 @_json
 def rolling_restart(rounds: int, nodes: int, out: Path | None, as_json: bool) -> None:
-    """Restart every member in turn while clients write, and measure how many writes fail and how long none succeeds."""
+    """Restart every member in turn while clients write. Measure how many writes fail, and for how long no write
+    succeeds."""
     result = run_until_signal(lambda: measure_rolling(rounds=rounds, nodes=nodes, out=out, console=_words()))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))

@@ -35,7 +35,7 @@ class NodeDied(HarnessError):
 
     def __str__(self) -> str:
         return (
-            f"member {self.node_id} ended by itself with exit code {self.exit_code}. Its last words:\n"
+            f"member {self.node_id} ended by itself with exit code {self.exit_code}. The end of its log:\n"
             f"{self.tail}\nhint: the whole log is {self.log_path}"
         )
 

@@ -155,8 +155,8 @@ class Cluster:
     async def wait_ready(self, ready_seconds: float = READY_SECONDS) -> None:
         """Return once every member answers, all agree on leader and term, and all have applied nearly the same entries.
 
-        "Nearly the same" means up to the same index, or to within 100 entries of the highest commit index. Raises
-        NotReady after `ready_seconds`, and NodeDied if a member ends by itself before then.
+        "Nearly the same" means: up to the same index, or up to at most 100 entries below the highest commit index.
+        Raises NotReady after `ready_seconds`, and NodeDied if a member ends by itself before then.
         """
         views: dict[str, MemberStatus] = {}
         with trio.move_on_after(ready_seconds):
@@ -269,7 +269,7 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 
 
 def _close(views: dict[str, MemberStatus]) -> bool:
-    """True if every member has applied to within 100 entries of the highest commit index.
+    """True if every member has applied the log up to at most 100 entries below the highest commit index.
 
     Under load, the members' `last_applied` are hardly ever all equal at the same time.
     """

@@ -2,8 +2,8 @@
 
 In the member's process, `tamper_with` replaces a few functions of `os` and `time` before any module of Highwatermark is
 imported. The replacements call the originals unless a fault is requested. The harness requests faults through
-`Controls`, a few numbers in a file that both processes map. This method needs no privileges and no special kernel, but
-cannot imitate the behaviour of the kernel itself after an error.
+`Controls`, a few numbers in a file that both processes map. This method needs no privileges and no special kernel. But
+it cannot imitate how the kernel itself behaves after an error.
 """
 
 from __future__ import annotations

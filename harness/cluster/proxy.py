@@ -1,7 +1,7 @@
 """A TCP proxy in front of a member. To imitate a partition, the proxy drops whole frames, never a part of a frame.
 
 An incomplete frame would end the connection at once, so a run would test only the frame parser. In a real partition the
-connection stays up and is silent, and a member sees the same if whole frames are lost.
+connection stays up and is silent. If whole frames are lost, a member sees the same.
 
 See docs/reference/specification.md#71-frames.
 """
@@ -27,7 +27,7 @@ Direction = Literal["both", "in", "out", "slow"]
 
 
 class Flow:
-    """What happens to frames from one member to another: they are passed on, delayed or dropped.
+    """The treatment of frames from one member to another: they are passed on, delayed or dropped.
 
     The settings apply to all connections between the two members.
     """
@@ -38,7 +38,7 @@ class Flow:
         self.frames_passed = 0
         self.frames_dropped = 0
         self._blocks = 0  # The number of faults that block this flow now. Faults may overlap.
-        # Until this event is set, the proxy keeps one side of a connection open after the other side has ended.
+        # Until this event is set, one side of a connection stays open after the other side has ended.
         self._may_end = trio.Event()
         self._may_end.set()
 

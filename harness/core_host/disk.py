@@ -109,7 +109,7 @@ class Disk:
 
     def drop_before(self, index: int) -> None:
         """Fail, because only entries that a snapshot contains may be dropped, and this disk has no snapshot."""
-        raise AssertionError(f"there is no snapshot that would cover what is before {index}")
+        raise AssertionError(f"there is no snapshot that covers the entries before {index}")
 
     def sync_oldest(self) -> int:
         """Make the oldest unsynced write durable. Returns its sequence number."""

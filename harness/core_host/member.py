@@ -28,8 +28,8 @@ from raft import Member as Voter
 class NoSpread(Random):
     """A random source that always draws the least possible number.
 
-    In the model checker a time-out is an event that may happen at any moment, so the drawn length of a time-out does
-    not matter.
+    The drawn length of a time-out does not matter, because in the model checker a time-out is an event that may happen
+    at any moment.
     """
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:

@@ -32,7 +32,7 @@ from raft import Member as Voter
 CLUSTER_ID = b"scenario".ljust(16, b".")
 
 FLUSHES_MAX = 1_000
-"""The most flushes after one event. Only a node that always has more to do exceeds this bound."""
+"""The most flushes after one event. Only a node that never becomes idle exceeds this bound."""
 
 
 def incarnation_of(node_id: str) -> bytes:

@@ -40,21 +40,21 @@ class Bounds:
 
 
 EXPLORED = (
-    "deliveries in every order; a message may be late for ever, which is a loss",
-    "losses by choice wherever more messages would be in flight than the bound",
+    "deliveries in every order; a message that never arrives is lost",
+    "every choice of lost messages, wherever more messages would be in flight than the bound allows",
     "time-outs, heartbeats, and leaders who lose their quorum, at any moment that the terms allow",
-    "each write to a disk on its own: the core goes on before it is durable",
-    "crashes at any moment, with each prefix of what was not synced kept; the member is back at once",
+    "each write to a disk as a step of its own: the core continues before the write is durable",
+    "crashes at any moment, each of which keeps some prefix of the unsynced data; the member starts again at once",
 )
 
 LEFT_OUT = (
     "the node around the core (group commit, sessions), the real log, snapshots and compaction: the simulator has them",
     "the low-water mark, outcomes of proposals, and leader time, which stands still",
-    "pre-votes: unless asked for as messages they are granted at once (a superset of the candidates that there can be)",
-    "ignoring campaigns while a leader is heard: here it is never heard recently (a superset, apart from leases)",
-    "a slow state machine: what is committed and durable is applied at once",
-    "identical messages count once while both are on their way; damaged disks; bounds in bytes",
-    "whatever needs more than the bounds",
+    "pre-votes: without --pre-votes they are granted at once (all possible candidates are included, and some others)",
+    "refusals of campaigns while a leader is heard: here no leader was heard recently (so more can happen); leases",
+    "a slow state machine: an entry that is committed and durable is applied at once",
+    "identical messages in flight, which count as one message; damaged disks; bounds in bytes",
+    "everything that needs more than the bounds",
 )
-"""What the search does not explore. It is shown with every result, so that nobody takes a bounded proof for a full one.
+"""The parts that the search leaves out. Every result shows them, so that a bounded proof is not taken for a full one.
 """

@@ -31,13 +31,18 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 @click.command("explore")
 @_count("members", 1, MEMBERS_MAX, "Members of the cluster.")
 @_count("terms", 1, 9, "The last term in which anybody campaigns.")
-@_count("entries", 0, 9, "Commands that are proposed; each new leader's no_op comes on top.")
+@_count("entries", 0, 9, "Commands that are proposed, in addition to the no_op of each new leader.")
 @_count("crashes", 0, 9, "Crashes; each keeps any prefix of the unsynced data.")
 @_count("in-flight", 1, 20, "The most messages in flight; above it, every choice of lost messages is tried.")
 @_count("heartbeats", 0, 9, "Heartbeats; after a loss, they make the leader send the lost entries again.")
-@_count("hints", 0, 9, "Hints to a follower that its leader's connections ended; with --pre-votes it asks first.")
+@_count(
+    "hints",
+    0,
+    9,
+    "Hints to a follower that its leader's connections ended; with --pre-votes the follower first asks for pre-votes.",
+)
 @_count("duplicates", 0, 9, "Messages that arrive a second time.")
-@_count("reads", 0, 3, "Linearizable reads that are asked for.")
+@_count("reads", 0, 3, "Linearizable reads that are requested.")
 @click.option(
     "--elected", is_flag=True, help="Begin with a leader of term 1 whose first entry is committed everywhere."
 )

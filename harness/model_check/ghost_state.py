@@ -1,8 +1,8 @@
 """Ghost state: the facts about the past of a path that the checked rules (invariants) need.
 
-A ghost state records, in addition to the present state of the cluster, which members led, how they voted, which entries
-were committed, and how many more events of each bounded kind may happen. Ghost states have numbers, like local states
-and messages. Each step from one ghost state to the next is computed only once.
+In addition to the present state of the cluster, a ghost state records which members led, how they voted, and which
+entries were committed. It also records how many more events of each bounded kind may happen. Ghost states have numbers,
+like local states and messages. Each step from one ghost state to the next is computed only once.
 """
 
 from __future__ import annotations

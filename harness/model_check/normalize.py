@@ -1,4 +1,4 @@
-"""Resets numbers that otherwise only grow, so that a member can be in the same state twice.
+"""Resets numbers that otherwise only grow. Without this reset, a member could never be in the same state twice.
 
 Time-outs are events here, so the time at which a timer fires does not matter. The clock of each member stands at 0
 between events. After a reset, no member has heard a leader so recently that it would ignore a campaign. The reset hides
@@ -38,7 +38,7 @@ def normalize(member: CoreHost) -> None:
         leadership._elected_at = leadership._leader_time_base = 0
         leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
         leadership.due_at = CONFIG.heartbeat_interval_ns
-        # Which members are in sync depends on time alone, and no event of the search depends on it.
+        # The set of members in sync depends on time alone, and no event of the search depends on this set.
         leadership.in_sync.begin(0, last_index=0)
         for peer in leadership.peers.values():
             peer.heard_at = 0

@@ -29,7 +29,7 @@ from harness.model_check.state_key import StateKey, state_key
 from raft import ProtocolError
 
 Key = tuple[int, int, StateKey]
-"""What identifies a message: (place of the sender, place of the receiver, key of the content). For the search, two
+"""The identity of a message: (place of the sender, place of the receiver, key of the content). For the search, two
 messages that differ only in fields without effect are the same message.
 """
 

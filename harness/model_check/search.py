@@ -1,6 +1,6 @@
 """Breadth-first search through all states of the small world.
 
-So no path to a violation is shorter than the first path found.
+So no path to a violation is shorter than the path that is found first.
 
 A state of the cluster is a row of numbers: first the local state of each member, then the ghost state, then the
 messages in flight in ascending order. The search keeps a single row for all states that differ only by a renaming of
@@ -282,8 +282,8 @@ class Search:
     def _is_dead(self, letter: int, state: int) -> bool:
         """Return True if this message is an answer for which no member waits. Such a message can have no effect.
 
-        The receiver's *durable* term decides whether the receiver may still wait for the answer, because a crash can
-        undo a term that is not yet synced. In addition, the core must ignore the message if it arrives now.
+        Whether the receiver may still wait for the answer depends on its *durable* term, because a crash can undo a
+        term that is not yet synced. In addition, the core must ignore the message if it arrives now.
         """
         known = self._dead.get((letter, state))
         if known is None:

@@ -38,7 +38,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "has_pending_sends",  # No message waits after a flush.
             "membership",  # The search has no membership changes.
             "lease",  # The search has no lease reads.
-            # A cache of the last message: without the cache, an equal message would be made.
+            # A cache of the last message. Without the cache, the core would make an equal message again.
             "_last_append", "_last_append_bytes",
         }
     ),
@@ -111,6 +111,6 @@ def _find_fields(thing: object) -> tuple[str, ...]:
     else:
         names = list(vars(thing))
     left_out = LEFT_OUT.get(type(thing).__name__, frozenset())
-    assert left_out <= set(names), f"{type(thing).__name__} has no {sorted(left_out - set(names))} any more"
+    assert left_out <= set(names), f"{type(thing).__name__} no longer has {sorted(left_out - set(names))}"
     found = _fields[type(thing)] = tuple(name for name in names if name not in left_out)
     return found

@@ -59,7 +59,8 @@ def mutants(
 ) -> None:
     """Put one small defect at a time into a copy of the production code, and simulate seeds until a rule catches it.
 
-    A mutant whose code the simulator does not run names its tests. These run instead of seeds, which needs a checkout.
+    A mutant whose code the simulator does not run names its tests. These tests run instead of seeds, and need a
+    checkout.
     """
     chosen = [mutant for mutant in choose(load_catalogue(), only) if mutant.is_named or not only_named]
     if only_list:

@@ -13,9 +13,7 @@ class BadCatalogue(HarnessError):
         super().__init__(place, problem)
 
     def __str__(self) -> str:
-        return (
-            f"{self.place}: {self.problem}.\nhint: docs/internals/testing.md#add-a-mutant says what a mutant is made of"
-        )
+        return f"{self.place}: {self.problem}.\nhint: docs/internals/testing.md#add-a-mutant describes the fields"
 
 
 class DoesNotApply(HarnessError):
@@ -28,7 +26,7 @@ class DoesNotApply(HarnessError):
     def __str__(self) -> str:
         return (
             f"mutant {self.name!r} no longer applies: its text occurs {self.found} times in {self.file}, "
-            f"not {self.expected}.\nhint: the code has moved; move the mutant with it (harness/mutants/catalogue)"
+            f"not {self.expected}.\nhint: the code has changed; adapt the mutant to it (harness/mutants/catalogue)"
         )
 
 
@@ -42,7 +40,7 @@ class CleanCodeFails(HarnessError):
     def __str__(self) -> str:
         return (
             f"seed {self.seed} breaks a rule on the code as it is: {self.rule}: {self.detail}\n"
-            "hint: mend that first; a net that is torn by itself catches everything"
+            "hint: correct that first; a rule that is broken without a mutant proves nothing about a mutant"
         )
 
 
@@ -54,7 +52,7 @@ class CleanTestsFail(HarnessError):
         super().__init__(test)
 
     def __str__(self) -> str:
-        return f"{self.test} fails on the code as it is\nhint: mend that first"
+        return f"{self.test} fails on the code as it is\nhint: correct that first"
 
 
 class NoTests(HarnessError):

@@ -25,8 +25,8 @@ the mutant.
 """
 
 CHUNK_SEEDS_MAX = 160
-"""The most seeds of one chunk, which one process runs. Each chunk of a mutant is twice as large as the one before, so
-that the starts of processes soon take a small share of the time.
+"""The most seeds of one chunk, which one process runs. Each chunk of a mutant is twice as large as the previous one. So
+the starts of processes soon take only a small share of the time.
 """
 
 _HASH_SEEDS = (307, 288)
@@ -57,7 +57,7 @@ class _Search:
     def wants_more(self) -> bool:
         """True if another chunk may start.
 
-        While the first chunk runs, which is enough for most mutants, no other chunk starts.
+        While the first chunk runs, no other chunk starts, because the first chunk is enough for most mutants.
         """
         is_first_look = self.chunk == FIRST_LOOK_SEEDS and self.under_way
         return self.seeds_left > 0 and not self.caught and not self.error and not is_first_look

@@ -20,7 +20,7 @@ from harness.mutants.errors import NoTests, TestsFailed
 from harness.mutants.worker import check_origin
 
 TEST_SECONDS_MAX = 60
-"""The time limit of a test. A defect may let a test wait without end, and such a mutant is caught, too."""
+"""The time limit of a test. A defect may let a test wait without end. Such a mutant counts as caught, too."""
 
 RUN_SECONDS_MAX = 300
 """The time limit of all tests of a mutant together."""

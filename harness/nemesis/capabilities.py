@@ -28,12 +28,12 @@ _FAKETIME = "libfaketimeMT.so.1"  # The variant of libfaketime for programs with
 _FAKETIME_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime", "/usr/lib64/faketime")
 
 NO_JUMPS = (
-    "leaders read by lease, which rests on clocks that are wrong by a hundredth at most; leave the share for lease out "
-    "of --read-ways"
+    "leaders read by lease, which relies on clocks that are wrong by at most a hundredth; leave the share for lease "
+    "out of --read-ways"
 )
 
 CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run --read-ways` without lease)"}
-"""Kinds of faults that not every run can use, whatever the machine, and the condition for using them."""
+"""Kinds of faults that only some runs can use, on any machine, and the condition for their use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Capabilities:
 
 
 ANY_MACHINE = Capabilities()
-"""What every machine offers, without any trial: neither volumes nor libfaketime."""
+"""The capabilities of every machine, without any trial: neither volumes nor libfaketime."""
 
 
 def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
@@ -78,7 +78,7 @@ def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
     if "boot-clock" in kinds and (problem := _trouble_with_time_namespaces()):
         unavailable["boot-clock"] = problem
     if "write-error" in kinds and not _DESCRIPTORS.exists():
-        unavailable["write-error"] = f"which file a descriptor is of is looked up in {_DESCRIPTORS}, which is not there"
+        unavailable["write-error"] = f"the files of descriptors are looked up in {_DESCRIPTORS}, which does not exist"
     if "wall-clock" in kinds:
         faketime = find_faketime()
         if faketime is None:
@@ -155,5 +155,5 @@ def _trouble_with_time_namespaces() -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode != 0:
-        return f"no clock of its own for a process: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"
+        return f"a process cannot get a clock of its own: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"
     return "" if done.stdout.strip() == "True" else "a clock is not shifted by an exec (Linux before 6.1?)"

@@ -58,7 +58,7 @@ async def failing(active: ActiveFault) -> AsyncIterator[None]:
             await _ended(lambda: members)
             nursery.cancel_scope.cancel()
         exit_codes.update({member.node_id: member.died() for member in members})
-        blame(active, "while all that was asked of the disk failed", exit_codes, allowed)
+        blame(active, "while every operation on the disk failed", exit_codes, allowed)
     finally:
         for member in members:
             member.kill()

@@ -130,7 +130,7 @@ class Nemesis:
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:
-        """Wait, for a few seconds at most, until every member that is no victim of a present fault answers.
+        """Wait, for at most a few seconds, until every member answers that is not a victim of a present fault.
 
         Because of this wait, the effects of two faults seldom overlap.
         """

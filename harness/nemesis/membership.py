@@ -1,4 +1,4 @@
-"""Membership changes as an operator would make them, while other faults go on."""
+"""Membership changes as an operator would make them, during other faults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from raft import MEMBERS_MAX, Member
 
 MEMBERS_MIN = 3  # A smaller cluster could not lose a member and keep a majority.
 ADDED_TO_MAX = MEMBERS_MAX - 2
-"""The fault `add` is skipped if the cluster has this size or more. The last two places are for members that replace
-others: such a member joins before the old one leaves.
+"""The fault `add` is skipped if the cluster has this size or more. The last two places are kept free for replacements,
+because a new member joins before the old one leaves.
 """
 _CHANGE_SECONDS_MAX = 90.0  # Much longer than any other fault lasts, because other faults end within a few seconds.
 _TRY_SECONDS = 20.0
@@ -31,7 +31,9 @@ async def added(active: ActiveFault) -> AsyncIterator[None]:
     """A member with a new id and an empty folder joins, catches up, and gets a vote."""
     count = len(active.cluster.members)
     if count >= ADDED_TO_MAX:
-        active.record.outcome["skipped"] = f"there are {count} members already, and who is replaced needs room"
+        active.record.outcome["skipped"] = (
+            f"there are {count} members already, and a replacement needs room for one more"
+        )
     else:
         new = await active.cluster.start_new_member()
         active.record.outcome["added"] = new.node_id
@@ -50,7 +52,7 @@ async def removed(active: ActiveFault) -> AsyncIterator[None]:
     is_one_spared = len(cluster.members) > MEMBERS_MIN
     if not is_one_spared or not active.record.victims:
         few = f"there are only {len(cluster.members)} members"
-        active.record.outcome["skipped"] = "every member is hit by something else" if is_one_spared else few
+        active.record.outcome["skipped"] = "every member is already hit by another fault" if is_one_spared else few
         yield
         return
     (old,) = active.members
@@ -72,7 +74,7 @@ async def removed(active: ActiveFault) -> AsyncIterator[None]:
 async def replaced(active: ActiveFault) -> AsyncIterator[None]:
     """A member is killed and never started again, as if its disk were lost; a new member replaces it."""
     if not active.record.victims:
-        active.record.outcome["skipped"] = "every member is hit by something else"
+        active.record.outcome["skipped"] = "every member is already hit by another fault"
         yield
         return
     (old,) = active.members
@@ -91,7 +93,7 @@ async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     """
     cluster = active.cluster
     if len(cluster.members) < MEMBERS_MIN or not active.record.victims:
-        active.record.outcome["skipped"] = "nobody can be spared"
+        active.record.outcome["skipped"] = "no member can be spared"
         yield
         return
     (old,), (volume,) = active.members, active.volumes

@@ -48,8 +48,8 @@ DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-sl
 TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
 """The kinds that act between a member and its operating system (`harness.cluster.os_faults`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
-"""The kinds that change the membership. They are planned in a lane (a sequence of faults) of their own, so that other
-faults can happen during a change.
+"""The kinds that change the membership. A lane is a sequence of faults. These kinds have a lane of their own, so that
+other faults can happen during a change.
 """
 REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")
 """The kinds that replace a member: they add the new member before they remove the old one."""
@@ -146,7 +146,10 @@ def parse_faults(text: str) -> tuple[Kind, ...]:
         if name not in FAULT_NAMES:
             raise BadInput(f"there is no fault {name!r}", _nearest(name))
     if not names or ("none" in names and len(names) > 1):
-        raise BadInput(f"--faults {text!r} says nothing clear", f"a comma list of {', '.join(KINDS)}, or none, or all")
+        raise BadInput(
+            f"--faults {text!r} names no fault, or `none` beside faults",
+            f"a comma list of {', '.join(KINDS)}, or none, or all",
+        )
     if names == ["none"]:
         return ()
     return KINDS if "all" in names else tuple(kind for kind in KINDS if kind in names)

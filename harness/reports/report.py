@@ -88,11 +88,11 @@ class FaultEffect:
     """One fault, and for how long no write succeeded after it.
 
     `unavailable_seconds`: the time from the start of the fault to the first acknowledgement of a write that was
-    *called* after this start; None without such a write. Writes in flight at the start do not count, because the last
-    message of a killed leader may acknowledge one of them. `longest_silence_seconds`: the longest time without an
-    acknowledged write between this fault and the next fault; for a membership change, until the next membership change.
-    `outcome`: facts that were known only at the end of the fault. `skipped`: the reason why the fault was not carried
-    out; None if the fault was carried out. A skipped fault has None for both times.
+    *called* after this start; None without such a write. Writes that are in flight at the start do not count, because
+    the last message of a killed leader may acknowledge such a write. `longest_silence_seconds`: the longest time
+    without an acknowledged write between this fault and the next fault; for a membership change, until the next
+    membership change. `outcome`: facts that were known only at the end of the fault. `skipped`: the reason why the
+    fault was not carried out; None if the fault was carried out. A skipped fault has None for both times.
     """
 
     number: int
@@ -304,7 +304,7 @@ def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
         return str(stop["skipped"])
     if event["victims"] or event["fault"] in VICTIMLESS_KINDS:
         return None
-    return "every member was hit by something else"
+    return "every member was already hit by another fault"
 
 
 def _changes(event: dict[str, Any]) -> bool:

@@ -43,7 +43,7 @@ def verdict_words(report: Report) -> str:
     elif report.state_hashes_agree is None:
         problems.append("the members' states were not compared")
     if report.finished and report.exit_codes is None:
-        problems.append("how the members ended is not known")
+        problems.append("the exit codes of the members are not known")
     if report.older_than_they_say:
         first = ", ".join(map(str, report.older_than_they_say[:_SHOWN_MAX]))
         problems.append(f"{len(report.older_than_they_say)} BOUNDED READS ARE OLDER THAN THEY SAY (operations {first})")
@@ -53,7 +53,7 @@ def verdict_words(report: Report) -> str:
 
 def _keys_read(report: Report) -> str:
     if report.keys is None:
-        return "how many keys there were is not known"
+        return "the number of keys is not known"
     return f"keys read at the end: {report.final_reads:,} of {report.keys:,}"
 
 
@@ -145,7 +145,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     facts += _level_facts(report)
     if report.errors:
         facts.append(
-            ("errors told to clients", ", ".join(f"{count:,} {name}" for name, count in report.errors.items()))
+            ("errors reported to clients", ", ".join(f"{count:,} {name}" for name, count in report.errors.items()))
         )
     facts.append(("end", verdict_words(report)))
     if report.state_hash_index is not None:

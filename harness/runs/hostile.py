@@ -5,8 +5,8 @@ Members, clients, rate and kills are the same throughout, so that gradual change
 machine) affect both kinds of windows.
 
 The run passes if it is sound and its history is linearizable. Members must also answer their operators, prevent a
-second process from opening a data folder, and keep their resident memory within RSS_BYTES_MAX. With strangers, the 99th
-percentile of the honest clients' latencies may be at most P99_RATIO_MAX times as high as without strangers.
+second process from opening a data folder, and keep their resident memory within RSS_BYTES_MAX. The 99th percentile of
+the honest clients' latencies with strangers may be at most P99_RATIO_MAX times the percentile without strangers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from harness.runs.signals import run_until_signal
 from harness.strangers.crowd import KINDS
 
 P99_RATIO_MAX = 3.0
-"""The bound on a ratio: the honest clients' 99th percentile of latency with strangers, divided by the one without."""
+"""The bound on a ratio: the 99th percentile of the honest clients' latency with strangers, divided by the same
+percentile without strangers."""
 
 RSS_BYTES_MAX = 768 * 2**20
 """The bound on one member's resident memory. It is the sum of the member's size without a load (60 MiB), the bounds on
@@ -132,7 +133,7 @@ class HostileResult:
         if self.rss_bytes_peak > RSS_BYTES_MAX:
             found.append(f"a member took {self.rss_bytes_peak / 2**20:,.0f} MiB of {RSS_BYTES_MAX / 2**20:,.0f}")
         if self.operator_failures:
-            found.append(f"operators did not get in: {'; '.join(self.operator_failures[:3])}")
+            found.append(f"operators got no answer: {'; '.join(self.operator_failures[:3])}")
         if self.intruder.get("let in"):
             found.append(f"a second process was let into a folder {self.intruder['let in']} times")
         if not self.stranger_counts:

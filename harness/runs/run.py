@@ -28,8 +28,8 @@ from kvstore import Client
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-# The time between two flushes. A killed harness loses the rows since the last flush. The file `calls.jsonl` still has
-# the calls of the writes among them that a recorded read may show.
+# The time between two flushes. A killed harness loses the rows since the last flush. A recorded read may show a write
+# among them; the file `calls.jsonl` still has the call of such a write.
 _FLUSH_SECONDS = 0.2
 _WATCH_SECONDS = 0.1
 _HASH_SECONDS = 15.0  # The time within which all members must report their state hashes at the same index.

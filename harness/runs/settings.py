@@ -81,7 +81,7 @@ class RunSettings:
         if newcomers and self.nodes >= MEMBERS_MAX:
             raise BadInput(
                 f"--nodes {self.nodes} leaves no room for {' and '.join(newcomers)}",
-                f"who takes a place comes before the other one goes, and a group has at most {MEMBERS_MAX} members: "
+                f"a new member joins before the old one leaves, and a group has at most {MEMBERS_MAX} members: "
                 f"use --nodes {MEMBERS_MAX - 1} or fewer, or leave these faults out",
             )
         if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
@@ -97,14 +97,14 @@ class RunSettings:
 
     @property
     def lease_reads(self) -> bool:
-        """True if leaders may answer reads by lease, which requires that clients request lease reads."""
+        """True if leaders may answer reads by lease. They may do so only if clients request lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property
     def member_options(self) -> MemberOptions:
         """The options of the members.
 
-        Only a plan that needs volumes or faked clocks gets them, because they cost time.
+        Members get volumes or faked clocks only if the plan needs them, because both cost time.
         """
         kinds = {fault.kind for fault in self.plan}
         return MemberOptions(

@@ -21,7 +21,7 @@ class Interrupted(HarnessError):
         super().__init__(signal_number)
 
     def __str__(self) -> str:
-        return f"stopped by {signal.Signals(self.signal_number).name}; all members are ended, what was recorded is kept"
+        return f"stopped by {signal.Signals(self.signal_number).name}; all members are ended, and the recording is kept"
 
 
 def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:

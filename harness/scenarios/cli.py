@@ -40,7 +40,7 @@ def scenario() -> None:
 
 @scenario.command(_PLAY)
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
-@click.option("--list", "as_list", is_flag=True, help="Name the scenarios and what each shows.")
+@click.option("--list", "as_list", is_flag=True, help="List the scenarios with their titles.")
 @click.option("--verbs", is_flag=True, help="Explain the language of scenario files.")
 @click.option("--show", is_flag=True, help="Show every step, and all members after it.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")

@@ -72,7 +72,7 @@ def expect(step: Step, stage: ClusterStage) -> None:
     at = step.words.index("=")
     subject, expected = step.words[:at], " ".join(step.words[at + 1 :])
     if not subject:
-        raise step.wrong(f"`{step.text}` does not say what", f"there are: {', '.join((*LOOKS, *OTHERS))}")
+        raise step.wrong(f"`{step.text}` does not say what is expected", f"there are: {', '.join((*LOOKS, *OTHERS))}")
     what = step.one_of(subject[0], (*LOOKS, *OTHERS), "thing to expect")
     text = f"expect {' '.join(subject)}"
     if what in LOOKS:

@@ -61,7 +61,7 @@ class Step:
     def number(self, word: str) -> int:
         """Return the word as a whole number, at least 0. Raises BadScenario if the word is no such number."""
         if not word.isdecimal():
-            raise self.wrong(f"`{word}` is no number", "write a whole number")
+            raise self.wrong(f"`{word}` is not a number", "write a whole number")
         return int(word)
 
     def no_more_than(self, count: int) -> None:
@@ -77,7 +77,7 @@ class Step:
             return word
         nearest = get_close_matches(word, names, 1, 0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are: {', '.join(names)}"
-        raise self.wrong(f"`{word}` is no {what}", hint)
+        raise self.wrong(f"`{word}` is not a {what}", hint)
 
     def member(self, word: str, stage: ClusterStage) -> str:
         """Return the word if it names a member; otherwise raise BadScenario."""
@@ -102,7 +102,7 @@ class Step:
             raise self.wrong(f"`{self.text}` lacks a link", "write it as s1>s2, *>s2, s1>* or *>*")
         sender, arrow, to = words[0].partition(">")
         if not (sender and arrow and to):
-            raise self.wrong(f"`{words[0]}` is no link", "write it as s1>s2, *>s2, s1>* or *>*")
+            raise self.wrong(f"`{words[0]}` is not a link", "write it as s1>s2, *>s2, s1>* or *>*")
         for end in (sender, to):
             self.one_of(end, (*stage.ids, ANY), "member")
         kind = self.one_of(words[1], NAMES, "kind of message") if len(words) > 1 else None

@@ -60,14 +60,14 @@ def _members_of(step: Step) -> tuple[tuple[str, ...], RaftConfig, bool]:
     if "with" in words:
         at = words.index("with")
         for option in words[at + 1 :]:
-            if step.one_of(option, ("single-entries", "nodes"), "option of `cluster`") == "nodes":
+            if step.one_of(option, ("single-entries", "nodes"), "valid option of `cluster`") == "nodes":
                 has_nodes = True
             else:
                 config = replace(config, append_bytes_max=1)
         words = words[:at]
     for word in words:
         if not NODE_ID_PATTERN.fullmatch(word):
-            raise step.wrong(f"`{word}` is no name of a member", "use a-z, 0-9 and -")
+            raise step.wrong(f"`{word}` is not the name of a member", "use a-z, 0-9 and -")
     if not 1 <= len(set(words)) == len(words) <= 9:
         raise step.wrong(
             f"`{step.text}` does not name 1 to 9 different members", "write for example `cluster s1 s2 s3`"

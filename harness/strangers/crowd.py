@@ -1,8 +1,9 @@
 """The table of all kinds of strangers: the action of each kind, and how often it is repeated.
 
 Each kind has a coroutine for one visit, which does one thing to one member and returns. For each member, a kind has a
-number of workers, which repeat the visit with pauses. A visit that fails, because the member is down, refuses the visit
-or closes the connection, is counted and is no error. A run is judged only by its honest clients and its members.
+number of workers, which repeat the visit with pauses. A visit fails if the member is down, refuses the visit, or closes
+the connection. Such a visit is counted, and is not an error. A run is judged only by its honest clients and its
+members.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Strangers on the peer port that claim to be a member, and then send messages that no honest member sends.
 
 These strangers know only facts about the members that any client can read. These strangers send no message that an
-honest member could have sent, because without certificates a member cannot distinguish such a message from an honest
+honest member could have sent. Without certificates, a member could not distinguish such a message from an honest
 message.
 """
 

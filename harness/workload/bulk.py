@@ -1,9 +1,9 @@
 """The fastest load that can still be audited: puts and gets in bulks (`Client.put_many`, `get_many`).
 
 The history has a row for each operation. The call time in the row is the time when the client takes the operation from
-the bulk. The return time is the time when the whole bulk returns, which is later than the true return. An interval that
-is too long can hide a violation, but never cause a false violation. The revisions are exact, and the audit compares
-them too.
+the bulk. The return time is the time when the whole bulk returns, which is later than the true return. A recorded
+interval that is too long can hide a violation, but can never cause a false one. The revisions are exact, and the audit
+compares them too.
 """
 
 from __future__ import annotations

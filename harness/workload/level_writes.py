@@ -106,7 +106,7 @@ async def record_write(
 ) -> Row:
     """Carry out one write at a level, and record it with its outcome. `row`: all fields that are known before the call.
 
-    A write that was answered early, or not at all, is recorded as unknown.
+    A write with an early answer, or without an answer, is recorded as unknown.
     """
     op_id = writer.call({**row, "acknowledge": level.name.lower(), "call_ns": writer.clock.now_ns()})
     ended: EndedWrite

@@ -44,7 +44,7 @@ class LevelShares:
             try:
                 shares[word] = float(share) if share else _USUAL_SHARE
             except ValueError:
-                raise BadInput(f"--levels: {share!r} is no share", "write it as leader=0.2") from None
+                raise BadInput(f"--levels: {share!r} is not a share", "write it as leader=0.2") from None
         return cls(**shares)
 
     def __bool__(self) -> bool:

@@ -70,7 +70,7 @@ class ReadModes:
             try:
                 shares[word] = float(share) if share else _USUAL_SHARE
             except ValueError:
-                raise BadInput(f"--read-ways: {share!r} is no share", "write it as lease=0.2") from None
+                raise BadInput(f"--read-ways: {share!r} is not a share", "write it as lease=0.2") from None
         return cls(**shares)
 
     def __str__(self) -> str:

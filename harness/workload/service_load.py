@@ -1,9 +1,9 @@
 """Workers that use the services, in addition to the other load: watches, leases, locks, ranges, appends, consumers.
 
 See docs/reference/specification.md#1010-rows-of-services. All keys that these workers write begin with SERVICE_KEYS.
-No watch covers the keys of locks: a client that waits for a lock writes a key, and the history has no row for this
-write, so the audit could not explain its event. No watch or listing covers the keys of consumer groups, for the same
-reason.
+No watch covers the keys of locks. A client that waits for a lock writes a key, and the history has no row for this
+write, so the audit could not explain the event of this write. No watch or listing covers the keys of consumer groups,
+for the same reason.
 """
 
 from __future__ import annotations

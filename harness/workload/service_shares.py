@@ -35,7 +35,7 @@ class ServiceShares:
         numbers: dict[str, int] = {}
         for word, number in parse_named_numbers(text, _WORDS, "--services").items():
             if not number.isdecimal() or not 0 <= int(number) <= WORKERS_MAX:
-                raise BadInput(f"--services: {number!r} is no number of workers", f"it goes from 0 to {WORKERS_MAX}")
+                raise BadInput(f"--services: {number!r} is not a number of workers", f"it goes from 0 to {WORKERS_MAX}")
             numbers[word] = int(number)
         return cls(**numbers)
 

@@ -210,7 +210,7 @@ class Workload:
             else:
                 row = await self._write_at(worker, planned, level, patience_seconds)
             if row["status"] == "unknown":
-                # In the history, the unknown operation stays open for ever, so the next operation needs another client
+                # In the history, the unknown operation is never closed, so the next operation needs another client
                 # name.
                 worker.begin_another_life()
                 await self._ask_at_once(worker, row, lane.levels)

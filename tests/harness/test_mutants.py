@@ -201,7 +201,7 @@ def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
     killed = results[vote.name]
     assert killed.verdict == "killed"
     assert killed.caught is not None
-    assert killed.caught.rule == "a vote is durable before it is told"
+    assert killed.caught.rule == "a vote is durable before a message states it"
     assert killed.to_json()["seeds"] == killed.caught.seed
     assert results[clock.name].caught is not None
     assert results[clock.name].caught.rule == REPLAYED  # type: ignore[union-attr]

@@ -124,7 +124,7 @@ def test_a_failure_ends_with_the_command_that_replays_it(monkeypatch: pytest.Mon
     done = CliRunner().invoke(simulate, ["--seed", "4"])
 
     assert done.exit_code == EXIT_VIOLATION
-    assert "seed 4: a term is durable before it is told" in done.stdout
+    assert "seed 4: a term is durable before a message states it" in done.stdout
     assert "replay: hwm-harness simulate --seed 4 --trace" in done.stdout
     assert "picture: hwm-harness simulate --seed 4 --lamport seed-4.html" in done.stdout
 

@@ -16,11 +16,11 @@ from harness.mutants.sandbox import Copies
 from harness.sim.checks.messages import PINNED_BEFORE_USE
 
 SEEDS_MAX = 40
-TERM = "a term is durable before it is told"
+TERM = "a term is durable before a message states it"
 PRE_VOTES = "a candidate has the pre-votes of a majority"
 
 QUICK = {
-    "a vote is granted before it is durable": {TERM, "a vote is durable before it is told"},
+    "a vote is granted before it is durable": {TERM, "a vote is durable before a message states it"},
     "an append is acknowledged before it is durable": {"an entry is durable before it is acknowledged"},
     "half of the votes win an election": {"a leader has the votes of a majority", PRE_VOTES},
     "pins are ignored": {PINNED_BEFORE_USE},

@@ -21,7 +21,7 @@ from tests.simulation.support.deliberate_bugs import (
     votes_go_to_logs_that_are_behind,
 )
 
-EARLY = "a term is durable before it is told"
+EARLY = "a term is durable before a message states it"
 
 
 def ended(plan: Plan, violation: Violation | None) -> SeedResult:

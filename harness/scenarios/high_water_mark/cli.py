@@ -30,16 +30,16 @@ _TEXT_WIDTH = 110
 @click.option(
     "--level",
     type=click.Choice([*LEVELS, ALL]),
-    help="Draw the pictures of this level of acknowledgement; without it those of the most telling level.",
+    help="Draw the pictures of this acknowledgement level.  [default: the first level of the account]",
 )
 @click.option("--quiet", is_flag=True, help="Draw no picture on the terminal.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw all levels on one HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Everything that the pictures show as JSON on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that the pictures show, as JSON on stdout.")
 def high_water_mark(names: tuple[str, ...], level: str | None, quiet: bool, html: Path | None, as_json: bool) -> None:
     """Play accounts of the high-water mark on whole nodes, and draw the logs and marks step by step.
 
     Without a NAME the accounts are listed; `all` plays all of them. Each account is played at each of its levels of
-    acknowledgement. Exit code 3: an account did not end as told, or the engine failed.
+    acknowledgement. Exit code 3: an account did not end as expected, or the engine failed.
     """
     if not names:
         if html is not None or level is not None:

@@ -26,8 +26,8 @@ All other rises are checked with the shadow logs only.
 FILES_PER_COMMIT = 4
 """If a disk has n files, the commit index rises at least n / FILES_PER_COMMIT times between two recoveries.
 
-A recovery reads every file. If the interval were fixed, the total cost of all recoveries would grow with the square of
-the length of the log.
+A recovery reads every file. With a fixed interval, the total cost of all recoveries would grow with the square of the
+log's length.
 """
 
 

@@ -29,7 +29,7 @@ A point that is hit less often is shown as rare. Only a point that is never hit 
 """
 
 GHOST_ENDED = "a ghost ended itself"
-TOLD_BY_REFUSAL = "a removed member was told by a refusal"
+TOLD_BY_REFUSAL = "a removed member learned of its removal by a refusal"
 HASTY = "a spare was added as soon as a ghost was refused"
 NAMED = "a new voter was named with its folder"
 PIN_GAVE_WAY = "a pin gave way to another data folder"

@@ -120,7 +120,7 @@ class HistoryChecker:
         for value in values_of(command):
             require(
                 value not in self._written,
-                "a write that is said to be lost is never carried out",
+                "a write that an answer reports as lost is never carried out",
                 f"{command} was written at {self._written.get(value)}",
             )
             self._failed[value] = self._op_of[value]
@@ -170,7 +170,7 @@ class HistoryChecker:
                 f"{self._told[place - 1]} had been told",
             )
 
-    # What really happened.
+    # The effects in the log.
 
     def carried_out(self, index: int, command: Sequence[Any], result: Any) -> None:
         """Check a command of the log and its result, when the first member has applied the command."""

@@ -219,8 +219,8 @@ class LeaderChecker:
         """Check that the leader asks a peer to take over once a sync has lasted too long.
 
         The leader must ask within HANG_TIMEOUTS_MAX election time-outs. If no peer could take over when the sync began,
-        the leader gets the same time again. This second period begins at the end of the first period, or at the time
-        from which a peer can take over if that time is later.
+        the leader gets the same time again. This second period begins at the end of the first period. If no peer can
+        take over at that moment, it begins when a peer can take over.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -331,7 +331,7 @@ class LeaderChecker:
         drift_ppm = (
             self._config.clock_drift_ppm_max
             # The leader's clock may be slow by this much, and the clock of the member that made the promise may be fast
-            # by as much.
+            # by this much.
         )
         lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
         ends_at = -1 if sent_at is None else sent_at + lease_ns
@@ -344,6 +344,6 @@ class LeaderChecker:
         for peer_id, (last_index, left_at) in self._asked.items():
             if left_at < asked_at and self._matched[peer_id] <= last_index:
                 broken(
-                    "nobody reads by lease while somebody may campaign for it",
+                    "no leader reads by lease while a campaign that it asked for may win",
                     f"{self._node_id} asked {peer_id} at {left_at}, and the read came at {asked_at}",
                 )

@@ -110,8 +110,8 @@ class LeaderLossChecker:
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
         """True if the member hears a leader (thesis §4.2.3).
 
-        A member hears a leader if it has received a message from the leader of its term within the shortest election
-        time-out, and since then no hint that this leader is lost.
+        A member hears a leader if two conditions hold. It has received a message from the leader of its term within the
+        shortest election time-out. Since this message it has received no hint that this leader is lost.
         """
         if core.role is Role.LEADER:
             return True
@@ -129,12 +129,12 @@ class LeaderLossChecker:
             )
         if core.configuration.lease_ns:
             broken(
-                "where leaders read by lease no hint is heeded",
+                "where leaders read by lease no hint counts",
                 f"{self._node_id} has promised {leader_id} its silence for {core.configuration.lease_ns} ns",
             )
         if self._heeded_at is not None and now < self._heeded_at + self._config.election_timeout_min_ns:
             broken(
-                "at most one hint is heeded per election time-out",
+                "at most one hint counts per election time-out",
                 f"{self._node_id} heeds one at {now}, and did at {self._heeded_at}",
             )
         self._heeded_at, self._lost = now, (leader_id, core.term)

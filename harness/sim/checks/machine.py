@@ -93,10 +93,10 @@ def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     warned = {warning.path for warning in opened.warnings}
     require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", member.node_id, warned, rotten)
     if warned:
-        world.cover("an older snapshot stood in for a rotten one")
+        world.cover("an older snapshot took the place of a rotten one")
     position = LogPosition(header.index, header.term)
     if not rotten and not member.logs.are_all_in(opened.log, opened.hard_state, position):
-        require(not member.proven.is_lie_proven, "a loss that later frames prove is noticed", member.node_id)
+        require(not member.proven.is_lie_proven, "a loss is noticed if later frames prove it", member.node_id)
         world.cover("no checksum can tell which writes a lying disk lost")
         return False
     if not member.image.is_lying and not warned:

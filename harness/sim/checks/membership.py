@@ -124,8 +124,8 @@ class ConfigurationHistory:
 def check_standing(history: ConfigurationHistory, machine: MachineView, node: Node) -> None:
     """Check the configuration and the role of a member.
 
-    The node must use the newest configuration in its log. A member must neither campaign nor lead if it is certainly
-    not a voter, because it is no voter in the newest configuration that it knows to be committed.
+    The node must use the newest configuration in its log. A member is certainly not a voter if it is not a voter in the
+    newest configuration that it knows to be committed. Such a member must neither campaign nor lead.
     """
     log = machine.logs.memory
     if not history.has_changes or node.failure is not None:  # A failed node may have ended in the middle of a step.

@@ -42,7 +42,9 @@ def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver
     durable = member.logs.durable
     state = durable.hard_state
     if message.term > state.term:
-        broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
+        broken(
+            "a term is durable before a message states it", f"{member.node_id} sends {message}, its disk says {state}"
+        )
     is_current = message.term == state.term
     if isinstance(message, ANSWERS):
         check_pin(world, member, receiver, PINNED_BEFORE_ANSWERS)
@@ -112,7 +114,7 @@ def check_vote(world: CheckedWorld, member: MachineView, term: int, candidate: s
     state = member.logs.durable.hard_state
     if is_current and state.voted_for != candidate:
         broken(
-            "a vote is durable before it is told",
+            "a vote is durable before a message states it",
             f"{member.node_id} votes for {candidate} in term {term}, its disk says {state}",
         )
 
@@ -158,6 +160,6 @@ def check_tail(member: MachineView, index: int, term: int) -> None:
     durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:
         broken(
-            "a tail is durable before it is told",
+            "a tail is durable before a message states it",
             f"{member.node_id} tells of ({index}, {term}), its disk has {durable.last_index}, {durable.term_at(index)}",
         )

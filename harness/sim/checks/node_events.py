@@ -81,7 +81,11 @@ class NodeEventChecker:
     def _check_full(self) -> None:
         files = self._member.files
         assert files is not None
-        require(files.has_lacked_room, "room is missed only where the disk has refused some", self._member.node_id)
+        require(
+            files.has_lacked_room,
+            "a node reports missing room only after its disk has refused room",
+            self._member.node_id,
+        )
 
     def _check_room(self) -> None:
         """Check that the ballast has its full size again, and that all writes that waited for space are in the log.

@@ -1,8 +1,8 @@
 """Checks the state that reads show, in every read mode, without data from the member that answers.
 
 `CommitTimeline` knows the cluster's commit index at any time. A linearizable read shows everything that was committed
-when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. Such a read
-must show everything that was committed this age before the time at which the read may be answered.
+when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. Take the time
+at which the read may be answered, minus this age: the read must show everything that was committed at that time.
 """
 
 from __future__ import annotations

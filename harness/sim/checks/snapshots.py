@@ -17,7 +17,7 @@ def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStora
     info = storage.snapshots.latest()
     index, term = info.header.index, info.header.term
     who = f"{member.node_id}'s snapshot"
-    require(safety.is_committed(index, term), "a snapshot is of what is committed", who, index, term)
+    require(safety.is_committed(index, term), "a snapshot contains only committed entries", who, index, term)
     members = safety.members.in_force(member.logs.memory, index)
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
     image = member.image

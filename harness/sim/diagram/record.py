@@ -1,7 +1,8 @@
 """Records a run for a diagram: events on members and clients, and the bytes that were sent between the events.
 
-The recorder tracks bytes by object identity, because the object that is put into the queue is the object that arrives.
-Only a run for a diagram has a recorder (`harness.sim.recorded_run`), so the recording costs other runs nothing.
+The recorder tracks bytes by object identity. This works because the object that is put into the queue is also the
+object that arrives. Only a run for a diagram has a recorder (`harness.sim.recorded_run`), so the recording costs other
+runs nothing.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def require(holds: bool, rule: str, *detail: object) -> None:
 def broken(rule: str, *detail: object) -> NoReturn:
     """Raise `Violation(rule)`.
 
-    Frequent checks call this function only after a rule has failed, so that they build `detail` only in this case.
+    A frequent check calls this function only after its rule has failed, so that it builds `detail` only in this case.
     """
     raise Violation(rule, " ".join(str(part) for part in detail))
 

@@ -8,10 +8,10 @@ from harness.sim.world.context import MachineView, World
 class DamageBudget:
     """Allows damage to, or loss of, only a minority of the members at any time. All kinds of damage count together.
 
-    A member counts as damaged from the moment of the damage, even before it notices the damage, because a copy on a
-    disk that has lied is not a good copy. The member no longer counts once it has started with everything that it
-    promised on its disk, because it then uses no damaged bytes. A lost member always counts, because it never comes
-    back.
+    A member counts as damaged from the moment of the damage, because a copy on a disk that has lied is not a good copy.
+    This holds even before the member notices the damage. The member no longer counts as damaged once it has started,
+    and its disk had everything that it had promised. It then uses no damaged bytes. A lost member always counts,
+    because it never comes back.
     """
 
     def __init__(self, world: World) -> None:

@@ -98,7 +98,7 @@ class ProcessFaults:
     def amid_an_install(self, member: MachineView) -> None:
         """Take a member down in the middle of an install, with the probability `install_death_rate` of the plan.
 
-        At this time the received snapshot is durable, but the new log that replaces the member's log is not.
+        At this time the received snapshot is durable, but the log that replaces the old log is not yet durable.
         """
         world = self._world
         if self._installs.random() < world.plan.install_death_rate:

@@ -1,8 +1,8 @@
 """Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`).
 
-Two kinds of refusal end the caller's process. A member that started with an empty log, while the others know another
-data folder of it, has forgotten its promises and fails. A removed member stops in order. A removed member that its
-supervisor starts again is refused again.
+Two kinds of refusal end the caller's process. If a member started with an empty log, and the others know another data
+folder of this member, the member has forgotten its promises, and its process fails. A removed member stops in order. A
+removed member that its supervisor starts again is refused again.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -23,7 +23,7 @@ REMOVED_CODE, WRONG_INCARNATION_CODE = "removed", "wrong_incarnation"
 
 JOINER_ENDED = "a machine that was made anew before it was added ended itself"
 BLANK_MEMBER_ENDS = "a blank member that is known with another folder ends"
-TOLD_REMOVED_END = "a removed member that is told by a refusal ends"
+TOLD_REMOVED_END = "a removed member that learns of its removal by a refusal ends"
 ONLY_REMOVED_END = "a member that ends as removed was removed"
 
 RESTARTED_SHARE = 0.5

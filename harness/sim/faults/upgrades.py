@@ -201,7 +201,7 @@ class Upgrades:
         )
         self._asked.append((level, ids))
 
-    # What members report.
+    # The reports of members.
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
         """Forget the levels that the peer stated on a closed connection, because these levels may change."""
@@ -248,7 +248,9 @@ class Upgrades:
         if member.node is not None:  # The node has run, and no other check inspects its last step.
             member.checker.stopped(member.node.core)
         name, levels = member.node_id, self.levels[member.node_id]
-        require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
+        require(
+            error.level not in levels, "a build continues at every level that it knows", f"{name}, {levels}: {error}"
+        )
         could = self.best[name] >= error.level
         came_later = any(level >= error.level and name not in ids for level, ids in self._asked)
         require(could or came_later, "no member is led to a level that its build never knew", f"{name}: {error}")

@@ -33,7 +33,7 @@ from kvstore import (
 from raft import Acknowledge
 
 ASKED_NS_MAX = 500 * MILLISECOND_NS
-"""How long after an accepted write a client asks what became of it, at most."""
+"""The longest time from an accepted write until a client asks for its outcome."""
 
 LIMIT_EVERY_NS = 400 * MILLISECOND_NS
 """How long an operator waits on average between two changes of `min_in_sync`."""
@@ -42,8 +42,8 @@ ANSWER_NS = 1_000 * MILLISECOND_NS
 """How long a client waits for an answer in addition to the wait that its request names."""
 
 SETTLED_MAX = 20
-"""The most entries for which the end of a run asks what became of them. The lost ones come first, because there are few
-of them, and then the newest ones."""
+"""The most entries whose outcomes are asked for at the end of a run. First come the lost entries, because there are few
+of them, and then the newest entries."""
 
 LEVELS = tuple(Acknowledge)
 CONFIRMED = (Acknowledge.MAJORITY, Acknowledge.IN_SYNC)
@@ -79,8 +79,8 @@ class AcknowledgedWrites:
     def level_of(self, command: Command) -> Acknowledge:
         """Draw the level of a command.
 
-        Only a put or a compare-and-set may end without its result, because the log then shows by the written value
-        whether it was carried out.
+        Only a put or a compare-and-set may end without its result, because its written value in the log shows whether
+        it was carried out.
         """
         if not self._plan.is_on or isinstance(command, Get | Range):
             return Acknowledge.MAJORITY
@@ -142,8 +142,8 @@ class AcknowledgedWrites:
         assert self._operator is not None
         if self._is_stopped:
             return
-        # In half of the cases the limit is the number of all voters, so that one slow member is enough for too few
-        # names.
+        # In half of the cases the limit is the number of all voters. Then one slow member is enough to make an answer
+        # name too few members.
         any_limit, is_all = self._limits.randint(1, self._plan.min_in_sync_max), self._limits.random() < 0.5
         limit = min(len(self._world.plan.voters), self._plan.min_in_sync_max) if is_all else any_limit
         deadline = self._world.queue.now + ANSWER_NS

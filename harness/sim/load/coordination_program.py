@@ -45,7 +45,7 @@ SHARED_KEYS = [PREFIX + b"shared/%d" % number for number in range(4)]
 
 NOT_YET = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
 """The reasons with which a member refuses a command of level 2 if its build knows only level 1. Such a member still
-runs because it has not yet applied the entry that raised the level.
+runs, because it has not yet applied the entry that raised the level.
 """
 
 BOUNDED = (Reason.TOO_MANY_KEYS, Reason.LEASE_IS_FULL)
@@ -147,7 +147,7 @@ class SequentialProgram(ABC):
                 parts.told_revision = max(parts.told_revision, result.revision)
             if isinstance(error, InvalidRequest) and error.reason is not Reason.KEY_NOT_FOUND:
                 reasons = (*NOT_YET, *BOUNDED) if parts.plan.bounds_keys else NOT_YET
-                require(error.reason in reasons, "a client asks for nothing that is invalid", request, error)
+                require(error.reason in reasons, "a client sends no invalid request", request, error)
                 parts.cover(LEVEL_LAGS if error.reason in NOT_YET else f"a command was refused: {error.reason}")
             then(result, error)
             self.rest()
@@ -158,9 +158,16 @@ class SequentialProgram(ABC):
         """Compare the answer to a read with the state at its revision."""
         replay, leases = self.parts.replay, self.parts.leases
         if isinstance(error, RevisionCompacted):
-            require(operation.revision < replay.compact_revision, "only what is not kept is refused", operation, error)
+            require(
+                operation.revision < replay.compact_revision,
+                "only a revision that is not kept is refused",
+                operation,
+                error,
+            )
         if isinstance(error, RevisionAhead):
-            require(operation.revision > error.args[1], "only what is not reached is refused", operation, error)
+            require(
+                operation.revision > error.args[1], "only a revision that is not reached is refused", operation, error
+            )
         at = operation.revision or (result.revision if result is not None else 0)
         if isinstance(operation, Get) and isinstance(result, GetResult):
             wanted = replay.record_at(operation.key, at)

@@ -14,8 +14,8 @@ from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
-"""Revisions that a read cannot use if it follows a write in its transaction. The store never reaches AHEAD. It cannot
-show COMPACTED any more after a write, unless it has kept its history from the first revision on.
+"""Revisions that a read cannot use if it follows a write in its transaction. The store never reaches AHEAD. After a
+write it can no longer show COMPACTED, unless it has kept its history from the first revision on.
 """
 
 

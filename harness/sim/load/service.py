@@ -283,11 +283,11 @@ class ServiceLoad:
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded, level: Acknowledge) -> None:
-        # This check uses the text of the error, not only its type. If an earlier attempt was lost, a refusal is
-        # reported as OutcomeUnknown, and only the text mentions the refusal.
+        # This check uses the text of the error, not only its type. If an earlier attempt was lost, the client reports a
+        # refusal as OutcomeUnknown, and only the text mentions the refusal.
         words = str(end.error)
-        require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
-        require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
+        require(CLOSED_WORDS not in words, "no answer calls an open request closed", worker.name, words)
+        require(INVALID_WORDS not in words, "a client sends no invalid request", worker.name, words)
         if isinstance(end.error, OutcomeUnknown):
             worker.life += 1
             row["error"] = end.error.word
@@ -412,7 +412,7 @@ class ServiceLoad:
     def unfinished_words(self) -> str:
         """The operations and watches for which the end of the run still waits, as text."""
         watches = "" if self.coordination is None else f"; watches {self.coordination.words()}"
-        settled = "" if self._is_settled else "; it is not settled what became of accepted writes"
+        settled = "" if self._is_settled else "; the outcomes of some accepted writes are not settled"
         return f"{self._final_reads_open} reads{settled}{watches}"
 
     def check_history(self) -> None:
@@ -470,7 +470,7 @@ def check_requests(service: Service) -> None:
     """Check that no request caused an unexpected error, and that all requests counted as in flight are open.
 
     After an unexpected error the service closes one connection and continues, but the error is still a bug. A request
-    whose answer is lost never ceases to count as in flight.
+    whose answer is lost counts as in flight for the rest of the run.
     """
     errors = service.request_errors
     require(errors.total == 0, "no request meets an unexpected error", errors.places)

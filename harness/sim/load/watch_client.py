@@ -4,8 +4,8 @@ The program implements the protocol of watches itself, so it receives each messa
 
 The program watches at any member, whether this member leads or not. The program leaves the member when the connection
 ends or the member is silent, and sometimes without a reason. The watch then continues at another member, from the first
-revision that is not completely received. For some time the program may return no window to the member, as if the
-program did not read.
+revision that is not completely received. For some time the program may return no window to the member, like a program
+that does not read.
 
 See docs/reference/specification.md#messages-of-a-watch.
 """

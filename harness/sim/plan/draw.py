@@ -72,7 +72,8 @@ GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
 
 COARSE_RETENTION_BYTES = 20_000
 """The least retention of a log if clocks have the coarsest grain. Such a member installs one slice of a snapshot per
-grain. If its leader kept only a few entries in this time, the member would need another snapshot after each one."""
+grain. If its leader kept only a few entries in this time, the member would need another snapshot after each
+snapshot."""
 
 OPERATIONS_MAX = 4_000
 """The most operations of a run, roughly. A busier run is cut short: many short runs find more bugs than a long one."""
@@ -353,7 +354,7 @@ def with_bursts(plan: Plan, random: Random) -> Plan:
     connections = replace(load.connections, in_pieces=random.random() < 0.2)
     plan = replace(plan, load=replace(load, connections=connections))
     if random.random() < 0.2:
-        return plan  # This plan keeps the bounds that its seed drew, even if they are too small for bursts.
+        return plan  # This plan keeps the bounds that its seed drew, even if these bounds are too small for bursts.
     usual = ClientLimits()
     limits = replace(
         load.client_limits,
@@ -398,6 +399,6 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
 }
 """The stages that change a plan after its profile was applied, in this order. Each has a random stream of its own.
 
-A stage returns the plan unchanged if the seed does not draw what the stage adds, or if the plan does not suit the
-stage. The keys are the names of the streams, so a new name for a stream changes the plans of all seeds.
+A stage returns the plan unchanged if the seed does not draw the feature that the stage adds, or if the plan does not
+suit the stage. The keys are the names of the streams, so a new name for a stream changes the plans of all seeds.
 """

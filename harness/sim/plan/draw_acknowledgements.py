@@ -21,7 +21,7 @@ LAG_KINDS = ("slow disk", "hanging disk", "pause", "kill", "cut off", "cut one w
 """The faults that make a member lag, or that make its leader believe that it lags."""
 
 LEADER_KINDS = ("cut off", "cut off", "pause", "hanging disk")
-"""The faults of a leader. A leader that is cut off goes on accepting writes, which are then lost."""
+"""The faults of a leader. A leader that is cut off still accepts writes, which are then lost."""
 
 LEADER_SHARE = 0.4
 """Share of the faults that hit the leader."""

@@ -142,8 +142,8 @@ UPGRADED_SHARE = 0.2
 """Share of the seeds with upgrades."""
 
 OBSERVED_SHARE = 0.5
-"""Share of the seeds in which one more machine joins and stays a learner until the faults end, among the seeds with
-upgrades and without other machines that join.
+"""Among the seeds with upgrades and without other joining machines: the share in which one more machine joins, and
+stays a learner until the faults end.
 """
 
 
@@ -190,8 +190,8 @@ def with_observer(plan: Plan, random: Random) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""Share of the machines outside the first configuration that have a former folder, in seeds whose membership changes
-name the folders of new voters.
+"""In seeds whose membership changes name the folders of new voters: the share of the machines outside the first
+configuration that have a former folder.
 """
 
 
@@ -230,9 +230,9 @@ FIRST, LAST = 0.4, 0.99
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
     """In each round, let the leader of two voters remove itself, and crash the other as it becomes the only voter.
 
-    From then on each of the two could believe that it has a majority: the leader because of the answers that it has
-    received, the other voter because it is alone. Only the promises of the other voter before its crash prevent it from
-    leading too early. Later in the round, the next machine replaces the old leader.
+    From then on each of the two could believe that it has a majority. The leader could believe so because of the
+    answers that it has received, the other voter because it is alone. Only the promises of the other voter before its
+    crash prevent it from leading too early. Later in the round, the next machine replaces the old leader.
     """
     if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
         return plan

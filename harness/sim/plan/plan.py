@@ -174,8 +174,8 @@ class ConnectionsPlan:
     """The behaviour of connections of clients. Rates are per piece of data.
 
     With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all later
-    data on the connection waits for it, as with the growing pauses of TCP's retransmission. When late data arrives, the
-    client may have given up, or may have received an answer on another connection.
+    data on the connection waits for it, as during the growing pauses between retransmissions of TCP. When late data
+    arrives, the client may have given up, or may have received an answer on another connection.
     """
 
     delay_ns: int = 500_000

@@ -69,7 +69,7 @@ def read_plan(path: Path) -> Plan:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}", "name a file that `simulate --shrink` wrote") from error
     except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path} is no TOML: {error}", "strings need quotes, tables [brackets]") from error
+        raise BadInput(f"{path} is not TOML: {error}", "strings need quotes, tables [brackets]") from error
     reader = PlanReader(path)
     members = reader.value(tuple[str, ...], tree.get("members", USUAL["members"]), "members")
     if not members or len(set(members)) < len(members):

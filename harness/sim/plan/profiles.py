@@ -712,8 +712,8 @@ and so reads the rest back from its disk.
 def with_log_rot(plan: Plan, random: Random) -> Plan:
     """Let logs rot in ROT_SHARE of the seeds.
 
-    In half of these seeds, a log rots just before a member returns, which is mostly the leader's log, and otherwise the
-    log of the returning member. For the other half, see `_rot_after_rewrite`.
+    In half of these seeds, a log rots just before a member returns. This log is mostly the leader's, and otherwise that
+    of the returning member. For the other half, see `_rot_after_rewrite`.
     """
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
@@ -783,9 +783,9 @@ def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
 
     One patient member has election time-outs several times as long as the time-outs of the others. Some members do not
     read by lease when they lead, but make the promises that other leaders need for lease reads. In the profile of lease
-    faults, the patient member repeatedly becomes the leader, and is cut off for longer than the others wait. If the
-    patient member relied on its own settings and not on the promises of the others, it would continue to answer reads
-    while another member leads.
+    faults, the patient member repeatedly becomes the leader, and is cut off for longer than the others wait. A patient
+    member that relied on its own settings, and not on the promises of the others, would still answer reads while
+    another member leads.
     """
     is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
     leaseless = [member for member in plan.members if random.random() < 0.3]

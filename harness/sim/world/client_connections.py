@@ -22,7 +22,8 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""The probability that a connection was given up while its data waited behind a cut. The draw is made at the cut's end.
+"""The probability that a connection was given up while its data waited behind a cut. The draw happens at the end of the
+cut.
 """
 
 

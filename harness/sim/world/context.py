@@ -1,9 +1,9 @@
 """Protocols through which the parts of a simulated run use the run, its machines and each other.
 
 The run (`harness.sim.simulation`) makes all parts, and each part calls the run. In addition, a machine, its
-connections, its checks and its faults call each other. To avoid import cycles, such parts import these protocols and
-not each other, and get the objects as arguments. `checks/context.py` and `faults/context.py` extend `World` for checks
-and faults.
+connections, its checks and its faults call each other. To avoid import cycles, such parts do not import each other.
+They import these protocols, and get the objects as arguments. `checks/context.py` and `faults/context.py` extend
+`World` for checks and faults.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _ZEROES = bytes(_LOOK_BYTES)
 
 
 def written_bytes(content: bytes | bytearray) -> int:
-    """Return the offset at which the zeroes at the end begin, which were written in advance for later frames.
+    """Return the offset at which the zeroes at the end begin. These zeroes were written in advance for later frames.
 
     In the rare case that the last frame itself ends in zeroes, the offset is inside this frame.
     """
@@ -43,8 +43,8 @@ class ProvenBytes:
     """The number of proven bytes of each segment of one member, and the damage to the member's disk.
 
     Each frame states up to which batch the log was known to be synced. So after a second sync, the frames of the second
-    sync prove every byte that the first sync made durable. If the *last* sync lost a write, no frame proves this write,
-    and the log is the same as a log that ends before the write.
+    sync prove every byte that the first sync made durable. If the *last* sync lost a write, no frame proves this write.
+    The log is then the same as a log that ends before the write.
     """
 
     def __init__(self, image: DiskImage) -> None:

@@ -2,9 +2,9 @@
 
 The bytes of a file are durable after `SyncFile`. The name of a file is durable after `SyncFolder` of its folder
 (storage/files/interface.py). The end of a process loses nothing that the operating system has accepted. When power is
-lost, a seeded draw for each file determines which of its un-synced bytes survive: none, all, a prefix, or some sectors,
-among which may be torn sectors and garbage. Bytes that were not being written do not change, unless they rot or a
-misdirected write overwrites them.
+lost, a seeded draw for each file determines which of its un-synced bytes survive: none, all, a prefix, or some sectors.
+Some of these sectors may be torn, or contain garbage. Bytes that were not being written do not change, unless they rot
+or a misdirected write overwrites them.
 
 After a failed sync the operating system marks the pages of the file as clean. Programs still see these pages, but no
 later sync, even a successful one, writes the pages that did not reach the platter. Names are kept in a journal: a
@@ -283,8 +283,8 @@ class DiskImage:
     def unsynced(self, folder: str) -> set[str]:
         """Return the files of `folder` that may lose their name or current bytes in a crash.
 
-        A crash may also undo a deletion or a truncation. Files are not returned for this reason alone, because they
-        then lose no current bytes.
+        A crash may also undo a deletion or a truncation. But a file is not returned for this reason alone, because it
+        loses no current bytes by it.
         """
         start = f"{folder}/"
         return {

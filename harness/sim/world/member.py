@@ -162,7 +162,7 @@ class SimMember:
         # A read fault that was injected must not hit the reads of the checker.
         to_fail, self.image.fails_read_of = self.image.fails_read_of, None
         if self.is_damaged and not self.checks.is_whole(self, outcome):
-            self.lose("its disk has lost what it said was synced")
+            self.lose("its disk has lost data that it had reported as synced")
             return
         require(self.is_damaged or not outcome.warnings, "no snapshot is damaged", self.node_id, outcome.warnings)
         self.checks.recovered(self, outcome, LogPosition(header.index, header.term))

@@ -49,7 +49,7 @@ Deliver = Callable[[str, str, bytes], None]
 
 
 class SimNetwork:
-    """All directed links between members. Every frame, even a lost frame, uses the same number of random draws."""
+    """All directed links between members. Each frame, even a lost one, uses the same number of random draws."""
 
     def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:
         self._seed, self.plan, self._queue, self._deliver = seed, plan, queue, deliver

@@ -119,7 +119,7 @@ async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_pa
         async with change(active):
             pass
         assert len(cluster.members) == 7
-        words = {added: "who is replaced needs room", removed: "every member is hit by something else"}[change]
+        words = {added: "a replacement needs room", removed: "every member is already hit by another fault"}[change]
         assert words in str(active.record.outcome["skipped"])
     nemesis.writer.close()
 

@@ -126,7 +126,7 @@ def test_a_run_is_sound_only_if_its_members_stopped_as_asked_at_its_end() -> Non
     report = the_report(rows, HEALED, SAME, crashed)
     assert (report.sound, verdict_words(report)) == (False, "asked to stop at the end, members ended so: {'n2': -9}")
     report = the_report(rows, HEALED, SAME)
-    assert (report.sound, verdict_words(report)) == (False, "how the members ended is not known")
+    assert (report.sound, verdict_words(report)) == (False, "the exit codes of the members are not known")
 
 
 def test_the_longest_gap_is_between_acknowledgements() -> None:
@@ -167,7 +167,7 @@ def test_a_fault_that_was_not_carried_out_is_told_and_has_no_effect() -> None:
     assert faults_words(report) == "2 of 7 planned were carried out, 2 skipped, 3 not begun before the load was over"
     assert [(each.fault, each.count) for each in report.unavailability] == [("add", 1), ("kill", 1)]
     why = [fault.skipped for fault in report.faults]
-    assert why == [None, "there are 7 members already", "every member was hit by something else", None]
+    assert why == [None, "there are 7 members already", "every member was already hit by another fault", None]
     assert [fault.longest_silence_seconds for fault in report.faults] == [0.799, None, None, 0.7]
     assert SoakTotal([report]).count("pause") == 0
     assert "there are 7 members already" in what_is_shown(report)

@@ -219,8 +219,8 @@ END = "expect term all = 1"
     [
         (["levels leder", *BEGINNING, END], 1, "did you mean leader?"),
         (["levels", *BEGINNING, END], 1, "lacks a level"),
-        (["levels leader", *BEGINNING, "at majority: settle", END], 5, "is no level of this scenario"),
-        ([*BEGINNING, "at leader: settle", END], 4, "is no level of this scenario"),
+        (["levels leader", *BEGINNING, "at majority: settle", END], 5, "is not a level of this scenario"),
+        ([*BEGINNING, "at leader: settle", END], 4, "is not a level of this scenario"),
         (["levels leader", *BEGINNING, "at leader settle", END], 5, "at leader: STEP"),
         (["levels leader", *BEGINNING, "at leader:", END], 5, "at leader: STEP"),
         (["levels leader", *BEGINNING, "at : settle", END], 5, "at leader: STEP"),
@@ -237,9 +237,9 @@ END = "expect term all = 1"
         ([*BEGINNING, "write s1 A", "write s1 A", END], 5, "A is written already"),
         (["cluster s1 s2 s3", "elect s1", "write s1 A", END], 3, "a lone core has no clients"),
         (["cluster s1 s2 s3", "elect s1", "read s1 r", "expect shown r = A"], 4, "a lone core shows nothing"),
-        ([*BEGINNING, "minimum two", END], 4, "is no number"),
-        ([*BEGINNING, "expect answer A = applied"], 4, "is no word that was written"),
-        ([*BEGINNING, "expect answer = applied"], 4, "is no word that was written"),
+        ([*BEGINNING, "minimum two", END], 4, "is not a number"),
+        ([*BEGINNING, "expect answer A = applied"], 4, "is not a word that was written"),
+        ([*BEGINNING, "expect answer = applied"], 4, "is not a word that was written"),
     ],
 )
 def test_a_line_that_is_written_wrongly_is_named(lines: list[str], line: int, words: str) -> None:

@@ -71,7 +71,7 @@ def test_ways_are_written_as_they_are_read(modes: ReadModes) -> None:
         ("leas=0.1", "did you mean lease"),
         ("xyzzy", "the names are lease"),
         ("lease=0.1,lease=0.2", "twice"),
-        ("lease=much", "no share"),
+        ("lease=much", "not a share"),
         ("lease=0.6,follower=0.6", "at most 1"),
         ("local=-1", "from 0 to 1"),
         ("", "the names are"),

@@ -287,7 +287,7 @@ def test_a_result_at_level_leader_is_seen() -> None:
 
 
 def test_a_response_with_too_few_names_says_so() -> None:
-    rule = "a response says so if too few members hold a write"
+    rule = "if too few members hold a write, the response says so"
     with broken_rule(rule):
         Wire(Acknowledge.IN_SYNC).answers(Code.OK, ["s1"])
     with broken_rule(rule):
@@ -312,10 +312,10 @@ def a_log(*terms: int) -> SafetyChecker:
 @pytest.mark.parametrize(
     ("rule", "index", "term", "fate"),
     [
-        ("a committed entry is told truly", 2, 1, EntryFate.COMMITTED),
-        ("a committed entry is told truly", 3, 2, EntryFate.COMMITTED),
-        ("a lost entry is told truly", 2, 2, EntryFate.LOST),
-        ("a lost entry is told truly", 3, 2, EntryFate.LOST),
+        ("an entry that an answer calls committed is committed", 2, 1, EntryFate.COMMITTED),
+        ("an entry that an answer calls committed is committed", 3, 2, EntryFate.COMMITTED),
+        ("an entry that an answer calls lost is lost", 2, 2, EntryFate.LOST),
+        ("an entry that an answer calls lost is lost", 3, 2, EntryFate.LOST),
         ("only a decided entry is forgotten", 3, 2, EntryFate.FORGOTTEN),
     ],
 )
@@ -340,7 +340,7 @@ def test_an_outcome_that_changes_is_seen() -> None:
     fates = FateChecker(safety, lambda _: None)
     fates.told(2, 2, EntryFate.COMMITTED)
     safety._committed[2] = 3
-    with broken_rule("what became of an entry never changes"):
+    with broken_rule("the final outcome of an entry never changes"):
         fates.told(2, 2, EntryFate.LOST)
 
 
@@ -348,7 +348,7 @@ def test_a_lost_write_that_was_carried_out_is_seen() -> None:
     history = HistoryChecker(1, lambda _: None)
     history.called("c1", 0, Put(b"k", b"v"), 0)
     history.carried_out(1, [0, 0, 0, int(CommandKind.PUT), b"k", b"v"], (0, 2))
-    with broken_rule("a write that is said to be lost is never carried out"):
+    with broken_rule("a write that an answer reports as lost is never carried out"):
         history.lost(Put(b"k", b"v"))
 
 

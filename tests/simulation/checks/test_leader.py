@@ -31,7 +31,7 @@ WAITS = "a read waits until its index is applied"
 COPIES = "a copy counts when it is acknowledged in this term"
 COUNTER = "each round of reads has its own counter"
 LEASE = "a lease begins when its round was sent"
-HANDED_OVER = "nobody reads by lease while somebody may campaign for it"
+HANDED_OVER = "no leader reads by lease while a campaign that it asked for may win"
 PROMISE_NS = 1_000
 
 

@@ -30,8 +30,8 @@ THREE = Configuration.of([Member("s1"), Member("s2"), Member("s3")])
 HEARD = 1_000
 GRANTS = "a member that hears a leader grants no pre-vote"
 STANDS = "a candidate has the pre-votes of a majority"
-LEASE = "where leaders read by lease no hint is heeded"
-OFTEN = "at most one hint is heeded per election time-out"
+LEASE = "where leaders read by lease no hint counts"
+OFTEN = "at most one hint counts per election time-out"
 WHOSE = "only the end of the leader's connections is a hint"
 
 

@@ -106,7 +106,7 @@ WRONG: dict[str, Callable[[SimMember], object]] = {
     "no snapshot is damaged": lambda m: m._opened(opened(m, warned=SNAPSHOT)),
     "rotten data is never used": uses_what_has_rotted,
     "no snapshot is damaged but the one that rotted": warns_of_another,
-    "a loss that later frames prove is noticed": misses_a_proven_loss,
+    "a loss is noticed if later frames prove it": misses_a_proven_loss,
     "a refusal names the damage": refuses_for_another,
 }
 

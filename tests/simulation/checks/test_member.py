@@ -87,12 +87,12 @@ ACCEPTED = AppendAccepted(term=0, match_index=0, last_applied=0, read_counter=0)
 Say = Callable[[Stage], Message]
 
 PROMISES: dict[str, list[Say]] = {
-    "a term is durable before it is told": [lambda s: replace(APPEND, term=s.term + 1)],
-    "a vote is durable before it is told": [
+    "a term is durable before a message states it": [lambda s: replace(APPEND, term=s.term + 1)],
+    "a vote is durable before a message states it": [
         lambda s: VoteResponse(term=s.term, granted=True),
         lambda s: VoteRequest(term=s.term, last_index=s.index, last_term=s.term),
     ],
-    "a tail is durable before it is told": [
+    "a tail is durable before a message states it": [
         lambda s: PreVoteRequest(term=s.term, next_term=s.term + 1, last_index=s.index + 1, last_term=s.term),
         lambda s: PreVoteRequest(term=s.term, next_term=s.term + 1, last_index=s.index, last_term=s.term + 1),
     ],

@@ -14,7 +14,7 @@ from tests.simulation.support.stage import APPEND, Stage, broken_rule
 REJECTED = "an append is rejected only where the logs differ"
 NAMED = "a rejection names a position of the log"
 IGNORED = "a member ignores only entries that it holds"
-LACKS = "room is missed only where the disk has refused some"
+LACKS = "a node reports missing room only after its disk has refused room"
 HANGS = "a disk hangs while it has something to do"
 HAS_ROOM = "a member that has room again has its ballast and has written the waiting entries"
 

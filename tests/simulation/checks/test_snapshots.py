@@ -105,8 +105,8 @@ def test_a_session_that_is_not_as_the_log_says_is_seen(what: str) -> None:
 
 
 REFUSALS = {
-    "an open request is never told that it is closed": RequestClosed(1, 2),
-    "a client asks for nothing that is invalid": InvalidRequest(next(iter(Reason))),
+    "no answer calls an open request closed": RequestClosed(1, 2),
+    "a client sends no invalid request": InvalidRequest(next(iter(Reason))),
 }
 
 
@@ -163,4 +163,4 @@ def test_a_snapshot_of_what_is_not_committed_is_seen() -> None:
     stage.world.safety._committed[storage.snapshots.latest().header.index] += 1
     with pytest.raises(Violation) as caught:
         check_built(stage.world.safety, stage.follower, storage)
-    assert caught.value.rule == "a snapshot is of what is committed"
+    assert caught.value.rule == "a snapshot contains only committed entries"

@@ -113,7 +113,7 @@ def test_a_member_that_stops_at_a_level_that_its_build_knows_is_seen() -> None:
     with pytest.raises(Violation) as caught:
         stage.upgrades.has_stopped(stage.follower, UnsupportedFeatureLevel(2, LevelRange(1, 1)))
 
-    assert rule_of(caught) == "a build goes on at every level that it knows"
+    assert rule_of(caught) == "a build continues at every level that it knows"
 
 
 def test_a_hello_that_should_be_refused_is_seen() -> None:

@@ -244,7 +244,7 @@ def test_progress_that_is_ahead_of_the_events_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(WatchHub, "_is_told", is_told_too_early)
     plans = [a_plan(seed=seed, hub=TINY_HUB) for seed in range(1, 6)]
 
-    assert is_caught("a watch is told the progress only", plans)
+    assert is_caught("a watch gets a progress message only", plans)
 
 
 @pytest.mark.timeout(200)

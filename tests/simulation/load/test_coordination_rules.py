@@ -110,11 +110,11 @@ WRONG: dict[str, tuple[CallEnded, Callable[[Answered], None]]] = {
         answer(0, 4, (2, A)),
         lambda program: program.read(Get(b"a")),
     ),
-    "only what is not kept is refused": (
+    "only a revision that is not kept is refused": (
         answer(ResultCode.REVISION_COMPACTED, 4, 3, 4),
         lambda program: program.read(Get(b"a", 3)),
     ),
-    "only what is not reached is refused": (
+    "only a revision that is not reached is refused": (
         answer(ResultCode.REVISION_AHEAD, 4, 4, 4),
         lambda program: program.read(Get(b"a", 4)),
     ),
@@ -122,7 +122,7 @@ WRONG: dict[str, tuple[CallEnded, Callable[[Answered], None]]] = {
         answer(0, 3, (2, A)),
         lambda program: program.read(Get(b"a")),
     ),
-    "a client asks for nothing that is invalid": (
+    "a client sends no invalid request": (
         failure(InvalidRequest(Reason.KEY_EMPTY)),
         lambda program: program.put(),
     ),
@@ -163,7 +163,7 @@ def test_a_command_exceeds_a_limit_only_if_the_plan_has_a_small_one(reason: Reas
 
     with pytest.raises(Violation) as raised:
         Answered(refused).put()
-    assert raised.value.rule == "a client asks for nothing that is invalid"
+    assert raised.value.rule == "a client sends no invalid request"
 
 
 def test_the_invariants_of_a_hub_are_a_rule() -> None:

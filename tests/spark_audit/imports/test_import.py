@@ -221,7 +221,7 @@ def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
     [
         ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :info :write 1", "0 :invoke :write 2"]), 3,
          "expected a new process number: the operation of 0 ended unknown on line 2, found process 0 going on"),
-        ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :invoke :write 2"]), 2, "process 0 began on line 1"),
+        ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :invoke :write 2"]), 2, "process 0 from line 1"),
         ("jepsen-edn", _edn(["0 :invoke :write 1", "1 :ok :write 1"]), 2, "an invocation by process 1 before this"),
         ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :ok :read 1"]), 2, "expected the end of the write of line 1"),
         ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :ok :write 2"]), 2, "the value of line 1, 1, found 2"),

@@ -31,10 +31,10 @@ class FateChecker:
         words = f"({index}, {term}) is told to be {fate.name}, committed up to {safety.commit_index}"
         match fate:
             case EntryFate.COMMITTED:
-                require(safety.is_committed(index, term), "a committed entry is told truly", words)
+                require(safety.is_committed(index, term), "an entry that an answer calls committed is committed", words)
                 self._cover(COMMITTED_TOLD)
             case EntryFate.LOST:
-                require(self.is_lost(index, term), "a lost entry is told truly", words)
+                require(self.is_lost(index, term), "an entry that an answer calls lost is lost", words)
                 self._cover(LOST_TOLD)
             case EntryFate.FORGOTTEN:
                 require(index <= safety.commit_index, "only a decided entry is forgotten", words)
@@ -42,7 +42,7 @@ class FateChecker:
                 pass
         if fate in DEFINITE:
             before = self._said.setdefault(key, fate)
-            require(before is fate, "what became of an entry never changes", f"{words}, before {before.name}")
+            require(before is fate, "the final outcome of an entry never changes", f"{words}, before {before.name}")
 
     def cover_lost(self) -> None:
         """Cover a coverage point if any accepted entry was lost. Call this method at the end of a run."""

@@ -28,8 +28,8 @@ from raft import (
 )
 
 WAIT_HEARTBEATS = 4
-"""A write waits for members in sync for at most the lag and this many heartbeat intervals: the lag is measured at
-heartbeats, and a lag that just keeps to its bound is noticed at a later one."""
+"""A write waits for members in sync for at most the lag and this many heartbeat intervals. The lag is measured at
+heartbeats, so a member may leave the set only at a later heartbeat than the one at which its lag reaches the bound."""
 
 OWN_END = "a write ends as its level says"
 
@@ -100,8 +100,8 @@ class LevelChecker:
 
     def applied(self, entry: Entry, now: int) -> None:
         """Note an entry that the node has applied. The same command may be in several entries, or several times in one
-        entry: a client repeats its request, or two clients send equal ones. Of several proposals with the same command,
-        the earliest proposals are applied first, whatever their level."""
+        entry, because a client may repeat its request, and two clients may send equal requests. Of several proposals
+        with the same command, the earliest proposals are applied first, whatever their level."""
         ended: Counter[bytes] = Counter()
         for ticket, write in list(self._unapplied.items()):
             if write.term is None or write.term < entry.term:  # No later entry can contain it.

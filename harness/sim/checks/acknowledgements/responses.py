@@ -75,7 +75,7 @@ class ResponseChecker:
         names = fields[-1] if code == Code.OK else fields[1]
         require(
             isinstance(names, list) and (len(names) < wanted) == (code == Code.UNDER_REPLICATED),
-            "a response says so if too few members hold a write",
+            "if too few members hold a write, the response says so",
             f"{words}; min_in_sync is {wanted}",
         )
         if code == Code.UNDER_REPLICATED:

@@ -1,8 +1,8 @@
 """Compares the times until which owners of leases and locks may rely on them with the real ends of the leases.
 
-The replay determines the end of each lease. The owner measures the time to live by its own clock, from the time at
-which it *sent* the last answered renewal, and allows for the drift of two clocks. The times are compared only if the
-drift of all clocks is within its bound.
+The replay determines the end of each lease. The owner measures the time to live by its own clock. It starts at the time
+at which it *sent* the last answered renewal, and subtracts the possible drift of two clocks. The times are compared
+only if the drift of all clocks is within its bound.
 
 See docs/concepts/leases.md#what-a-lease-promises and docs/concepts/locks.md#what-a-lock-promises.
 """

@@ -1,8 +1,8 @@
 """A second, slow implementation of the store, which carries out the log again and keeps every state.
 
 The replay shares no code with the store. Each entry is replayed once, when the first member applies the entry, with the
-results of this member. A refused command must have changed nothing, and a command that was refused because of a limit
-on keys must exceed this limit. The result of any other command must equal the result of the replay. So a wrong result
+results of this member. A refused command must have changed nothing. If a command was refused because of a limit on
+keys, it must exceed this limit. The result of any other command must equal the result of the replay. So a wrong result
 is found even if all members give this result.
 
 See docs/reference/specification.md#8-store.
@@ -26,7 +26,7 @@ ONLY_EXCESS_IS_REFUSED = "only a change of more keys than the limit in force all
 HISTORY_LEVEL = 2
 
 EXPIRED_PER_ENTRY = 256
-"""An entry ends no further lease once it has ended leases that, together with their keys, are at least this many."""
+"""An entry ends leases until the number of ended leases, plus the number of their keys, is at least this number."""
 
 EVENT_BYTES = 64
 """The bytes that an event counts in the history, in addition to its key and the value before the change."""

@@ -18,11 +18,11 @@ from harness.sim.engine.errors import broken, require
 
 IS_HISTORY = "a watch is the history of its keys: each change once, in order, and none left out"
 WHOLE = "a message of a watch ends with a whole revision"
-COMMITTED = "a watch tells of nothing that is not committed"
-PROGRESS_IS_TRUE = "a watch is told the progress only after everything before"
+COMMITTED = "a watch delivers only committed changes"
+PROGRESS_IS_TRUE = "a watch gets a progress message only after everything before it"
 BEGINS_RIGHT = "a watch counts from the revision that was asked for"
-ENDS_RIGHT = "a watch ends only if a change that it needs is not kept any more, and says so"
-COST = "a message of a watch costs its window what it holds"
+ENDS_RIGHT = "a watch ends only if a change that it needs is no longer kept, and says so"
+COST = "a message of a watch costs its window the bytes that it holds"
 
 MESSAGE_BYTES_MAX = 1 << 20
 """Only a revision with more bytes than this is split into several messages."""

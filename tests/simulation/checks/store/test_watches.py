@@ -95,8 +95,11 @@ WRONG: dict[str, tuple[Callable[[Bench], None], str]] = {
         "a watch is the history",
     ),
     "the revision is not that of the last event": (lambda bench: bench.events(5, [b"a", A2]), "a message of a watch"),
-    "the progress is ahead of the events": (lambda bench: bench.checker.progress(bench.watch, 3), "told the progress"),
-    "the progress goes back": (lambda bench: bench.checker.progress(bench.watch, 0), "told the progress"),
+    "the progress is ahead of the events": (
+        lambda bench: bench.checker.progress(bench.watch, 3),
+        "gets a progress message",
+    ),
+    "the progress goes back": (lambda bench: bench.checker.progress(bench.watch, 0), "gets a progress message"),
     "the progress is not committed": (lambda bench: bench.checker.progress(bench.watch, 6), "not committed"),
     "a revision is not committed": (lambda bench: bench.events(6, [b"a", 6]), "not committed"),
     "it begins elsewhere": (lambda bench: bench.checker.created(bench.watch, 5, 3), "counts from the revision"),
