@@ -27,17 +27,34 @@ FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
 
 @click.command()
 @click.option("--quick", "plan_name", flag_value="quick", help="Puts and reads at three levels, about two minutes.")
-@click.option("--smoke", "plan_name", flag_value="smoke", help="Does everything work? Tiny; for no comparison.")
+@click.option(
+    "--smoke",
+    "plan_name",
+    flag_value="smoke",
+    help="Check that everything works. The results are too few for a comparison.",
+)
 @click.option("--full", "plan_name", flag_value="full", default=True, help="Everything (default): about half an hour.")
-@click.option("--only", "works", multiple=True, type=click.Choice(["put", "get", "mixed"]), help="This work.")
+@click.option(
+    "--only", "works", multiple=True, type=click.Choice(["put", "get", "mixed"]), help="Measure only this work."
+)
 @click.option("--system", "systems", multiple=True, type=click.Choice([each.name for each in CONTENDERS]))
-@click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="This level of a closed loop.")
-@click.option("--rate", "rates", multiple=True, type=click.IntRange(1), help="Puts per second of an open loop.")
+@click.option(
+    "--in-flight", multiple=True, type=click.IntRange(1, 4096), help="Closed loops with this many requests in flight."
+)
+@click.option(
+    "--rate", "rates", multiple=True, type=click.IntRange(1), help="Open loops with this many puts per second."
+)
 @click.option("--value-bytes", multiple=True, type=click.IntRange(1, 1 << 20))
 @click.option("--members", multiple=True, type=click.IntRange(1, 9))
-@click.option("--keys", "existing_keys", multiple=True, type=click.IntRange(1), help="Keys that exist before.")
+@click.option(
+    "--keys",
+    "existing_keys",
+    multiple=True,
+    type=click.IntRange(1),
+    help="The number of keys that exist before the load.",
+)
 @click.option("--repetitions", type=click.IntRange(1))
-@click.option("--seconds", type=click.FloatRange(min=0.1), help="Of each measured window.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="The length of each measured window.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),

@@ -1,8 +1,8 @@
 """`python -m benchmarks.audit.kernel`: measures the columnar kernels of the audit, and the encoding of their columns.
 
 The time of a kernel is the median of REPETITIONS runs over the same columns; the time of the encoding is that of one
-run. The first run over each history is not counted, because it requests memory from the system, which can take as much
-time as the kernel itself.
+run. The first run over each history is not counted. It requests memory from the system, which can take as much time as
+the kernel itself.
 
 The histories for the kernel `witness` have revisions. The histories for the kernel `zones` have neither revisions nor
 deletions: without revisions, nobody can tell which write made a key absent, and the audit leaves such keys to its

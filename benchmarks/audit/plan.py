@@ -47,7 +47,7 @@ class Case:
 
     @property
     def history(self) -> tuple[str, int, float, str | None]:
-        """What identifies the history. Cases with the same value are measured on the same files."""
+        """The values that identify the history. Cases with the same value are measured on the same files."""
         without_revisions = "" if self.shape is None or self.shape.revisions else ", no revisions"
         return (self.name + without_revisions, self.operations, self.unknown_share, self.fault)
 

@@ -38,8 +38,8 @@ SAMPLES_SHARE_MIN = 0.8
 """The least share of the seconds of a phase that must have a sample, because seconds without samples prove nothing."""
 
 CALM_SEEN_SHARE_MIN = 0.8
-"""The least share of `Bounds.calm_seconds` that the samples must cover after a recovery. With fewer samples, it would
-be unknown whether the latency stayed low.
+"""The least share of `Bounds.calm_seconds` that the samples must cover after a recovery. Fewer samples could not show
+whether the latency stayed low.
 """
 
 PHASES = ("steady", "overload", "recovery")
@@ -152,11 +152,11 @@ def answers_per_second(samples: Sequence[Sample]) -> float:
 def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
     """Return the seconds from the end of the overload until the light client's latency has recovered.
 
-    The bound is `recovery_ratio` times the p99 in the steady phase without the greedy connection. The latency has
-    recovered at a moment if the p99 of all waits that are under way in the next `calm_seconds` is within the bound. The
-    moments that are tried are the end of the overload and, after it, the end of each wait above the bound. The end of
-    the overload is the time of its last sample, which may be up to a second too early. Returns None if the latency has
-    not recovered at any of these moments.
+    The bound is `recovery_ratio` times the p99 in the steady phase without the greedy connection. At a moment the
+    latency has recovered if the p99 of all waits in the next `calm_seconds` is within the bound. A wait belongs to
+    these seconds if it is under way in them. The moments that are tried are the end of the overload and, after it, the
+    end of each wait above the bound. The end of the overload is the time of its last sample, which may be up to a
+    second too early. Returns None if the latency has not recovered at any of these moments.
     """
     calm = waits(sample for sample in of_phase(samples, "steady") if not sample.greedy)
     overload = of_phase(samples, "overload")

@@ -26,8 +26,8 @@ LIGHT_PAUSE_SECONDS = 0.1
 LIGHT_PATIENCE_SECONDS = 30.0  # The time limit of an operation of the light client; exceeding it counts as an error.
 STATUS_SECONDS = 2.0
 GREEDY_WINDOWS = 6
-"""The steady phase has this many parts of equal length. The greedy connection is open in every second part, so that it
-is open for half of each third of the phase.
+"""The steady phase has this many parts of equal length. The greedy connection is open in every second part, that is,
+for half of each third of the phase.
 """
 
 END_SECONDS_MAX = 30.0

@@ -2,8 +2,8 @@
 
 `grpcio` reaches only a few thousand calls per second and core, so a benchmark with it would measure `grpcio` and not
 etcd. `h2load` can only repeat one key. This dialect sends the same frames as both programs. Each request has a HEADERS
-frame of six indexed fields and a DATA frame. Real clients send such HEADERS frames after their first request, and no
-other HEADERS frame is cheaper for a server to read. The dialect obeys the flow control of streams and of the
+frame of six indexed fields and a DATA frame. Real clients send such HEADERS frames after their first request. A server
+can read them at less cost than any other HEADERS frame. The dialect obeys the flow control of streams and of the
 connection, and answers settings and pings.
 
 An answer counts as a success if it has a message and then ends, because etcd (grpc-go) sends no message with an error.
@@ -120,7 +120,7 @@ class EtcdDialect:
         self.errors: Counter[str] = Counter()
         self._values = itertools.cycle([bytes_field(2, value) for value in values])
         self._put_bytes = 2 + KEY_BYTES + len(bytes_field(2, values[0]))
-        # If an answer to a get is shorter, the key is absent.
+        # If the answer to a get is shorter than this, the key is absent.
         self._answer_bytes_min = len(values[0]) if work == "get" else 0
         self._stream = 1  # The number of the next stream.
         self._out: list[bytes] = []

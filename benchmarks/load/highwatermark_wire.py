@@ -44,7 +44,7 @@ class HighwatermarkDialect:
         self.errors: Counter[str] = Counter()
         self._values = itertools.cycle([encode_item(value) for value in values])
         self._value_bytes = len(encode_item(values[0]))
-        # If an answer to a get is shorter, the key is absent.
+        # If the answer to a get is shorter than this, the key is absent.
         self._answer_bytes_min = len(values[0]) if work == "get" else 0
         is_usual = acknowledge == Acknowledge.MAJORITY
         # The head of a put after its request id: the kind, and the level if there is one.

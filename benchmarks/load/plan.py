@@ -49,7 +49,7 @@ class Cell:
     def label(self) -> str:
         """The name of the work in results.
 
-        The label differs from `work` for cells with many keys and for open loops.
+        For cells with many keys, and for open loops, the label differs from `work`.
         """
         keys = "" if self.group.existing_keys <= USUAL_KEYS else f"_{self.group.existing_keys}_keys"
         return self.work + keys + ("_at_rate" if self.rate else "")
@@ -68,7 +68,8 @@ class Contender:
     tls_cert: str | None = None  # and the certificate of clients, with its key.
 
     def takes_part(self, cell: Cell) -> bool:
-        """Return False if the system does not offer this work, or if the other contenders are enough for this cell."""
+        """Return False if the system does not offer this work, or if this cell needs no measurement of this
+        contender."""
         if self.generator == "lean" and self.kind != "bare":
             return True
         usual = not cell.rate and cell.group.members == USUAL_MEMBERS and cell.group.value_bytes == USUAL_VALUE_BYTES

@@ -1,4 +1,4 @@
-"""What a load generator reads from stdin (`LoadSpec`) and writes to stdout (`LoadResult`), each as one JSON object."""
+"""The input of a load generator on stdin (`LoadSpec`) and its output on stdout (`LoadResult`), each one JSON object."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 One member runs as a process. Each window is a new client process, whose tasks or threads put 128 bytes one call after
 the other. The windows of the three worlds follow each other, in an order that changes, so that a ratio compares
-neighbours.
+neighbouring windows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ WORLDS = ("trio", "asyncio", "threads")
 CALLERS = (1, 16, 64, 256)
 FILE = "callers.json"
 RATIOS_MAX = {("asyncio", 256): 0.9, ("threads", 64): 2.5}
-"""The greatest CPU time per call beside that of trio, at some number of callers. `main` fails above it."""
+"""By world and number of callers: the bound on the CPU time per call, divided by that of trio. `main` fails above this
+bound."""
 
 _MEMBER = next(each for each in CONTENDERS if each.name == "highwatermark")
 _HEAD = "| callers | world | calls/s (least–greatest) | client CPU µs/call | / trio's |\n|---|---|---|---|---|"
@@ -84,7 +85,8 @@ def window(world: str, callers: int, seconds: float, address: str) -> dict[str, 
 
 
 def ratios(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, int], float]:
-    """The CPU time per call beside that of trio, by world and number of callers: the median over the repetitions."""
+    """By world and number of callers: the CPU time per call, divided by that of trio (the median over the
+    repetitions)."""
     cost = {(row["repetition"], row["callers"], row["world"]): row["cpu_us"] for row in rows}
     found: dict[tuple[str, int], list[float]] = {}
     for (repetition, callers, world), each in cost.items():

@@ -290,7 +290,11 @@ def line(gain: Gain) -> str:
 @click.command()
 @click.option("--only", multiple=True, help="Paths whose name has this in it; may be repeated.")
 @click.option(
-    "--pairs", default=9, show_default=True, type=click.IntRange(1), help="How many windows each side has, in turns."
+    "--pairs",
+    default=9,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The number of windows of each side. The windows of the two sides alternate.",
 )
 @click.option(
     "--seconds", default=1.5, show_default=True, type=click.FloatRange(min=0.1), help="The length of a window."

@@ -2,14 +2,14 @@
 JSON.
 
 The commands are lines on standard input: `begin`, `snapshot`, `marks` and `end`. Each command is answered with one line
-of JSON. Between `begin` and `end` the member measures three things: how late the event loop is (measured every 5 ms);
-the wall time and the CPU time (of this thread) of each slice of snapshot work; and the CPU time of each garbage
-collection. The CPU time of a slice excludes collections, because a collection can start at any moment and visits the
-objects of all code.
+of JSON. Between `begin` and `end` the member measures three things. The first is how late the event loop is (measured
+every 5 ms). The second is the wall time and the CPU time (of this thread) of each slice of snapshot work. The third is
+the CPU time of each garbage collection. The CPU time of a slice excludes collections, because a collection can start at
+any moment and visits the objects of all code.
 
 For each slice of at least LONG_MS of CPU time, the resource usage is recorded too. After each measurement of the event
 loop, a yardstick is timed: a computation that is always the same and needs no memory. If the yardstick takes long, the
-machine is slow at that moment, and the snapshot is not the cause of the lateness.
+machine is slow at that moment. Then the snapshot is not the cause of the lateness.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`python -m benchmarks.single.snapshot_stop`: measures for how long a snapshot stops all other work of a member.
 
 Three members run on loopback, with 10⁶ keys (16-byte keys, 128-byte values) and every write synced. Clients put at a
-steady rate. In each window, one follower is killed and started again while the puts go on. In every second window, the
-leader also builds a snapshot and cuts its log, so that the follower has to install the snapshot. In the other windows,
-the follower catches up from the log. For the leader and the follower, with and without the snapshot, the results are
-the longest slice of snapshot work, and how late the event loop was (measured every 5 ms).
+steady rate. In each window, one follower is killed and started again while the puts continue. In every second window,
+the leader also builds a snapshot and cuts its log, so that the follower has to install the snapshot. In the other
+windows, the follower catches up from the log. There are results for the leader and for the follower, each with and
+without the snapshot: the longest slice of snapshot work, and how late the event loop was (measured every 5 ms).
 """
 
 from __future__ import annotations

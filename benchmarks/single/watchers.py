@@ -1,11 +1,11 @@
 """`python -m benchmarks.single.watchers`: many watchers of one key on few connections, beside a load of puts.
 
-Three members run as processes. Windows with and without the watchers alternate; in both, clients put other keys. While
-the watchers are there, another client writes the watched key once a second. A separate process holds the connections of
-the watchers. This process counts the frames that it receives, and does not decode them.
+Three members run as processes. Windows with and without the watchers alternate. In both kinds of windows, clients put
+other keys. While the watchers are there, another client writes the watched key once a second. A separate process holds
+the connections of the watchers. This process counts the frames that it receives, and does not decode them.
 
 An event's delay begins when the client that wrote the key has the answer, and ends when the last watcher's frame has
-been read. One more connection has the same number of watches, and nobody reads their messages.
+been read. One more connection has the same number of watches, but no program reads their messages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FrameCounter:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Take the bytes that were read."""
         data = self._rest + data
         place, end = 0, len(data) - HEAD_BYTES
         while place <= end:
@@ -100,7 +100,7 @@ class Watchers:
             counter.feed(data)
 
     async def receive_next(self, seconds_max: float) -> None:
-        """Read until one more message has come for every watch."""
+        """Read until one more message has arrived for every watch."""
         self._messages += 1
         with trio.fail_after(seconds_max):
             async with trio.open_nursery() as nursery:
@@ -120,7 +120,7 @@ class Watchers:
 async def watch(address: str, endpoints: Sequence[str], connections: int, watches: int) -> None:
     """Begin all watches, print `ready`, then write the key once a second until stdin is closed."""
     each = watches // connections
-    stopped = connect(address, each)  # This connection's watches begin as well, but nobody reads their messages.
+    stopped = connect(address, each)  # The watches of this connection begin as well, but nothing reads their messages.
     found = Watchers([connect(address, each) for _ in range(connections)], each)
     await found.receive_next(SETUP_SECONDS_MAX)  # Each watch is confirmed by a message.
     print("ready", flush=True)

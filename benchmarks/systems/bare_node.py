@@ -37,7 +37,7 @@ The file is first filled with zeroes and then overwritten repeatedly, because ov
 least.
 """
 
-# The fields: length of what follows, index, commit index, number of puts. The frames of the puts come after them.
+# The fields: length of the following data, index, commit index, number of puts. The frames of the puts come after them.
 APPEND = struct.Struct(">IIII")
 POSITION = struct.Struct(">I")
 

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Become PROGRAM.
 
-    Linux kills PROGRAM when its parent ends. On other systems only the benchmark itself ends it, in a `finally`.
+    Linux kills PROGRAM when its parent ends. On other systems only the benchmark itself ends PROGRAM, in a `finally`.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -1,7 +1,7 @@
 """One member of a PySyncObj cluster, and the load on it: `python -m benchmarks.systems.pysyncobj_node JSON`.
 
 PySyncObj is a library without a client protocol, so the load is made inside the leader's process, by direct calls of a
-replicated method. There is no client, no connection and no encoding of requests, which is the best case for PySyncObj.
+replicated method. There is no client, no connection and no encoding of requests. This is the best case for PySyncObj.
 The leader's CPU time includes that of the load generator. PySyncObj has a journal, which it never syncs.
 
 If `tuned` is false, all settings are the defaults: a thread of PySyncObj ticks every 50 ms. If `tuned` is true, this
@@ -137,7 +137,7 @@ class InProcessLoad:
 def tuned_period_seconds(in_flight: int) -> float:
     """Return the time between appends. These values were the best of those that were tried.
 
-    Without batches, commands leave immediately, and with a short period they would be sent twice.
+    Without batches, commands leave immediately. With a short period they would then be sent twice.
     """
     if in_flight <= UNBATCHED_IN_FLIGHT_MAX:
         return 0.05
