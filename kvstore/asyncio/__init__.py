@@ -3,9 +3,10 @@
     async with Client(["127.0.0.1:7101"]) as client:
         await client.put("greeting", "hello")
 
-`client` is the class, `pump` moves bytes and keeps time, `connection` is one connection to a member, and `loop` gives
-the recipes time, cancellation and tasks. `embedded` runs a member inside an asyncio program; it is loaded on first use.
-The calls themselves are in `kvstore.client`, and the recipes of `kvstore.recipes` take this client, too.
+`client` is the class, `pump` moves bytes and keeps time, `connection` is one connection to a member, `dial` opens its
+socket, and `loop` gives the recipes time, cancellation and tasks. `embedded` runs a member inside an asyncio program;
+it is loaded on first use. The calls themselves are in `kvstore.client`, and the recipes of `kvstore.recipes` take this
+client, too.
 """
 
 from __future__ import annotations

@@ -7,14 +7,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
+from kvstore.asyncio.dial import open_socket
 from kvstore.client.dial import CallerCertificates, server_name_of
 from kvstore.protocol.addresses import ascii_form, parse_address
 
 if TYPE_CHECKING:
     from raft.runtime import TlsFailed, TlsSession
-
-ATTEMPT_SECONDS = 0.25
-"""If a name has several IP addresses, the next one is tried after this time (RFC 8305 §5)."""
 
 SocketDialer = Callable[[str], Awaitable[socket.socket | None]]
 """Opens a connected socket to an address; None lets the client open it as usual. Raises OSError or InvalidAddress."""
@@ -72,7 +70,8 @@ class MemberProtocol(asyncio.Protocol):
 
             context = certificates.present().client
             self._session = TlsSession(context, is_server=False, server_name=server_name_of(self.address))
-        await loop.create_connection(lambda: self, ascii_form(host), port, happy_eyeballs_delay=ATTEMPT_SECONDS)
+        connected = await open_socket(ascii_form(host), port)
+        await loop.create_connection(lambda: self, sock=connected)
         if self._session is None:
             return
         from raft.runtime import HANDSHAKE_SECONDS_MAX, TlsFailed
