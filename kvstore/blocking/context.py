@@ -32,7 +32,7 @@ class HeldBlock:
         self.thread = thread
         self._leave: asyncio.Event
         self._is_failed = False
-        self._holder: asyncio.Task[None]
+        self._holder: asyncio.Task[None] | None = None
         self._is_over = True  # The block has not begun, or has ended.
         self._error: Exception | None = None  # With which it has ended.
         self._inside: set[asyncio.Task[Any]] = set()
@@ -89,17 +89,17 @@ class HeldBlock:
         """Enter an async block, in the loop."""
         entered: asyncio.Future[ValueT] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
-        self._holder = asyncio.create_task(self._hold(block, entered))
-        self.thread.blocks.add(self._holder)  # The loop itself holds tasks only weakly.
-        self._holder.add_done_callback(self.thread.blocks.discard)
-        self._holder.add_done_callback(_look_at_error)
+        holder = self._holder = asyncio.create_task(self._hold(block, entered))
+        self.thread.blocks.add(holder)  # The loop itself holds tasks only weakly.
+        holder.add_done_callback(self.thread.blocks.discard)
+        holder.add_done_callback(_look_at_error)
         try:
-            await asyncio.wait((entered, self._holder), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((entered, holder), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:  # The thread does not wait any more.
-            self._holder.cancel()
+            holder.cancel()
             raise
         if not entered.done():
-            await self._holder
+            await holder
             raise ClientClosed()
         return entered.result()
 
@@ -110,16 +110,23 @@ class HeldBlock:
             if self._is_failed:
                 raise _BlockFailed
 
+    def abandon(self) -> None:
+        """Leave the block, in the loop, because its thread does not know that it is entered."""
+        if self._holder is not None:
+            self._holder.cancel()
+
     async def leave(self, is_failed: bool) -> None:
         """Leave the block, in the loop. Raises what the end of the block raises."""
+        holder = self._holder
+        assert holder is not None
         self._is_failed = is_failed
         self._leave.set()
         try:
-            await self._holder
+            await holder
         except _BlockFailed:
             return
         except asyncio.CancelledError:
-            if self._holder.cancelled():
+            if holder.cancelled():
                 raise ClientClosed() from None
             raise
 
@@ -146,7 +153,12 @@ class BlockingContext(Generic[ValueT, FaceT]):
         async def enter() -> ValueT:
             return await self._held.enter(self._block())
 
-        return self._face(self._held.thread.run(enter), self._held)
+        held = self._held
+        try:
+            return self._face(held.thread.run(enter), held)
+        except BaseException:  # Ctrl-C after the block was entered: nobody else would leave it.
+            held.thread.tell(held.abandon)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

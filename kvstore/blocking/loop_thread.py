@@ -129,11 +129,14 @@ class LoopThread:
             raise WrongContext(FORKED)
         self._queue.append(work)
         if not self._is_woken:
-            self._is_woken = True
             try:
+                self._is_woken = True
                 self.loop.call_soon_threadsafe(self._begin_all)
             except RuntimeError:  # The loop was closed meanwhile.
                 self._is_over = True
+            except BaseException:  # Ctrl-C between the two lines: the next caller wakes the loop.
+                self._is_woken = False
+                raise
         if self._is_over:
             self._fail_all()
 
@@ -149,8 +152,8 @@ class LoopThread:
         if self._thread is threading.current_thread():
             raise WrongContext(OWN_THREAD)
         job = Job(lambda: function(*arguments, **options))
-        self.post(job)
         try:
+            self.post(job)
             return job.wait()
         except BaseException:
             self.tell(job.cancel)

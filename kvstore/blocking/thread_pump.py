@@ -153,8 +153,8 @@ class ThreadPump:
         unknown."""
         thread = self._thread
         call = _Call(self._pump, request, int((time.monotonic() + seconds) * 1e9))
-        thread.post(call)
         try:
+            thread.post(call)
             call.wait()
         except BaseException:
             thread.tell(call.withdraw)

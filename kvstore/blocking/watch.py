@@ -46,7 +46,7 @@ class BlockingWatch(Face[Watch]):
     def __next__(self) -> Change:
         if not self._current:
             self._before = self._inner.revision
-            self._current.extend(self._thread.run(self._inner.next_batch))
+            self._thread.run(self._fetch)
         return self._current.popleft()
 
     def batches(self) -> Iterator[tuple[Change, ...]]:
@@ -56,8 +56,12 @@ class BlockingWatch(Face[Watch]):
 
     def next_batch(self) -> tuple[Change, ...]:
         """All changes of the next revision, or the rest of them."""
-        if self._current:
-            changes = tuple(self._current)
-            self._current.clear()
-            return changes
-        return self._thread.run(self._inner.next_batch)
+        if not self._current:
+            self._thread.run(self._fetch)
+        changes = tuple(self._current)
+        self._current.clear()
+        return changes
+
+    async def _fetch(self) -> None:
+        """Take the next batch, in the loop: if Ctrl-C then interrupts the thread, its next call finds the changes."""
+        self._current.extend(await self._inner.next_batch())

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any, Self
 
 import pytest
+
+import kvstore.blocking
+from kvstore.blocking import Client
 
 pytestmark = [pytest.mark.timeout(120)]
 
 SECONDS_MAX = 30.0
+
+BLOCKING = str(Path(kvstore.blocking.__file__).parent)
+
+WAIT_SECONDS_MAX = 3.0
+"""Less than the time to live of a lease that nobody revokes."""
+
+LINES_MIN = 10
+"""At least so many lines of `kvstore.blocking` run in a call."""
 
 
 def program(source: str, *arguments: str, interrupt_at: str = "") -> tuple[int, str, str]:
@@ -238,3 +253,62 @@ def test_a_client_that_was_entered_before_a_fork_is_the_parents_alone(member_add
 
     assert (code, errors) == (0, "")
     assert out == ("42 b'child' True\n" if world == "threads" else "42 b'parent' True\n")
+
+
+class InterruptedAt:
+    """Raises KeyboardInterrupt in this thread, at one line of `kvstore.blocking`: the `number`-th that runs."""
+
+    def __init__(self, number: int) -> None:
+        self._lines_left = number
+        self.is_raised = False
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        if not frame.f_code.co_filename.startswith(BLOCKING):
+            return None
+        if event == "line":
+            self._lines_left -= 1
+            if self._lines_left == 0:
+                self.is_raised = True
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._trace
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="coverage traces this thread")
+def test_ctrl_c_at_any_line_that_takes_a_lock_leaves_no_lock_behind(member_address: str, name: str) -> None:
+    with Client([member_address]) as client:
+        for number in itertools.count(1):
+            try:
+                with InterruptedAt(number) as interrupted, client.lock(name):
+                    sys.settrace(None)
+            except KeyboardInterrupt:
+                pass
+            with client.lock(name, wait_seconds=WAIT_SECONDS_MAX):
+                pass
+            if not interrupted.is_raised:
+                break
+        assert number > LINES_MIN
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="coverage traces this thread")
+def test_ctrl_c_at_any_line_that_waits_for_a_change_skips_no_change(member_address: str, name: str) -> None:
+    with Client([member_address]) as client, client.watch(prefix=name) as watch:
+        for number in itertools.count(1):
+            client.put(f"{name}{number}", b"")
+            changes = []
+            try:
+                with InterruptedAt(number) as interrupted:
+                    changes.append(next(watch))
+            except KeyboardInterrupt:
+                changes.append(next(watch))
+            assert [change.key for change in changes] == [f"{name}{number}".encode()]
+            if not interrupted.is_raised:
+                break
+        assert number > LINES_MIN
