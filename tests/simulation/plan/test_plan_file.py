@@ -68,7 +68,7 @@ def test_a_file_that_says_nothing_but_its_seed_is_a_plan(tmp_path: Path) -> None
         ("seed = 1\nfaults = [{ at_ns = 5, kind = 'kill', shape = 0.5 }]", "faults[0].duration_ns is missing", "write"),
         ("seed = 1\nfaults = 5", "faults = 5", "an array is wanted"),
         ("until_ns = 5", "seed is missing", "write it"),
-        ("seed = ", "is no TOML", "quotes"),
+        ("seed = ", "is not TOML", "quotes"),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_key_value_and_remedy(text: str, key: str, hint: str, tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ class WatchChecker:
 
     def _check_committed(self, watch: FollowedWatch, revision: int) -> None:
         if revision > self._replay.revision:
-            broken(COMMITTED, f"{watch} was told of {revision}, {self._replay.revision} is the newest")
+            broken(
+                COMMITTED, f"{watch} got revision {revision}, but the newest committed one is {self._replay.revision}"
+            )
 
 
 def _revision_of(item: Sequence[Any]) -> int:
