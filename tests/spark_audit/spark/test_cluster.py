@@ -100,7 +100,7 @@ def test_an_address_with_a_port_that_is_none_is_told() -> None:
         (
             "Job aborted\n  [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in "
             "driver: 3.11, PySpark cannot run with different minor versions.",
-            "the executors run Python 3.12, and this is Python 3.11",
+            "the executors run Python 3.12, and this process runs Python 3.11",
         ),
         ("Traceback\nModuleNotFoundError: No module named 'numpy'", "the executors' Python has no numpy"),
         ('java.io.IOException: Cannot run program "/a/python": error=2', "the executors find no /a/python"),
