@@ -236,7 +236,9 @@ class Driver:
         as this check. After a single put the next alarm is 5 ms away, and usually another put arrives earlier and makes
         the alarm unnecessary.
         """
-        deadline = self._next_alarm / SECOND_NS  # If work is left, `wake` was called, so the work needs no alarm.
+        # The deadline is rounded up. Else the node might not be due yet when it passes, on a clock that stands still
+        # while tasks run.
+        deadline = (self._next_alarm + 1) / SECOND_NS  # If work is left, `wake` was called, so the work needs no alarm.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
             scope.deadline = deadline

@@ -140,7 +140,7 @@ async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() 
             assert scope is not None
             scope.deadline = math.inf
             machine.driver.flush()
-            assert scope.deadline == machine.node.next_alarm / SECOND_NS
+            assert scope.deadline == (machine.node.next_alarm + 1) / SECOND_NS
             machine.node.propose(b"\x01", 1)
             machine.driver.flush()
             await until(lambda: bool(machine.recorder.applied) and not machine.node._log.has_unproven_batch)
@@ -154,7 +154,21 @@ async def test_an_alarm_that_is_due_no_more_is_moved_before_it_goes_off() -> Non
             assert scope is not None
             scope.deadline = trio.current_time()
             machine.driver.flush()
-            assert scope.deadline == machine.node.next_alarm / SECOND_NS > trio.current_time()
+            assert scope.deadline == (machine.node.next_alarm + 1) / SECOND_NS > trio.current_time()
+
+
+async def test_the_node_is_due_when_its_alarm_goes_off_even_if_the_clock_stands_still_meanwhile() -> None:
+    """Seconds are rounded to a float. If the alarm went off a nanosecond early, a virtual clock would stay there."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            scope = machine.driver._scope
+            assert scope is not None
+            scope.deadline = math.inf
+            for alarm in range(1_000_000_000, 1_000_000_100):
+                machine.driver._next_alarm = alarm
+                machine.driver._set_alarm(scope)
+                assert int(scope.deadline * SECOND_NS) >= alarm
+                scope.deadline = math.inf
 
 
 async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
