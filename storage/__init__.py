@@ -39,10 +39,12 @@ from storage.files.interface import (
     SyncFolder,
     Write,
 )
+from storage.files.memory import MemoryFiles
 from storage.files.threaded import InlineFiles, RealFiles
 from storage.folder.data_folder import DataFolder, create_data_folder, holder_of, open_data_folder
 from storage.folder.initialize import initialize
 from storage.folder.inspect import Report, inspect
+from storage.folder.memory_folder import MemoryFolder, create_memory_folder
 from storage.folder.metadata import PinFile, read_identity
 from storage.folder.open import OpenedStorage, open_storage
 from storage.limits import StorageLimits
@@ -67,6 +69,8 @@ __all__ = [
     "InlineFiles",
     "LogFailed",
     "MakeFolder",
+    "MemoryFiles",
+    "MemoryFolder",
     "NewerFormat",
     "NotCarriedOut",
     "NotEmpty",
@@ -91,6 +95,7 @@ __all__ = [
     "WrongCluster",
     "WrongNode",
     "create_data_folder",
+    "create_memory_folder",
     "holder_of",
     "initialize",
     "inspect",

@@ -40,7 +40,8 @@ class MemberConfig:
     for all first members. `joining`: if the folder contains no member, make it the folder of a new member of a running
     cluster. With `joining`, `members` must be None. `listen_*`: `host:port`, or None for this member's own advertised
     address. `dial`: by node id, the addresses of the peers that this member does not dial at their advertised
-    addresses.
+    addresses. `in_memory`: make a new member whose folder is in memory, for tests of programs; `folder` is then only a
+    name.
     """
 
     folder: Path
@@ -62,12 +63,15 @@ class MemberConfig:
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)
     wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
+    in_memory: bool = False
 
     def __post_init__(self) -> None:
         if self.joining is not None and (self.bootstrap or self.members is not None or self.cluster_token):
             raise InvalidConfiguration(
                 "a member that joins a cluster is not one of its founders: no bootstrap, no token"
             )
+        if self.in_memory and (self.joining is not None or self.metrics is not None):
+            raise InvalidConfiguration("a member in memory is a founder, and has no metrics, which measure a disk")
         if self.feature_level not in FEATURE_LEVELS:
             raise InvalidConfiguration(
                 f"a new cluster cannot begin at feature level {self.feature_level}; this build knows {FEATURE_LEVELS}"

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from kvstore.limits import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN, StoreLimits
 from kvstore.member.config import MemberConfig
@@ -18,11 +20,33 @@ from kvstore.store.map import KeyValueMap
 from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import header_of
 from raft import Configuration, Identity, InvalidConfiguration, Member, derive_cluster_id
-from storage import DataFolder, NotInitialized, WrongCluster, create_data_folder, open_data_folder
+from storage import (
+    DataFolder,
+    MemoryFolder,
+    NotInitialized,
+    WrongCluster,
+    create_data_folder,
+    create_memory_folder,
+    open_data_folder,
+)
+
+
+class _FirstStart(NamedTuple):
+    """What the folder of a member of a new cluster begins with."""
+
+    identity: Identity
+    configuration: Configuration
+    machine_header: Mapping[str, Any]
 
 
 def initialize_folder(config: MemberConfig) -> Identity:
     """Make the data folder of a member of a new cluster. Raises StorageError, InvalidConfiguration."""
+    first = _first_start(config)
+    create_data_folder(config.folder, **first._asdict())
+    return first.identity
+
+
+def _first_start(config: MemberConfig) -> _FirstStart:
     configuration = config.configuration
     node_id = config.node_id or "s1"
     token: str | bytes = config.cluster_token
@@ -38,13 +62,14 @@ def initialize_folder(config: MemberConfig) -> Identity:
         incarnation_id=os.urandom(16),
     )
     first_state = header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, config.feature_level)
-    create_data_folder(config.folder, identity=identity, configuration=configuration, machine_header=first_state)
-    return identity
+    return _FirstStart(identity, configuration, first_state)
 
 
-def open_or_bootstrap(config: MemberConfig) -> DataFolder:
+def open_or_bootstrap(config: MemberConfig) -> DataFolder | MemoryFolder:
     """Open the folder, which must belong to this cluster and node. With `bootstrap`, make the folder first if it
-    contains no member."""
+    contains no member. With `in_memory`, the folder is always new."""
+    if config.in_memory:
+        return create_memory_folder(**_first_start(config)._asdict())
     try:
         return _open(config)
     except NotInitialized:

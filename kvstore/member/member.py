@@ -34,6 +34,7 @@ from raft import (
 from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from storage import (
     Files,
+    MemoryFiles,
     OpenedStorage,
     RealFiles,
     open_storage,
@@ -120,7 +121,7 @@ async def _run(
     joins_as: Member,
     storage: OpenedStorage,
     completions: CompletionQueue,
-    files: RealFiles,
+    files: RealFiles | MemoryFiles,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     for damage in storage.warnings:
@@ -130,7 +131,7 @@ async def _run(
         torn = "of a write that was under way when it last ended were cut off the log; no promise depended on it"
         logger.info("%s: %d bytes %s", identity.node_id, storage.torn_bytes, torn)
     random = Random(SystemRandom().getrandbits(64))
-    metrics = None if config.metrics is None else _metrics_server(config, files, identity)
+    metrics = _metrics_server(config, files, identity) if isinstance(files, RealFiles) else None
     machine = (metrics.machine if metrics else KvMachine)(on_applied=note_allocations)
     node = Node(
         identity=identity,
@@ -204,7 +205,9 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
     return advertised
 
 
-def _metrics_server(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsServer:
+def _metrics_server(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsServer | None:
+    if config.metrics is None:
+        return None
     from kvstore.monitoring.metrics_http import MetricsServer  # Loaded only if metrics are served.
 
     return MetricsServer(config.raft, files, identity.group_id)

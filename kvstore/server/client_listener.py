@@ -198,14 +198,20 @@ class ClientListener:
         """Expire sessions and leases when they are due, even while no client writes. Runs until cancelled."""
         while True:
             pause = EXPIRY_LATE_SECONDS_MAX
-            if self._service.ns_to_expiry() is not None:
-                self._driver.flush()  # Advances the clock of the node.
-                if self._service.expire_due():
-                    self._driver.wake()
-                left = self._service.ns_to_expiry()
-                if left is not None:  # 0 or less: the expiring entry is under way, or one entry is not enough.
-                    pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
+            left = self.expire_now()
+            if left is not None:
+                pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
             await trio.sleep(pause)
+
+    def expire_now(self) -> int | None:
+        """Expire the sessions and leases that are due. Returns the time in ns until one may be due; 0 or less while the
+        entry that expires them is not applied, or one entry is not enough; None if nothing can expire."""
+        if self._service.ns_to_expiry() is None:
+            return None
+        self._driver.flush()  # Advances the clock of the node.
+        if self._service.expire_due():
+            self._driver.wake()
+        return self._service.ns_to_expiry()
 
     async def _check_passwords(self) -> None:
         """Check passwords in a thread, one after the other, until cancelled."""
