@@ -25,6 +25,7 @@ from kvstore.member.config import MemberConfig
 from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
+from kvstore.server.client_listener import ClientListener
 from kvstore.tls import MemberTls, Tls
 from raft import Member, RaftConfig
 from storage import StorageLimits
@@ -74,6 +75,11 @@ class EmbeddedStore(Client):
     def peer_address(self) -> str:
         """The address at which the peers reach this member; empty if the member has no peer port."""
         return self._member.peer_address
+
+    @property
+    def port(self) -> ClientListener:
+        """The server of the member, in its trio loop."""
+        return self._member.port
 
     def serve_soon(self, connection: trio.socket.SocketType) -> None:
         """Let the member serve a client at the other end of a socket. Called in the trio loop of the member."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -104,6 +105,10 @@ class LoopThread:
     def is_forked(self) -> bool:
         """True in a child process that was forked after `start`."""
         return self._binding.is_forked
+
+    def time(self) -> float:
+        """The present time of the loop, in any thread; before `start`, that of the machine."""
+        return time.monotonic() if self._thread is None else self.loop.time()
 
     def start(self) -> None:
         """Start the thread. Raises WrongContext if it was started before."""

@@ -36,11 +36,14 @@ def finish(call: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 class ThreadLoop(AsyncioLoop):
-    """The waiting of a plain thread, as far as calls need it."""
+    """The waiting of a plain thread, as far as calls need it. The time is that of the loop of the client."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
 
     def time(self) -> float:
         """The present time."""
-        return time.monotonic()
+        return self._thread.time()
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -121,7 +124,7 @@ class ThreadPump:
     """The pump of a client of threads: `ask` and `ask_each` block the thread that calls them."""
 
     def __init__(self, pump: AsyncioPump, thread: LoopThread) -> None:
-        self.loop = ThreadLoop()
+        self.loop = ThreadLoop(thread)
         self._pump, self._thread = pump, thread
 
     @property
@@ -152,7 +155,7 @@ class ThreadPump:
         """Send `request`, and block the thread until its end. If the wait is interrupted (Ctrl-C), the outcome is
         unknown."""
         thread = self._thread
-        call = _Call(self._pump, request, int((time.monotonic() + seconds) * 1e9))
+        call = _Call(self._pump, request, int((thread.time() + seconds) * 1e9))
         try:
             thread.post(call)
             call.wait()
@@ -175,7 +178,7 @@ class ThreadPump:
         last = 0
         try:
             while group.wants_more or group.open:
-                deadline = int(time.monotonic() * 1e9) + group.patience_ns
+                deadline = int(thread.time() * 1e9) + group.patience_ns
                 while group.wants_more and (request := group.next_request()) is not None:
                     call = _CallOfMany(self._pump, request, deadline, ends)
                     last += 1

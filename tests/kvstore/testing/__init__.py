@@ -1,0 +1,1 @@
+"""Tests of `kvstore.testing`: the store in memory and the three members, with the client of each world."""
