@@ -1,0 +1,61 @@
+"""The tasks of the shop, for Celery workers: celery -A tasks worker
+
+The broker delivers a task at least once. A task that was delivered twice, to two workers at the same time, must not
+charge twice: the lock lets one worker at a time charge an order, and the guarded transaction writes only while the lock
+is held.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from celery import Celery
+from celery.utils.log import get_task_logger
+from store import client
+
+from kvstore import LeaseLost, LockTimeout
+
+FOLDER = Path(os.environ["BROKER_FOLDER"])
+"""The messages are files in this folder, so that the example needs no broker. A real shop uses a real broker."""
+
+logger = get_task_logger(__name__)
+
+for name in ("queue", "control"):
+    (FOLDER / name).mkdir(parents=True, exist_ok=True)
+
+app = Celery("shop", broker="filesystem://")
+app.conf.update(
+    broker_transport_options={
+        "data_folder_in": str(FOLDER / "queue"),
+        "data_folder_out": str(FOLDER / "queue"),
+        "control_folder": str(FOLDER / "control"),
+    },
+    task_ignore_result=True,
+)
+
+
+@app.task(bind=True, max_retries=None)
+def charge(task, order: str) -> None:
+    """Charge an order, unless it was charged."""
+    store = client()
+    try:
+        with store.lock(f"locks/{order}", ttl_seconds=10, wait_seconds=2) as lock:
+            if store.get(f"orders/{order}").value != b"placed":
+                logger.info("charged before: %s", order)
+                return
+            time.sleep(0.2)  # The bank. Give it `lock.fence`, which it compares with the last one for this order.
+            lock.guarded().put(f"orders/{order}", "paid").put(f"charges/{order}/{lock.fence}", task.request.id).commit()
+            logger.info("charged: %s", order)
+    except (LockTimeout, LeaseLost) as error:
+        raise task.retry(exc=error, countdown=1) from error
+
+
+@app.task
+def report(period: int) -> None:
+    """Count the paid orders. The report of a period may be written twice: it replaces the first."""
+    store = client()
+    paid = sum(record.value == b"paid" for record in store.items(prefix="orders/"))
+    store.put(f"reports/{period}", str(paid))
+    logger.info("report of period %d", period)
