@@ -165,7 +165,9 @@ class LoopThread:
             raise
 
     def tell(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the loop, without waiting. Does nothing once the loop is gone."""
+        """Call a function in the loop, without waiting. Does nothing before `start`, and once the loop is gone."""
+        if self._thread is None:
+            return
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function, *arguments)
 
