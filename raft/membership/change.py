@@ -125,7 +125,9 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
             f"that would be {len(members) + len(added)} members at once; the bound is {MEMBERS_MAX}: remove some first",
         )
     updated = [member.node_id for member in change.update]
-    others = [member for member in configuration.members if member.node_id not in updated]
+    # Removed voters stay in the joint configuration, but removed learners are gone with the first entry.
+    gone = {*change.remove}.intersection(configuration.learner_ids)
+    others = [member for member in configuration.members if member.node_id not in (*updated, *gone)]
     together = (*others, *change.update, *change.add)
     for addresses in ([m.peer_address for m in together], [m.client_address for m in together]):
         _check_named_once(filter(None, addresses), "would be the address of two members")

@@ -57,6 +57,17 @@ def test_a_new_address_needs_no_majority_of_others() -> None:
     assert found == Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
 
+def test_a_removed_learner_leaves_its_addresses_to_others_at_once_and_a_removed_voter_does_not() -> None:
+    """A removed learner is gone with the first entry. A removed voter is a member of the joint configuration."""
+    learner = Member("s4", "a:1", "a:2")
+    start = Configuration(voters=(Member("s1"), Member("s2", "b:1", "b:2")), learners=(learner,))
+
+    found = begin_change(start, MembershipChange(add=(Member("s5", "a:1", "a:2"),), remove=("s4",)))
+    assert (found.learners, found.removed) == ((Member("s5", "a:1", "a:2"),), ("s4",))
+    with pytest.raises(ChangeRefused, match="b:1 would be the address of two members"):
+        begin_change(start, MembershipChange(add=(Member("s5", "b:1", "b:2"),), remove=("s2",)))
+
+
 def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
     """The incarnation in the configuration is binding, also on members that have never met the moved member."""
     start = Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
