@@ -82,6 +82,7 @@ from raft.membership.configuration import (
     Member,
     derive_cluster_id,
 )
+from raft.membership.names import SUFFIX_BYTES, check_name, id_with_name, name_of
 from raft.membership.quorum import Quorum, Tally
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange, LevelRefusal, LevelRefused
 from raft.node.node import Node
@@ -136,6 +137,7 @@ __all__ = [
     "PROMOTION_LAG_ENTRIES_MAX",
     "PROTOCOL_VERSION",
     "SEPARATOR_BYTES",
+    "SUFFIX_BYTES",
     "Accepted",
     "Acknowledge",
     "AddressParts",
@@ -225,6 +227,7 @@ __all__ = [
     "VoteResponse",
     "batch_leader_time",
     "batch_size",
+    "check_name",
     "decode_hello",
     "decode_item",
     "decode_joined",
@@ -237,6 +240,8 @@ __all__ = [
     "fast_paths_wanted",
     "flatten",
     "frame",
+    "id_with_name",
+    "name_of",
     "naming_new_voters",
     "split_address",
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from raft.membership.names import name_of
 from raft.runtime.tls.errors import TlsFailed, UnusableTlsFiles
 from raft.runtime.tls.session import TlsSession
 
@@ -105,6 +107,15 @@ def names_in(certificate: dict[str, Any] | None) -> tuple[str, ...]:
     names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
     names += [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
     return tuple(dict.fromkeys(names))
+
+
+def is_named(node_id: str, names: Sequence[str]) -> bool:
+    """True if a certificate with these names is one of the member `node_id`.
+
+    A member that is started by name gets its id when its folder is made, and another id after the loss of the folder.
+    So its certificate has the name.
+    """
+    return node_id in names or name_of(node_id) in names
 
 
 def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from raft.runtime.tls.contexts import (
     PROTOCOL_PEER,
     FilePath,
     client_context,
+    is_named,
     names_in,
     server_context,
     try_with_itself,
@@ -96,13 +97,13 @@ def peer_credentials(
     node_id: str, cert: FilePath, key: FilePath | None, ca: FilePath, *, is_mixed: bool = False
 ) -> Credentials:
     """The credentials for connections between members, where both sides show a certificate. Raises UnusableTlsFiles,
-    also if the certificate does not name `node_id`."""
+    also if the certificate does not name `node_id`, or the name in this id."""
 
     def make() -> tuple[ssl.SSLContext, ssl.SSLContext]:
         server = server_context("peers", cert, key, ca, PROTOCOL_PEER)
         client = client_context("peers", cert, key, ca, PROTOCOL_PEER, checks_name=False)
         names = names_in(try_with_itself("peers", server, client))
-        if node_id not in names:
+        if not is_named(node_id, names):
             raise UnusableTlsFiles(
                 "peers", f"the certificate in {cert} names {', '.join(names) or 'nobody'}, and this member is {node_id}"
             )

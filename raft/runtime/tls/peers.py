@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from raft.node.peer_identity import PeerRefused
-from raft.runtime.tls.contexts import names_in
+from raft.runtime.tls.contexts import is_named, names_in
 from raft.runtime.tls.handshakes import MemberStream
 from raft.runtime.tls.stream import TlsStream
 
 
 def check_certificate(stream: MemberStream, node_id: str) -> None:
-    """Check that the certificate of the other side names `node_id`, as a DNS name (SAN) or as its common name.
+    """Check that the certificate of the other side names `node_id`, or the name in it, as a DNS name (SAN) or as its
+    common name.
 
     A plain stream is not checked: it exists only if connections without TLS are allowed. Raises PeerRefused.
     """
     if isinstance(stream, TlsStream):
         names = names_in(stream.session.certificate)
-        if node_id not in names:
+        if not is_named(node_id, names):
             raise PeerRefused(
                 node_id,
                 "wrong_certificate",

@@ -162,6 +162,14 @@ def test_a_member_is_named_by_a_dns_name_or_by_the_common_name(tmp_path: Path) -
         peer_credentials("s2", by_common_name, None, made.ca)
 
 
+def test_a_member_with_a_random_id_is_named_by_its_name(tmp_path: Path) -> None:
+    made = Certificates(tmp_path)
+    cert = made.issue("named.pem", "hwm-0")
+    assert peer_credentials("hwm-0-0123abcd", cert, None, made.ca).node_id == "hwm-0-0123abcd"
+    with pytest.raises(UnusableTlsFiles, match="names hwm-0, and this member is hwm-1-0123abcd"):
+        peer_credentials("hwm-1-0123abcd", cert, None, made.ca)
+
+
 def test_old_versions_renegotiation_and_tickets_are_off(tmp_path: Path) -> None:
     credentials = Certificates(tmp_path).peer("s1")
 
