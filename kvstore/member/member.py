@@ -236,7 +236,11 @@ async def _serve(
         await nursery.start(member.port.serve, listeners.clients)
         if metrics is not None:
             await nursery.start(
-                metrics.serve, listeners.metrics, lambda: member.is_stopping, member.certificates.metrics
+                metrics.serve,
+                listeners.metrics,
+                lambda: member.is_stopping,
+                member.certificates.metrics,
+                member.certificates.all,
             )
         if member.certificates.all:
             nursery.start_soon(member.certificates.keep_fresh)

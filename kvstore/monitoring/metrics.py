@@ -5,7 +5,7 @@ Only this module imports `prometheus-client`, which the extra `metrics` installs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
@@ -26,7 +26,15 @@ from kvstore.monitoring.metrics_counts import (
 from kvstore.protocol.text import to_shown_text
 from kvstore.store.machine import KvMachine
 from raft import Node, NodeStatus, RaftConfig, Role
-from raft.runtime import HELLO_REFUSALS, OUTBOUND_BYTES_MAX, Histogram, MeasuredDriver, Transport
+from raft.runtime import (
+    HANDSHAKE_REFUSALS,
+    HELLO_REFUSALS,
+    OUTBOUND_BYTES_MAX,
+    Credentials,
+    Histogram,
+    MeasuredDriver,
+    Transport,
+)
 from storage import RealFiles
 
 PREFIX = "highwatermark_"
@@ -63,7 +71,7 @@ client."""
 
 class MemberCollector(Collector):
     """Collects the metrics of one running member. `files` may be None in tests; `transport` is None if there are no
-    peers."""
+    peers. `credentials`: those of the ports with TLS."""
 
     def __init__(
         self,
@@ -75,7 +83,9 @@ class MemberCollector(Collector):
         driver: MeasuredDriver,
         transport: Transport | None = None,
         files: RealFiles | None = None,
+        credentials: Sequence[Credentials] = (),
     ) -> None:
+        self._credentials = credentials
         self._node, self._machine, self._config = node, machine, config
         self._service, self._driver, self._transport, self._files = service, driver, transport, files
 
@@ -91,6 +101,7 @@ class MemberCollector(Collector):
         yield from self._watches()
         yield from self._groups()
         yield from self._network()
+        yield from _certificates(self._credentials)
         yield from _counted(self._service.counts)
         yield _counter("request_errors", "Unexpected errors while requests of clients were judged",
                        self._service.request_errors.total)  # fmt: skip
@@ -223,6 +234,21 @@ class MemberCollector(Collector):
         yield metric
         yield _counter("peer_validation_faults", "Inputs of peers that this build could not validate",
                        self._transport.validation_faults)  # fmt: skip
+
+
+def _certificates(ports: Sequence[Credentials]) -> Iterator[Metric]:
+    """The certificates of the ports with TLS, and the callers that were refused in the handshake."""
+    if not ports:
+        return
+    expiry = {each.purpose: each.expires_at for each in ports if each.expires_at is not None}
+    yield _by_label("certificate_expiry_timestamp_seconds", "When the certificate of a port expires, since 1970",
+                    "purpose", expiry)  # fmt: skip
+    metric = CounterMetricFamily(f"{PREFIX}tls_handshakes_refused", "Callers that were refused in the TLS handshake",
+                                 labels=["purpose", "code"])  # fmt: skip
+    for each in ports:
+        for code in sorted(HANDSHAKE_REFUSALS):
+            metric.add_metric([each.purpose, code], each.refused[code])
+    yield metric
 
 
 def registry_of(member: MemberCollector) -> CollectorRegistry:

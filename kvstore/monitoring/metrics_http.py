@@ -289,10 +289,12 @@ class MetricsServer:
         listeners: Sequence[trio.SocketListener],
         is_stopping: Callable[[], bool],
         credentials: Credentials | None = None,
+        all_credentials: Sequence[Credentials] = (),
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the three pages until cancelled, then close the listeners."""
+        """Serve the three pages until cancelled, then close the listeners. `all_credentials`: those of all ports with
+        TLS, for the metrics."""
         assert self._driver is not None
         assert self._service is not None
         assert self._machine is not None
@@ -306,6 +308,7 @@ class MetricsServer:
                 driver=self._driver,
                 transport=self._transport,
                 files=self._files,
+                credentials=all_credentials,
             )
         )
 

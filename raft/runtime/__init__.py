@@ -26,7 +26,7 @@ from raft.runtime.tls.credentials import (
     peer_credentials,
     port_credentials,
 )
-from raft.runtime.tls.errors import TlsFailed, UnusableTlsFiles
+from raft.runtime.tls.errors import HANDSHAKE_REFUSALS, TlsFailed, UnusableTlsFiles
 from raft.runtime.tls.handshakes import HANDSHAKE_SECONDS_MAX, Handshakes, MemberStream, call
 from raft.runtime.tls.session import TlsSession
 from raft.runtime.tls.stream import ALERT_SECONDS_MAX, TlsStream
@@ -36,6 +36,7 @@ __all__ = [
     "ALERT_SECONDS_MAX",
     "CONNECTIONS_MAX",
     "FAST_PATHS",
+    "HANDSHAKE_REFUSALS",
     "HANDSHAKE_SECONDS_MAX",
     "HELLO_REFUSALS",
     "OUTBOUND_BYTES_MAX",

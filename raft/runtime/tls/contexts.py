@@ -125,6 +125,37 @@ def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext
     is from a foreign authority, or is not allowed for servers or for clients. Raises UnusableTlsFiles. Cost: some
     milliseconds.
     """
+    certificate = _shake_hands(purpose, server, client, "no peer would accept them").certificate
+    assert certificate is not None, "the context of the caller requires a certificate"
+    return certificate
+
+
+def certificate_of_port(purpose: str, cert: FilePath, key: FilePath | None) -> dict[str, Any]:
+    """Return the certificate of a port, as `ssl` decodes it, after a handshake with itself in memory.
+
+    So a certificate that no client would accept is found before it is used: it has expired, is not valid yet, or is not
+    allowed for servers. The authorities of the clients are unknown, so its own authority is not checked. Raises
+    UnusableTlsFiles.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_own(server, purpose, cert, key)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    refusal = "no client would accept them"
+    shown = _shake_hands(purpose, server, client, refusal).certificate_bytes
+    assert shown is not None, "a server always shows a certificate"
+    client.verify_mode = ssl.CERT_REQUIRED
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # The certificate stands for its own authority.
+    client.load_verify_locations(cadata=shown)
+    certificate = _shake_hands(purpose, server, client, refusal).certificate
+    assert certificate is not None, "the context of the caller requires a certificate"
+    return certificate
+
+
+def _shake_hands(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext, refusal: str) -> TlsSession:
+    """Return the side of the caller after a handshake in memory. Raises UnusableTlsFiles, which begins with
+    `refusal`."""
     answerer, caller = TlsSession(server, is_server=True), TlsSession(client, is_server=False)
     try:
         caller.handshake()
@@ -134,7 +165,10 @@ def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext
                 caller.feed(answerer.take_output())
     except TlsFailed as error:
         reason = error.reason.replace("of the other side", "of this member itself")
-        raise UnusableTlsFiles(purpose, f"no peer would accept them: {reason}") from None
-    certificate = caller.certificate
-    assert certificate is not None, "the context of the caller requires a certificate"
-    return certificate
+        raise UnusableTlsFiles(purpose, f"{refusal}: {reason}") from None
+    return caller
+
+
+def expiry_of(certificate: dict[str, Any]) -> float:
+    """Return the time at which a certificate expires, in seconds since 1970 (UTC)."""
+    return ssl.cert_time_to_seconds(certificate["notAfter"])

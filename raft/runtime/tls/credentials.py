@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ssl
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from raft.runtime.tls.contexts import (
     PROTOCOL_PEER,
     FilePath,
+    certificate_of_port,
     client_context,
+    expiry_of,
     is_named,
     names_in,
     server_context,
@@ -23,6 +27,15 @@ REREAD_SECONDS = 60.0
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
+class Contexts(NamedTuple):
+    """The contexts of the answering and of the calling side; None for a side that does not exist. `expires_at`: when
+    the own certificate expires, in seconds since 1970; None for a client."""
+
+    server: ssl.SSLContext | None
+    client: ssl.SSLContext | None
+    expires_at: float | None = None
+
+
 class Credentials:
     """The TLS contexts that are made from certificate files. Each handshake uses the newest context.
 
@@ -34,7 +47,7 @@ class Credentials:
         self,
         purpose: str,
         paths: Sequence[FilePath | None],
-        make: Callable[[], tuple[ssl.SSLContext | None, ssl.SSLContext | None]],
+        make: Callable[[], Contexts],
         *,
         node_id: str = "",
         is_mixed: bool = False,
@@ -47,20 +60,26 @@ class Credentials:
         self.purpose, self.node_id, self.is_mixed = purpose, node_id, is_mixed
         self._paths, self._make = [Path(path) for path in paths if path is not None], make
         self._stamps = self._stamp()
-        self._server, self._client = make()
+        self._contexts = make()
+        self.refused = Counter[str]()  # Refused handshakes, by the code of `TlsFailed`.
         self.is_stale = False  # True while the files have changed, but their new content cannot be used.
 
     @property
     def server(self) -> ssl.SSLContext:
         """The context of the answering side."""
-        assert self._server is not None, self.purpose
-        return self._server
+        assert self._contexts.server is not None, self.purpose
+        return self._contexts.server
 
     @property
     def client(self) -> ssl.SSLContext:
         """The context of the calling side."""
-        assert self._client is not None, self.purpose
-        return self._client
+        assert self._contexts.client is not None, self.purpose
+        return self._contexts.client
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the own certificate expires, in seconds since 1970; None for a client."""
+        return self._contexts.expires_at
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -77,7 +96,7 @@ class Credentials:
         if stamps == self._stamps and not self.is_stale:
             return False
         self.is_stale = True
-        self._server, self._client = self._make()
+        self._contexts = self._make()
         self._stamps, self.is_stale = stamps, False
         return True
 
@@ -99,15 +118,16 @@ def peer_credentials(
     """The credentials for connections between members, where both sides show a certificate. Raises UnusableTlsFiles,
     also if the certificate does not name `node_id`, or the name in this id."""
 
-    def make() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    def make() -> Contexts:
         server = server_context("peers", cert, key, ca, PROTOCOL_PEER)
         client = client_context("peers", cert, key, ca, PROTOCOL_PEER, checks_name=False)
-        names = names_in(try_with_itself("peers", server, client))
+        certificate = try_with_itself("peers", server, client)
+        names = names_in(certificate)
         if not is_named(node_id, names):
             raise UnusableTlsFiles(
                 "peers", f"the certificate in {cert} names {', '.join(names) or 'nobody'}, and this member is {node_id}"
             )
-        return server, client
+        return Contexts(server, client, expiry_of(certificate))
 
     return Credentials("peers", (cert, key, ca), make, node_id=node_id, is_mixed=is_mixed)
 
@@ -122,14 +142,16 @@ def port_credentials(
     *,
     is_mixed: bool = False,
 ) -> Credentials:
-    """The credentials of a port of the member `node_id`. With `ca`, callers must show a certificate.
+    """The credentials of a port of the member `node_id`. With `ca`, callers must show a certificate. A certificate that
+    has expired is refused.
 
     `purpose`: `clients` or `metrics`. `protocol`: the name of the application protocol (ALPN). Raises
     UnusableTlsFiles.
     """
 
-    def make() -> tuple[ssl.SSLContext, None]:
-        return server_context(purpose, cert, key, ca, protocol), None
+    def make() -> Contexts:
+        server = server_context(purpose, cert, key, ca, protocol)
+        return Contexts(server, None, expiry_of(certificate_of_port(purpose, cert, key)))
 
     return Credentials(purpose, (cert, key, ca), make, node_id=node_id, is_mixed=is_mixed)
 
@@ -137,7 +159,7 @@ def port_credentials(
 def caller_credentials(cert: FilePath | None, key: FilePath | None, ca: FilePath, protocol: str) -> Credentials:
     """The credentials of a client. Raises UnusableTlsFiles."""
 
-    def make() -> tuple[None, ssl.SSLContext]:
-        return None, client_context("a client", cert, key, ca, protocol, checks_name=True)
+    def make() -> Contexts:
+        return Contexts(None, client_context("a client", cert, key, ca, protocol, checks_name=True))
 
     return Credentials("a client", (cert, key, ca), make)

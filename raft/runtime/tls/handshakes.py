@@ -82,9 +82,13 @@ class Handshakes:
         has disconnected.
         """
         seconds = HANDSHAKE_SECONDS_MAX if seconds is None else seconds
-        with trio.move_on_after(seconds):
-            return await self._accept(stream)
-        raise TlsFailed(f"the handshake was not done within {seconds:g} s")
+        try:
+            with trio.move_on_after(seconds):
+                return await self._accept(stream)
+            raise TlsFailed(f"the handshake was not done within {seconds:g} s", code="slow")
+        except TlsFailed as error:
+            self.credentials.refused[error.code] += 1
+            raise
 
     async def _accept(self, stream: trio.SocketStream) -> MemberStream:
         first = await _peek(stream)
@@ -105,7 +109,7 @@ class Handshakes:
             finally:
                 del self._under_way[scope]
                 self._line.unpark()
-        raise TlsFailed("the handshake was given up, because others waited")
+        raise TlsFailed("the handshake was given up, because others waited", code="slow")
 
     async def _wait_in_line(self) -> None:
         while len(self._under_way) >= HANDSHAKES_MAX:

@@ -55,6 +55,11 @@ class TlsSession:
         self.protocol: str | None = None  # The application protocol that both sides have chosen (ALPN).
 
     @property
+    def certificate_bytes(self) -> bytes | None:
+        """The certificate of the other side (DER), verified or not; None if it has shown none."""
+        return self._object.getpeercert(binary_form=True)
+
+    @property
     def has_heard(self) -> bool:
         """True once any byte from the other side has arrived."""
         return self._handshake_bytes > 0
@@ -67,7 +72,7 @@ class TlsSession:
             return
         except ssl.SSLEOFError:
             words = "the other side closed the connection during the handshake"
-            raise TlsFailed(words, is_plain=not self.has_heard) from None
+            raise TlsFailed(words, is_plain=not self.has_heard, code="closed") from None
         except ssl.SSLError as error:
             raise failure_of(error, is_established=False) from None
         if self._object.session_reused:  # Only TLS 1.2. OpenSSL stores the session, and deletes it with this object.
@@ -75,7 +80,8 @@ class TlsSession:
         try:
             self.certificate = self._object.getpeercert() or None
         except (ValueError, ssl.SSLError):  # OpenSSL checks the chain, but does not check that each name is text.
-            raise TlsFailed("the certificate of the other side has a name that cannot be decoded") from None
+            words = "the certificate of the other side has a name that cannot be decoded"
+            raise TlsFailed(words, code="bad_certificate") from None
         self.is_established = True
         self.protocol = self._object.selected_alpn_protocol()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -233,6 +235,12 @@ async def test_the_metrics_port_speaks_https(quick_folder: Path, made: Certifica
             assert b"200 OK" in await http(address, "/livez", context)
             assert b"highwatermark_revision" in await http(address, "/metrics", context)
             assert b"this port takes only connections with TLS" in await http(address, "/livez", None)
+            metrics = (await http(address, "/metrics", context)).decode()
+            expiry = re.findall(r'certificate_expiry_timestamp_seconds{purpose="(\w+)"} (\S+)', metrics)
+            assert sorted(purpose for purpose, _ in expiry) == ["clients", "metrics"]
+            assert all(float(seconds) == pytest.approx(time.time() + 864_000, abs=3_600) for _, seconds in expiry)
+            assert 'tls_handshakes_refused_total{code="plain",purpose="metrics"} 1.0' in metrics
+            assert 'tls_handshakes_refused_total{code="plain",purpose="clients"} 0.0' in metrics
             member.request_stop()
 
 

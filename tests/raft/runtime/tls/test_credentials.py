@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,35 @@ def test_files_that_cannot_be_used_leave_the_former_ones_in_use(tmp_path: Path, 
     path.write_bytes(good)
     assert credentials.reread_if_changed()
     assert not credentials.reread_if_changed()
+
+
+@pytest.mark.parametrize(("days", "words"), [(-1, "certificate has expired"), (10, "")])
+def test_a_certificate_of_a_port_that_no_client_would_accept_is_refused_at_the_start(
+    tmp_path: Path, days: float, words: str
+) -> None:
+    """Also if clients must show one: the trial needs no certificate of a client."""
+    made = Certificates(tmp_path)
+    cert = made.issue("port.pem", "127.0.0.1", days=days)
+    for ca in (None, made.ca):
+        if words:
+            with pytest.raises(UnusableTlsFiles, match=f"no client would accept them: .*{words}"):
+                port_of(cert, ca=ca)
+        else:
+            assert port_of(cert, ca=ca).expires_at is not None
+
+
+def test_the_expiry_is_that_of_the_certificate_in_use(tmp_path: Path) -> None:
+    made, now = Certificates(tmp_path), time.time()
+    day = 86_400
+    port, peer, caller = made.port(), made.peer("s1"), made.caller()
+    for each in (port, peer):
+        assert each.expires_at == pytest.approx(now + 10 * day, abs=60)
+    assert caller.expires_at is None
+
+    replaced(tmp_path / "port.pem", made.issue("renewed.pem", "127.0.0.1", days=90))
+    assert port.expires_at == pytest.approx(now + 10 * day, abs=60)
+    assert port.reread_if_changed()
+    assert port.expires_at == pytest.approx(now + 90 * day, abs=60)
 
 
 def test_a_key_and_its_certificate_may_be_replaced_one_after_the_other(tmp_path: Path) -> None:

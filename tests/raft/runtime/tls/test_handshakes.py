@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from raft.runtime import Credentials, TlsFailed, TlsStream, caller_credentials, port_credentials
+from raft.runtime import HANDSHAKE_REFUSALS, Credentials, TlsFailed, TlsStream, caller_credentials
 from raft.runtime.tls import handshakes
-from raft.runtime.tls.contexts import PROTOCOL_CLIENT, client_context
+from raft.runtime.tls.contexts import PROTOCOL_CLIENT, client_context, server_context
+from raft.runtime.tls.credentials import Contexts
 from raft.runtime.tls.handshakes import Handshakes, MemberStream, call
 from raft.runtime.tls.session import TlsSession
 from tests.raft.support.certificates import Certificates, old_client
@@ -78,7 +79,8 @@ async def test_a_caller_without_a_certificate_is_refused_where_one_is_required(m
 async def test_an_expired_certificate_is_refused_by_either_side(made: Certificates) -> None:
     expired = made.issue("expired.pem", "127.0.0.1", days=-1)
     caller = caller_credentials(expired, None, made.ca, PROTOCOL_CLIENT)
-    port = port_credentials("s1", "clients", PROTOCOL_CLIENT, expired, None, None)
+    context = server_context("clients", expired, None, None, PROTOCOL_CLIENT)
+    port = Credentials("clients", (expired,), lambda: Contexts(context, None))  # It has expired since the start.
 
     assert await outcome_of(made.port(), caller.client) == (
         "the other side says that the certificate of this side has expired",
@@ -117,7 +119,49 @@ async def test_a_caller_that_knows_only_old_versions_is_refused(made: Certificat
     assert at_caller == "the other side does not speak a version of TLS that this side allows"
 
 
+async def test_refused_callers_are_counted_by_reason(made: Certificates, tmp_path: Path) -> None:
+    """The keys of the expected counts are all codes that a caller can cause without waiting."""
+    others = Certificates(tmp_path)
+
+    def caller(cert: Path | None, ca: Path = made.ca) -> ssl.SSLContext:
+        return caller_credentials(cert, None, ca, PROTOCOL_CLIENT).client
+
+    port, no_cipher = made.port(), made.caller().client
+    no_cipher.maximum_version = ssl.TLSVersion.TLSv1_2
+    no_cipher.set_ciphers("AES128-GCM-SHA256")
+    for context in (
+        caller(None),
+        caller(others.issue("foreign.pem", "a-client")),
+        caller(made.issue("expired.pem", "a-client", days=-1)),
+        caller(made.issue("client.pem", "a-client"), others.ca),
+        no_cipher,
+        old_client(made.ca, ssl.TLSVersion.TLSv1_1),
+    ):
+        assert "hello" not in await outcome_of(port, context)
+    ours, theirs = a_pair()
+    async with ours, theirs:
+        await ours.send_all(b"GET / HTTP/1.1")
+        await ours.send_eof()
+        await accepted(Handshakes(port), theirs, [])
+    ours, theirs = a_pair()
+    async with theirs:
+        await ours.send_all(b"\x16\x03\x01\x02\x00\x01")
+        await ours.aclose()
+        await accepted(Handshakes(port), theirs, [])
+
+    assert port.refused == {
+        "no_certificate": 1, "untrusted": 1, "expired": 1, "refused_by_caller": 1, "cipher": 1, "version": 1,
+        "plain": 1, "closed": 1,
+    }  # fmt: skip
+    assert set(port.refused) <= HANDSHAKE_REFUSALS
+
+
 async def test_tls_1_2_is_let_in_with_forward_secrecy_only(made: Certificates) -> None:
+    """The certificates here have no RSA keys, which no handshake without forward secrecy can do without. So the list of
+    the port is checked, too."""
+    allowed = made.port(with_client_ca=False).server.get_ciphers()
+    assert {each["name"].partition("-")[0] for each in allowed if each["protocol"] == "TLSv1.2"} == {"ECDHE"}
+
     context = client_context("a client", None, None, made.ca, PROTOCOL_CLIENT, checks_name=True)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert await outcome_of(made.port(with_client_ca=False), context) == ("welcome", "hello")
