@@ -151,6 +151,7 @@ def harness() -> None:
     show_default=True,
     help="How long to wait for the cluster to become ready.",
 )
+@click.option("--tls", is_flag=True, help="Encrypt all connections, with certificates of members and clients.")
 @click.option("--audit", "and_audit", is_flag=True, help="After the run, check its history with hwm-audit.")
 @_json
 def run(
@@ -171,6 +172,7 @@ def run(
     levels: str,
     storage: str,
     ready_seconds: float,
+    tls: bool,
     and_audit: bool,
     as_json: bool,
 ) -> None:
@@ -196,6 +198,7 @@ def run(
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
         machine=machine,
+        tls=tls,
     )
     report = run_until_signal(lambda: run_shown(settings, _words()))
     result = report.to_json()

@@ -17,7 +17,7 @@ from harness.cluster.proxy_network import ProxyNetwork
 from harness.cluster.status_probe import StatusProbe
 from harness.cluster.volumes import Volume
 from harness.errors import NodeDied, NotReady
-from kvstore import MemberStatus
+from kvstore import MemberStatus, Tls
 from raft import Member
 
 NODES_MAX = 9  # The greatest size of a Raft group (`raft.MEMBERS_MAX`).
@@ -55,6 +55,11 @@ class Cluster:
         return self.monitor.leader_id
 
     @property
+    def tls(self) -> Tls | None:
+        """The certificates with which clients connect; None: without TLS."""
+        return self.member_options.tls
+
+    @property
     def silent(self) -> set[str]:
         """The running members that did not answer the last status request."""
         return {node_id for node_id, member in self.members.items() if member.running} - set(self.monitor.views)
@@ -66,7 +71,7 @@ class Cluster:
         """
         for node_id in self._founders:
             arguments = serve_arguments(
-                node_id, await self._new_folder(node_id), self._founders, self.member_options.options
+                node_id, await self._new_folder(node_id), self._founders, self.member_options.options_of(node_id)
             )
             self.members[node_id] = self.member_options.process(self.folder, node_id, [*arguments, BOOTSTRAP])
 
@@ -91,7 +96,8 @@ class Cluster:
             metrics_port=next(iter(metrics_ports), 0),
         )
         folder = await self._new_folder(node_id)
-        arguments = join_arguments(node_id, folder, address, self.endpoints, self.member_options.options)
+        options = await trio.to_thread.run_sync(self.member_options.options_of, node_id)
+        arguments = join_arguments(node_id, folder, address, self.endpoints, options)
         self.addresses[node_id] = address
         self.members[node_id] = self.member_options.process(self.folder, node_id, arguments)
         self.members[node_id].start()
@@ -212,13 +218,13 @@ async def running_cluster(
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
         home = folder if attempt == 1 else folder / f"attempt-{attempt}"
-        network = ProxyNetwork() if proxied else None
+        network = ProxyNetwork(member_options.certificates) if proxied else None
         was_up = False
         async with trio.open_nursery() as nursery:
             if network is not None:
                 await nursery.start(network.run)
             addresses = await _addresses(nodes, network, has_metrics=member_options.has_metrics)
-            async with StatusProbe.open(addresses) as probe:
+            async with StatusProbe.open(addresses, member_options.tls) as probe:
                 cluster = Cluster(home, addresses, network, probe, member_options)
                 try:
                     if await _started(cluster, ready_seconds, may_lose_race=attempt < _START_ATTEMPTS_MAX):

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.cluster.certificates import ClusterCertificates
 from harness.cluster.process import MemberProcess
 from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
+from kvstore import Tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class MemberOptions:
     path of libfaketime, if wall clocks are to be faked. `tampered`: faults can be injected into the log's disk and the
     monotonic clock (`harness.cluster.os_faults`); this slows the member down a little. `has_metrics`: each member has a
     port for metrics and probes. `descriptors_max`: the soft and hard limit of open files of each member; None: the
-    limit of the harness.
+    limit of the harness. `certificates`: those of all members and clients; None: the cluster has no TLS.
     """
 
     small_storage: bool = False
@@ -97,6 +99,16 @@ class MemberOptions:
     tampered: bool = False
     has_metrics: bool = False
     descriptors_max: int | None = None
+    certificates: ClusterCertificates | None = None
+
+    @property
+    def tls(self) -> Tls | None:
+        """The certificates with which clients connect; None: without TLS."""
+        return None if self.certificates is None else self.certificates.client
+
+    def options_of(self, node_id: str) -> Sequence[str]:
+        """The options of `hwm serve` for one member, and its certificates if there are any."""
+        return (*self.options, *(self.certificates.options(node_id) if self.certificates is not None else ()))
 
     @property
     def options(self) -> Sequence[str]:

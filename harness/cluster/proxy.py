@@ -16,6 +16,7 @@ from typing import Literal
 import trio
 
 from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, decode_hello, frame
+from raft.runtime import Credentials, Handshakes, MemberStream, call
 
 _READ_BYTES = 256 * 1024
 # The most bytes of one connection that a proxy holds back per direction. Beyond this, the proxy stops reading.
@@ -75,13 +76,23 @@ class MemberProxy:
     """Listens in place of `member`, and passes frames on in both directions.
 
     The first frame of a connection names the member that dialled. `flow(source, target)` returns the `Flow` of the
-    frames from member `source` to member `target`.
+    frames from member `source` to member `target`. If the members have TLS, `credentials_of` returns the credentials of
+    a member: the proxy speaks TLS on both sides, with the certificate of the member for which it stands there.
 
     See docs/reference/specification.md#74-hello.
     """
 
-    def __init__(self, member: str, flow: Callable[[str, str], Flow], *, target_port: int) -> None:
+    def __init__(
+        self,
+        member: str,
+        flow: Callable[[str, str], Flow],
+        *,
+        target_port: int,
+        credentials_of: Callable[[str], Credentials] | None = None,
+    ) -> None:
         self._member, self._flow, self._target_port = member, flow, target_port
+        self._credentials_of = credentials_of
+        self._handshakes: Handshakes | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled. `task_status` gets the port of the proxy."""
@@ -94,27 +105,45 @@ class MemberProxy:
     async def _serve(self, dialer: trio.SocketStream) -> None:
         async with dialer:
             try:
-                first, name = await _greeting(dialer)
+                stream = await self._accept(dialer)
+                first, name = await _greeting(stream)
                 if name is not None:
-                    await self._carry(dialer, first, self._flow(name, self._member), self._flow(self._member, name))
+                    await self._carry(stream, first, name)
             except (trio.BrokenResourceError, ProtocolError):
                 pass
 
-    async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
+    async def _accept(self, dialer: trio.SocketStream) -> MemberStream:
+        if self._credentials_of is None:
+            return dialer
+        if self._handshakes is None:
+            self._handshakes = Handshakes(self._credentials_of(self._member))
+        return await self._handshakes.accept(dialer)
+
+    async def _carry(self, dialer: MemberStream, first: bytes, name: str) -> None:
         """Pass on the data of one connection until either end closes it; then close the other end too.
 
         After `Flow.keep_open`, the other end stays open until `Flow.let_end`, as if a cable had been cut.
         """
         try:
-            listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
+            socket_stream = await trio.open_tcp_stream("127.0.0.1", self._target_port)
         except OSError:
             return  # The member is down. The proxy closes the dialer's connection, and the dialer dials again later.
-        async with listener, trio.open_nursery() as nursery:
+        outward, inward = self._flow(name, self._member), self._flow(self._member, name)
+        async with socket_stream:
+            listener: MemberStream = socket_stream
+            if self._credentials_of is not None:
+                listener = await call(socket_stream, self._credentials_of(name), None)
+            await self._pass_on(dialer, listener, first, outward, inward)
+
+    async def _pass_on(
+        self, dialer: MemberStream, listener: MemberStream, first: bytes, outward: Flow, inward: Flow
+    ) -> None:
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(_pump, dialer, listener, outward, nursery.cancel_scope, first)
             nursery.start_soon(_pump, listener, dialer, inward, nursery.cancel_scope, b"")
 
 
-async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
+async def _greeting(dialer: MemberStream) -> tuple[bytes, str | None]:
     """Read until the first frame is complete. Returns (all bytes read, the node id in the frame).
 
     The id is None if the first frame is not a hello, or if the connection ends before the first frame.
@@ -130,7 +159,7 @@ async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
 
 
 async def _pump(
-    source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope, first: bytes
+    source: MemberStream, target: MemberStream, flow: Flow, connection: trio.CancelScope, first: bytes
 ) -> None:
     """Pass on the frames of one direction until `source` ends. `first`: bytes already read from `source`."""
     splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
@@ -162,7 +191,7 @@ async def _pump(
 class _DelayLine:
     """Sends parts of data in order, each part no earlier than its due time. The number of waiting bytes is bounded."""
 
-    def __init__(self, target: trio.SocketStream) -> None:
+    def __init__(self, target: MemberStream) -> None:
         self._target = target
         self._held: deque[_Held] = deque()
         self._changed = trio.Condition()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import trio
 
+from harness.cluster.certificates import ClusterCertificates
 from harness.cluster.proxy import Direction, Flow, MemberProxy
 
 SLOW_SECONDS = 0.15  # Longer than several heartbeats, but too short to cause an election.
@@ -18,7 +19,9 @@ class ProxyNetwork:
     one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: ClusterCertificates | None = None) -> None:
+        """`certificates`: those of the members; None: the members have no TLS."""
+        self._credentials_of = None if certificates is None else certificates.peer
         self.flows: dict[tuple[str, str], Flow] = {}
         self._node_ids: set[str] = set()
         self._proxies: dict[str, trio.CancelScope] = {}
@@ -34,7 +37,7 @@ class ProxyNetwork:
         """Start a proxy for a member that listens on `peer_port`. Returns the port that the member must advertise."""
         assert self._nursery is not None, "connect while the network runs"
         self.add(node_id)
-        proxy = MemberProxy(node_id, self.flow, target_port=peer_port)
+        proxy = MemberProxy(node_id, self.flow, target_port=peer_port, credentials_of=self._credentials_of)
         scope = trio.CancelScope()
         self._proxies[node_id] = scope
 

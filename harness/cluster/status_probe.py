@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from harness.cluster.member_options import MemberAddress
-from kvstore import Client, MemberStatus, StoreError
+from kvstore import Client, MemberStatus, StoreError, Tls
 
 
 class StatusProbe:
@@ -17,9 +17,9 @@ class StatusProbe:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, addresses: Mapping[str, MemberAddress]) -> AsyncIterator[StatusProbe]:
+    async def open(cls, addresses: Mapping[str, MemberAddress], tls: Tls | None = None) -> AsyncIterator[StatusProbe]:
         """Open a probe for the duration of the block."""
-        async with Client([address.client for address in addresses.values()], session=False) as client:
+        async with Client([address.client for address in addresses.values()], session=False, tls=tls) as client:
             yield cls(client, addresses)
 
     async def status(self, node_id: str, *, timeout_seconds: float, with_hash: bool = False) -> MemberStatus | None:

@@ -11,6 +11,7 @@ from harness.cluster.proxy import Direction
 from harness.cluster.proxy_network import ProxyNetwork
 from harness.cluster.volumes import Volume
 from harness.nemesis.schedule import Kind
+from kvstore import Tls
 from raft import Member
 
 
@@ -22,6 +23,9 @@ class Victims(Protocol):
     network: ProxyNetwork | None
 
     endpoints: list[str]
+
+    @property
+    def tls(self) -> Tls | None: ...
 
     @property
     def leader_id(self) -> str | None: ...

@@ -15,7 +15,7 @@ from harness.cluster.process import MemberProcess
 from harness.cluster.volumes import Volume
 from harness.nemesis.active_fault import ActiveFault
 from harness.nemesis.expected_exits import blame, if_its_disk_fails
-from kvstore import Client, StoreError
+from kvstore import Client, StoreError, Tls
 
 _STUTTER_SECONDS = (0.03, 0.2)  # The shortest and the longest freeze, both shorter than an election time-out.
 _BREATH_SECONDS = 0.03
@@ -54,7 +54,7 @@ async def failing(active: ActiveFault) -> AsyncIterator[None]:
         await _each(volumes, Volume.fail)
         yield
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_have_all_write, active.cluster.endpoints)
+            nursery.start_soon(_have_all_write, active.cluster.endpoints, active.cluster.tls)
             await _ended(lambda: members)
             nursery.cancel_scope.cancel()
         exit_codes.update({member.node_id: member.died() for member in members})
@@ -105,12 +105,12 @@ async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
         await trio.sleep(_LOOK_SECONDS)
 
 
-async def _have_all_write(endpoints: Sequence[str]) -> None:
+async def _have_all_write(endpoints: Sequence[str], tls: Tls | None) -> None:
     """Make every member write to its log, even without load, by repeated deletions of a key that does not exist."""
     while True:
         await trio.sleep(_ASK_SECONDS)
         with suppress(StoreError):
-            async with Client(endpoints, session=False) as client:
+            async with Client(endpoints, session=False, tls=tls) as client:
                 await client.delete(_NOBODYS_KEY, deadline_seconds=_ASK_SECONDS)
 
 

@@ -163,7 +163,7 @@ async def _insist(active: ActiveFault, change: Callable[[Client], Awaitable[obje
     with trio.move_on_after(_CHANGE_SECONDS_MAX):
         while True:
             try:
-                async with Client(active.cluster.endpoints, session=False) as client:
+                async with Client(active.cluster.endpoints, session=False, tls=active.cluster.tls) as client:
                     await change(client)
                 return
             except StoreError as failed:

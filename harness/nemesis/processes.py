@@ -113,7 +113,7 @@ async def jumped_ahead(active: ActiveFault) -> AsyncIterator[None]:
 async def handed_over(active: ActiveFault) -> AsyncIterator[None]:
     """The leader is asked to let another member lead."""
     try:
-        async with Client(active.cluster.endpoints, session=False) as client:
+        async with Client(active.cluster.endpoints, session=False, tls=active.cluster.tls) as client:
             new = await client.transfer_leadership(deadline_seconds=_TRANSFER_SECONDS)
         active.record.outcome["new_leader_id"] = new
     # A leader may decline, for example during a membership change, and continue to lead.

@@ -5,12 +5,13 @@ After the faults, the cluster recovers, all keys are read, and the states of all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import uuid4
 
 import trio
 
+from harness.cluster.certificates import ClusterCertificates
 from harness.cluster.cluster import Cluster, running_cluster
 from harness.cluster.member_resources import ResourcePeaks
 from harness.errors import NotReady
@@ -63,11 +64,12 @@ async def record_run(progress: Progress) -> Report:
         settings.out, run_id=run_id, clock=RunClock(), ops_format=settings.ops_format, about=settings.about()
     )
     try:
+        certificates = ClusterCertificates(settings.out / "tls") if settings.tls else None
         async with running_cluster(
             settings.out / "nodes",
             nodes=settings.nodes,
             proxied=settings.proxied,
-            member_options=settings.member_options,
+            member_options=replace(settings.member_options, certificates=certificates),
             ready_seconds=settings.ready_seconds,
         ) as cluster:
             progress.cluster = cluster
@@ -97,9 +99,10 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         read_modes=settings.read_modes,
         services=settings.services,
         levels=settings.levels,
+        tls=cluster.tls,
     )
     if settings.min_in_sync is not None:
-        async with Client(cluster.endpoints) as store:
+        async with Client(cluster.endpoints, tls=cluster.tls) as store:
             await store.set_limits(min_in_sync=settings.min_in_sync, deadline_seconds=settings.ready_seconds)
     writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
     async with trio.open_nursery() as nursery:

@@ -54,6 +54,7 @@ class RunSettings:
     stranger_windows: tuple[tuple[float, float], ...] = ()
     is_inspected: bool = False  # Measure the resources of members, and check that members answer their operators.
     descriptors_max: int | None = None  # The limit of open files of each member; None: the limit of the harness.
+    tls: bool = False  # All connections of members and clients have TLS, with certificates on both sides.
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -84,6 +85,8 @@ class RunSettings:
                 f"a new member joins before the old one leaves, and a group has at most {MEMBERS_MAX} members: "
                 f"use --nodes {MEMBERS_MAX - 1} or fewer, or leave these faults out",
             )
+        if self.tls and (self.strangers or self.is_inspected):
+            raise BadInput("strangers and probes of operators do not speak TLS", "leave out --tls")
         if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
             raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
 
@@ -137,6 +140,7 @@ class RunSettings:
             "read_ways": str(self.read_modes),
             "services": str(self.services),
             **self._about_levels(),
+            **({"tls": True} if self.tls else {}),  # Without TLS, run.json is like those of earlier versions.
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "strangers": self.strangers,

@@ -39,6 +39,7 @@ from kvstore import (
     PositionMoved,
     PutResult,
     StoreError,
+    Tls,
 )
 
 SERVICE_KEYS = b"svc/"
@@ -74,6 +75,7 @@ class ServiceWorkers:
     keys: Sequence[bytes]
     shares: ServiceShares
     tally: Tally
+    tls: Tls | None = None
 
     async def run(self, until: float) -> None:
         """Work until `until` (trio time)."""
@@ -99,7 +101,7 @@ class ServiceWorkers:
         while trio.current_time() < until:
             member = random.randrange(len(self.endpoints))
             leaves = min(until, trio.current_time() + random.uniform(*_WATCH_SECONDS))
-            async with Client([*self.endpoints[member:], *self.endpoints[:member]]) as store:
+            async with Client([*self.endpoints[member:], *self.endpoints[:member]], tls=self.tls) as store:
                 await recorder.follow(store, leaves, _PATIENCE_SECONDS)
             await trio.sleep(random.uniform(*_PAUSE_SECONDS))
 
@@ -107,7 +109,7 @@ class ServiceWorkers:
 
     async def _own_leases(self, number: int, random: Random, until: float) -> None:
         """Repeatedly obtain a lease with some keys, renew it a few times, and revoke it or let it expire."""
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker = Worker(store, f"lease-{number}", count())
             while trio.current_time() < until:
                 lease_id = await self._grant(worker, random.uniform(*_TTL_SECONDS))
@@ -178,7 +180,7 @@ class ServiceWorkers:
 
     async def _own_locks(self, number: int, random: Random, until: float) -> None:
         """Repeatedly obtain a lock for which other workers contend, and hold the lock for a moment."""
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker = Worker(store, f"lock-{number}", count())
             while trio.current_time() < until:
                 await self._hold(worker, _LOCKS + b"%d" % random.randrange(_LOCK_NAMES), random.uniform(0, 0.3))
@@ -214,7 +216,7 @@ class ServiceWorkers:
 
         One of the writes is an append.
         """
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker = Worker(store, f"range-{number}", count())
             written = count()
             prefix = _RANGES + b"%d/" % number
@@ -260,7 +262,7 @@ class ServiceWorkers:
 
     async def _produce(self, number: int, random: Random, until: float) -> None:
         """Append records to the log of the group."""
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker, written = Worker(store, f"producer-{number}", count()), count()
             while trio.current_time() < until:
                 await self._put_appended(worker, _LOG, b"record-%d" % next(written))
@@ -271,7 +273,7 @@ class ServiceWorkers:
 
         After a random time, the consumer is cancelled and begins again.
         """
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker = Worker(store, f"consumer-{number}", count())
             while trio.current_time() < until:
                 leaves = min(until, trio.current_time() + random.uniform(*_CONSUMER_SECONDS))

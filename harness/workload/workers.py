@@ -39,6 +39,7 @@ from kvstore import (
     Put,
     RangeResult,
     Result,
+    Tls,
 )
 
 SETTLING_CLIENT = "settler"  # The client name for the questions after the end of all faults.
@@ -93,6 +94,7 @@ class Workload:
     read_modes: ReadModes = USUAL_READ_MODES
     services: ServiceShares = NO_SERVICES
     levels: LevelShares = NO_LEVELS
+    tls: Tls | None = None
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
     _accepted: AcceptedWrites = field(default_factory=AcceptedWrites)
@@ -115,6 +117,7 @@ class Workload:
                     keys=self._names,
                     shares=self.services,
                     tally=self.tally,
+                    tls=self.tls,
                 )
                 nursery.start_soon(beside.run, until)
 
@@ -124,7 +127,7 @@ class Workload:
         These reads reveal a lost write even if no other client has read its key.
         """
         answered_count = 0
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker = Worker(store, FINAL_CLIENT, count())
             for key in self._names:
                 row = await self._perform(worker, Planned(Get(key)), 2 * PATIENCE_SECONDS)
@@ -137,7 +140,7 @@ class Workload:
         Returns how many questions were asked, and how many were answered.
         """
         entries, answered_count = list(dict.fromkeys(self._accepted.open)), 0
-        async with Client(self.endpoints) as store:
+        async with Client(self.endpoints, tls=self.tls) as store:
             worker = Worker(store, SETTLING_CLIENT, count())
             for entry in entries:
                 row = await ask_outcome(self.writer, worker, entry, self._accepted, PATIENCE_SECONDS)
@@ -161,7 +164,7 @@ class Workload:
         while trio.current_time() < until:
             stays = random.uniform(*_RESTLESS_SECONDS) if number % _RESTLESS_EVERY == 0 else math.inf
             leaves = min(until, trio.current_time() + stays)
-            async with Client(self.endpoints) as store, trio.open_nursery() as nursery:
+            async with Client(self.endpoints, tls=self.tls) as store, trio.open_nursery() as nursery:
                 if self.bulk:
                     nursery.start_soon(bulks.run, store, leaves, self._patience_seconds)
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,40 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
     assert find_stale(the_rows(settings.out)) is not None
     assert check_rows(the_rows(tmp_path / "lie")).exit_code == 3
     assert not processes_of(settings.out)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on PATH")
+async def test_a_run_with_tls_survives_kills_partitions_and_new_members(tmp_path: Path) -> None:
+    """All connections are encrypted, also those through the proxies. The history is linearizable."""
+    settings = RunSettings(
+        out=tmp_path / "run",
+        nodes=3,
+        seconds=8,
+        seed=7,
+        plan=(
+            against_the_leader(1, 0.5, "kill"),
+            replace(against_the_leader(2, 3.0, "partition"), direction="both"),
+            replace(against_the_leader(3, 5.5, "replace"), target="eldest"),
+        ),
+        clients=8,
+        keys=12,
+        operations_per_second=200,
+        services=ServiceShares(watches=1, leases=1),
+        tls=True,
+    )
+    with trio.fail_after(80):
+        report = await record_run(Progress(settings))
+
+    assert report.sound, report
+    assert report.kills == 1
+    assert report.final_reads == 12
+    assert report.by_status["ok"] > 300
+    assert read_about(settings.out)["tls"] is True
+    assert check_rows(the_rows(settings.out)).exit_code == 0
+    assert {path.name for path in (settings.out / "tls").glob("n*.pem")} == {"n1.pem", "n2.pem", "n3.pem", "n4.pem"}
+    for log in (settings.out / "nodes").glob("*.log"):
+        assert "without TLS" not in log.read_text(encoding="utf-8"), log
 
 
 @pytest.mark.timeout(90)
