@@ -9,6 +9,7 @@ from pathlib import Path
 from kvstore.errors import StoreError
 from kvstore.limits import FEATURE_LEVEL_MAX, FEATURE_LEVELS, ServiceLimits
 from kvstore.member.joining import JoinConfig
+from kvstore.member.named import NamedConfig
 from kvstore.protocol.addresses import parse_address
 from kvstore.tls import MemberTls
 from raft import Configuration, InvalidConfiguration, Member, RaftConfig
@@ -38,10 +39,11 @@ class MemberConfig:
     existing folder determines the members, and `bootstrap` makes a store with only this member. `bootstrap`: make the
     folder if it contains no member. `feature_level`: the level at which a new cluster begins, which must be the same
     for all first members. `joining`: if the folder contains no member, make it the folder of a new member of a running
-    cluster. With `joining`, `members` must be None. `listen_*`: `host:port`, or None for this member's own advertised
-    address. `dial`: by node id, the addresses of the peers that this member does not dial at their advertised
-    addresses. `in_memory`: make a new member whose folder is in memory, for tests of programs; `folder` is then only a
-    name.
+    cluster. With `joining`, `members` must be None. `named`: start this member by its name, which is not its id; then
+    `node_id`, `members`, `bootstrap` and `joining` are not given. `listen_*`: `host:port`, or None for this member's
+    own advertised address. `dial`: by node id, the addresses of the peers that this member does not dial at their
+    advertised addresses. `in_memory`: make a new member whose folder is in memory, for tests of programs; `folder` is
+    then only a name.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class MemberConfig:
     bootstrap: bool = False
     feature_level: int = FEATURE_LEVEL_MAX
     joining: JoinConfig | None = None
+    named: NamedConfig | None = None
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
@@ -72,6 +75,11 @@ class MemberConfig:
             )
         if self.in_memory and (self.joining is not None or self.metrics is not None):
             raise InvalidConfiguration("a member in memory is a founder, and has no metrics, which measure a disk")
+        founds = self.bootstrap or self.members is not None or self.cluster_token
+        if self.named is not None and (founds or self.node_id is not None or self.joining is not None):
+            raise InvalidConfiguration(
+                "a member that is started by name has no id, member list, token or bootstrap of its own: it finds them"
+            )
         if self.feature_level not in FEATURE_LEVELS:
             raise InvalidConfiguration(
                 f"a new cluster cannot begin at feature level {self.feature_level}; this build knows {FEATURE_LEVELS}"

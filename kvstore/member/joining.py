@@ -32,7 +32,7 @@ from kvstore.errors import StoreError
 from kvstore.protocol.membership import LEARNER, Membership, MemberView
 from kvstore.protocol.messages import snapshot_request
 from kvstore.tls import Tls
-from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHeader
+from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHeader, name_of
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
 ASK_SECONDS = 10.0
@@ -131,15 +131,7 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
     Raises JoinRefused, StorageError, BackupFailed, and the errors of a client.
     """
-    user = joining.credentials
-    async with Client(
-        joining.endpoints,
-        session=False,
-        deadline_seconds=ASK_SECONDS,
-        tls=joining.tls,
-        user=None if user is None else user.user,
-        password=None if user is None else user.password,
-    ) as client:
+    async with client_of(joining.endpoints, joining.tls, joining.credentials, joining.cluster_id) as client:
         found = await client.membership(of_leader=True, about=joining.own.node_id)
         check_may_join(joining, found)
         header, chunks = await _newest_snapshot(client, found)
@@ -157,6 +149,20 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
         joins_as=own,
     )
     return identity
+
+
+def client_of(endpoints: Sequence[str], tls: Tls | None, credentials: Credentials | None, cluster_id: bytes) -> Client:
+    """Return the client with which a member asks its cluster. `credentials`: a user with the role root. `cluster_id`:
+    members of another cluster are not asked; empty: the cluster of the first member that answers."""
+    return Client(
+        endpoints,
+        session=False,
+        deadline_seconds=ASK_SECONDS,
+        cluster_id=cluster_id,
+        tls=tls,
+        user=None if credentials is None else credentials.user,
+        password=None if credentials is None else credentials.password,
+    )
 
 
 def check_may_join(joining: JoinConfig, found: Membership) -> None:
@@ -192,6 +198,8 @@ def check_may_join(joining: JoinConfig, found: Membership) -> None:
 
 def _check_addresses_free(own: Member, found: Membership) -> None:
     for member in found.members:
+        if name_of(member.node_id) == name_of(own.node_id):
+            continue  # The new member is to take the place of this one.
         for address in _shared(own, member):
             raise JoinRefused(
                 own.node_id, f"{member.node_id} has the address {address}", "give it addresses of its own"

@@ -14,9 +14,11 @@ import trio
 from kvstore.limits import FEATURE_LEVELS
 from kvstore.member.certificates import MemberCertificates
 from kvstore.member.config import MemberConfig
+from kvstore.member.first_start import open_or_start
 from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.joining import MemberRemoved, open_or_join
 from kvstore.member.listeners import Listeners, address_of, open_listeners
+from kvstore.member.replacement import PlaceKeeper
 from kvstore.member.root_password import reset_root_password
 from kvstore.monitoring.audit_trail import AuditTrail
 from kvstore.resources.descriptor_budget import budget_descriptors
@@ -33,6 +35,7 @@ from raft import (
 )
 from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from storage import (
+    DataFolder,
     Files,
     MemoryFiles,
     OpenedStorage,
@@ -91,8 +94,7 @@ async def run_member(
     and MemberRemoved if this member was removed from its cluster.
     """
     config = replace(config, service=budget_descriptors(config.service))
-    joining = config.joining
-    folder = open_or_bootstrap(config) if joining is None else await open_or_join(config.folder, joining)
+    folder = await _open_folder(config)
     try:
         completions = CompletionQueue()
         files = folder.files(completions.post)
@@ -102,6 +104,12 @@ async def run_member(
         await _run(config, folder.identity, own, storage, completions, files, task_status)
     finally:
         folder.close()
+
+
+async def _open_folder(config: MemberConfig) -> DataFolder:
+    if config.named is not None:
+        return await open_or_start(config, config.named)
+    return open_or_bootstrap(config) if config.joining is None else await open_or_join(config.folder, config.joining)
 
 
 async def _open(config: MemberConfig, files: Files, identity: Identity, completions: CompletionQueue) -> OpenedStorage:
@@ -182,7 +190,9 @@ async def _run(
     reset = None
     if config.root_password is not None:
         reset = partial(reset_root_password, config.root_password, node, machine, service, driver.wake)
-    await _serve(RunningMember(driver, port, listeners, certificates), driver, listeners, metrics, reset, task_status)
+    keeper = None if config.named is None else PlaceKeeper(config.named, node)
+    member = RunningMember(driver, port, listeners, certificates)
+    await _serve(member, driver, listeners, metrics, reset, keeper, task_status)
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
@@ -219,6 +229,7 @@ async def _serve(
     listeners: Listeners,
     metrics: MetricsServer | None,
     reset: Callable[[], Awaitable[None]] | None,
+    keeper: PlaceKeeper | None,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     failure: NodeStopped | None = None
@@ -240,12 +251,15 @@ async def _serve(
                 listeners.metrics,
                 lambda: member.is_stopping,
                 member.certificates.metrics,
+                (lambda: None) if keeper is None else lambda: keeper.problem,
                 member.certificates.all,
             )
         if member.certificates.all:
             nursery.start_soon(member.certificates.keep_fresh)
         if reset is not None:
             nursery.start_soon(reset)
+        if keeper is not None:
+            nursery.start_soon(keeper.run)
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__

@@ -253,8 +253,7 @@ class MetricsServer:
     """
 
     def __init__(self, config: RaftConfig, files: RealFiles, group_id: int) -> None:
-        if _missing_library is not None:
-            raise MetricsNotInstalled(_missing_library)
+        _check_installed()
         self._config, self._files = config, files
         self._counts = Counts()
         files.measure_log_syncs(group_id, self._counts.log_sync.observe)
@@ -289,12 +288,14 @@ class MetricsServer:
         listeners: Sequence[trio.SocketListener],
         is_stopping: Callable[[], bool],
         credentials: Credentials | None = None,
+        place_problem: Callable[[], str | None] = lambda: None,
         all_credentials: Sequence[Credentials] = (),
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the three pages until cancelled, then close the listeners. `all_credentials`: those of all ports with
-        TLS, for the metrics."""
+        """Serve the three pages until cancelled, then close the listeners. `place_problem`: the reason why this member
+        does not have the vote of its name, if it is started by name; it is not ready meanwhile.
+        `all_credentials`: those of all ports with TLS, for the metrics."""
         assert self._driver is not None
         assert self._service is not None
         assert self._machine is not None
@@ -319,13 +320,31 @@ class MetricsServer:
             return _health(liveness_problem(node), "alive")
 
         async def ready() -> HttpResponse:
-            return _health(await readiness_problem(node, is_stopping), "ready")
+            return _health(place_problem() or await readiness_problem(node, is_stopping), "ready")
 
         pages = PageServer({"/metrics": exposition, "/livez": alive, "/readyz": ready}, credentials)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._counts.watch_the_loop)
             await nursery.start(pages.serve, listeners)
             task_status.started()
+
+
+def health_pages(reason: Callable[[], str], credentials: Credentials | None) -> PageServer:
+    """Make the pages of a process that is well, but waits. `reason`: what it waits for. Raises MetricsNotInstalled."""
+    _check_installed()
+
+    async def alive() -> HttpResponse:
+        return _health(None, "alive")
+
+    async def ready() -> HttpResponse:
+        return _health(reason(), "ready")
+
+    return PageServer({"/livez": alive, "/readyz": ready}, credentials)
+
+
+def _check_installed() -> None:
+    if _missing_library is not None:
+        raise MetricsNotInstalled(_missing_library)
 
 
 def _refusal_without_tls(reason: str) -> bytes:

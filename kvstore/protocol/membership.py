@@ -92,7 +92,7 @@ def read_change(items: Sequence[Any]) -> MembershipChange:
             add=tuple(map(_member, added)),
             promote=_ids(promoted),
             remove=_ids(removed),
-            update=tuple(map(_member, updated)),
+            update=tuple(_member(row, may_lack_addresses=True) for row in updated),
         )
     except (TypeError, ValueError) as error:
         raise ProtocolError("a change request is [request_id, 8, members, ids, ids, members]") from error
@@ -122,13 +122,13 @@ def _ids(items: object) -> tuple[str, ...]:
     return tuple(items)
 
 
-def _member(row: object) -> Member:
+def _member(row: object, *, may_lack_addresses: bool = False) -> Member:
     """Read one member. Other members must be able to reach a member at both of its addresses, so neither may be a
-    wildcard."""
+    wildcard. A member that is about to be replaced by one at the same addresses has none (`may_lack_addresses`)."""
     if type(row) is not list or len(row) < 4 or not all(type(each) is str for each in row[:3]):
         raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
     try:
-        for address in row[1:3]:
+        for address in () if may_lack_addresses and row[1:3] == ["", ""] else row[1:3]:
             if parse_advertised(address)[1] == 0:
                 raise InvalidAddress(address, "others cannot find it at port 0 (any)")
         return Member(*row[:4])

@@ -13,6 +13,7 @@ from kvstore.access.credentials import credentials_of
 from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.daemon.configuration import ConfiguredCommand, show_configuration
 from kvstore.cli.daemon.process import failure_of_member, serve
+from kvstore.cli.options.named import named_from, named_options
 from kvstore.cli.options.tls import client_tls, join_tls_options, member_tls, member_tls_options
 from kvstore.cli.options.user import USER_OPTIONS, client_user, read_password_file
 from kvstore.cli.output import OPERATION, say
@@ -238,6 +239,7 @@ def init(
 @folder_options
 @level_option
 @join_options
+@named_options
 @click.option("--bootstrap", is_flag=True, help="Make DIR first if it has no member. Never use it after a lost disk.")
 @click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
 @click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
@@ -327,6 +329,9 @@ def serve_command(
     feature_level: int | None,
     join: tuple[str, ...],
     cluster_id: bytes | None,
+    name: str | None,
+    advertise: str | None,
+    begin_with: int | None,
     bootstrap: bool,
     listen_peer: str | None,
     listen_client: str | None,
@@ -366,7 +371,11 @@ def serve_command(
     if not check_config:
         start_logging(log_level, as_json=log_format == "json")
     try:
-        joining = joining_from(join, cluster_id, node_id, members, cluster_token, feature_level)
+        joining, named = None, named_from(name, advertise, join, begin_with, cluster_id)
+        if named is None:
+            joining = joining_from(join, cluster_id, node_id, members, cluster_token, feature_level)
+        else:
+            listen_peer, listen_client = listen_peer or named.peer_address, listen_client or named.client_address
         config = MemberConfig(
             folder=folder,
             node_id=node_id,
@@ -375,6 +384,7 @@ def serve_command(
             bootstrap=bootstrap,
             feature_level=feature_level or FEATURE_LEVEL_MAX,
             joining=joining,
+            named=named,
             listen_peer=listen_peer,
             listen_client=listen_client,
             dial=dict(dials),

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from kvstore.cli.common import ExitCode
 from kvstore.cli.daemon.configuration import ConfiguredCommand, variable_of
 from kvstore.cli.daemon.serve import serve_command
+from tests.process.pods.pods import environment_of, manifest
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,6 +64,46 @@ def test_the_containers_give_a_valid_configuration_in_their_environment() -> Non
         assert environment.keys() <= variables
         assert service["command"] == ["serve"]
         check_configuration(environment=environment)
+
+
+def test_the_pods_give_a_valid_configuration_in_their_environment() -> None:
+    (container,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(serve_command, ConfiguredCommand)
+    known = {variable_of(each) for each in serve_command.configurable}
+    for given in (environment_of("hwm-2", "10.0.0.7"), environment_of("hwm-0", "10.0.0.5", HWM_CLUSTER_ID="ab" * 16)):
+        environment = {name: value for name, value in given.items() if name.startswith("HWM_")}
+        assert environment.keys() <= known
+        assert not re.search(r"\$\(", " ".join(environment.values()))
+        check_configuration(environment=environment)
+    assert container["args"] == ["serve"]
+
+
+def test_the_parts_of_the_manifest_fit_together() -> None:
+    service, pods, budget = (manifest(kind) for kind in ("Service", "StatefulSet", "PodDisruptionBudget"))
+    spec = pods["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    environment = environment_of("hwm-0", "10.0.0.5")
+    labels = spec["template"]["metadata"]["labels"]
+
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["metadata"]["name"] == spec["serviceName"]
+    assert labels == service["spec"]["selector"] == spec["selector"]["matchLabels"]
+    assert labels == budget["spec"]["selector"]["matchLabels"]
+    assert budget["spec"]["maxUnavailable"] == 1  # A majority of three stays.
+    assert int(environment["HWM_BEGIN_WITH"]) == spec["replicas"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert environment["HWM_ADVERTISE"] == f"hwm-0.hwm:{ports['peers']}/hwm-0.hwm:{ports['clients']}"
+    assert environment["HWM_METRICS"] == f"10.0.0.5:{ports['metrics']}"
+    names = [f"{pods['metadata']['name']}-{ordinal}.{spec['serviceName']}:{ports['clients']}" for ordinal in range(7)]
+    assert environment["HWM_JOIN"].split(",") == names
+    probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"/livez", "/readyz"}
+    (mount,), (claim,) = container["volumeMounts"], spec["volumeClaimTemplates"]
+    assert mount["name"] == claim["metadata"]["name"]
+    assert environment["HWM_DIR"].startswith(mount["mountPath"] + "/")
+    assert f"--uid {spec['template']['spec']['securityContext']['runAsUser']} " in text_of("Containerfile")
 
 
 def test_the_unit_knows_the_exit_codes_after_which_no_restart_helps() -> None:
