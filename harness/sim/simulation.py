@@ -248,7 +248,7 @@ class Simulation:
 
     def _check_acknowledgements(self) -> None:
         """Check liveness: no request may stay open, and every living voter must be in sync."""
-        done = self._run_until(self.queue.now + self._limit_ns(), lambda: not self._with_open_requests())
+        done = self._run_while_it_shrinks(lambda: not self._with_open_requests())
         require(done, "no request stays open in a healed cluster", self._with_open_requests())
         lags_ns = SYNC_LAGS_MAX * self.plan.raft.in_sync_lag_ns_max * self.plan.clocks.spread
         done = self._run_until(self.queue.now + self._limit_ns() + int(lags_ns), lambda: not self._out_of_sync())
