@@ -38,6 +38,7 @@ from storage import (
     DataFolder,
     Files,
     MemoryFiles,
+    MemoryFolder,
     OpenedStorage,
     RealFiles,
     open_storage,
@@ -106,7 +107,7 @@ async def run_member(
         folder.close()
 
 
-async def _open_folder(config: MemberConfig) -> DataFolder:
+async def _open_folder(config: MemberConfig) -> DataFolder | MemoryFolder:
     if config.named is not None:
         return await open_or_start(config, config.named)
     return open_or_bootstrap(config) if config.joining is None else await open_or_join(config.folder, config.joining)
