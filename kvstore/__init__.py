@@ -81,6 +81,7 @@ from kvstore.errors import (
     WrongContext,
 )
 from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, ServiceLimits, StoreLimits
+from kvstore.password_source import UnusablePassword
 from kvstore.protocol.access_commands import (
     AccessCommand,
     AuthDisable,
@@ -378,6 +379,7 @@ __all__ = [
     "Unsupported",
     "UnsupportedFeatureLevel",
     "UnusableCertificates",
+    "UnusablePassword",
     "UserAdd",
     "UserGrant",
     "UserLimits",

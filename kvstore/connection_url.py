@@ -1,4 +1,7 @@
-"""One text that says how to reach a store: `hwm://host:port,host:port/prefix?deadline=2&ca=ca.pem`."""
+"""One text that says how to reach a store: `hwm://user@host:port,host:port/prefix?deadline=2&ca=ca.pem`.
+
+A URL names a user, and never a password: URLs get into logs, configurations and lists of processes.
+"""
 
 from __future__ import annotations
 
@@ -8,69 +11,126 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from kvstore.errors import StoreError
+from kvstore.errors import InvalidAddress, StoreError
+from kvstore.password_source import UnusablePassword, password_of_environment, read_password_file
 from kvstore.protocol.addresses import parse_address
 from kvstore.tls import Tls
 
 SCHEME = "hwm://"
-PARAMETERS = ("deadline", "session", "cluster", "ca", "cert", "key")
+PARAMETERS = ("deadline", "session", "cluster", "ca", "cert", "key", "password_file")
+NO_PASSWORD = "a password does not belong in a URL: name a file with password_file=FILE"
 
 
 class InvalidUrl(StoreError):
-    """A text is no URL of a store. `reason` says why."""
+    """A text is no URL of a store. `reason` says why. `url`: the text without its parameters, and without anything else
+    that may be a password."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
+        shown = _without_password(url)
+        super().__init__(shown, reason)
+        self.url, self.reason = shown, reason
 
     def __str__(self) -> str:
         return f"{self.url!r} is no address of a store: {self.reason}"
 
     @property
     def hint(self) -> str:
-        return f"write {SCHEME}host:port,host:port/prefix?deadline=2, with any of {', '.join(PARAMETERS)}"
+        return f"write {SCHEME}user@host:port,host:port/prefix?deadline=2, with any of {', '.join(PARAMETERS)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUrl:
-    """What a URL says: the addresses of members, the prefix of all keys, and the options of a client."""
+    """What a URL says: the addresses of members, the prefix of all keys, the options of a client, the user (None: no
+    user), and the file with the password."""
 
     endpoints: tuple[str, ...]
     prefix: bytes = b""
     options: dict[str, Any] = field(default_factory=dict)
+    user: str | None = None
+    password_file: Path | None = None
+
+    def client_options(self, password: str | None = None) -> dict[str, Any]:
+        """The options of a client, with its user and the password.
+
+        `password`: None means the first line of the file that the URL names, or else what the environment has. Without
+        a user in the URL, there is no password unless it is given here. Reads a file. Raises UnusablePassword.
+        """
+        if password is None and self.user is not None:
+            if self.password_file is not None:
+                password = read_password_file(self.password_file)
+            else:
+                password = password_of_environment()
+            if password is None:
+                raise UnusablePassword(f"the URL names the user {self.user!r}, and there is no password")
+        return self.options | {"user": self.user, "password": password}
 
 
 def parse_url(url: str) -> ConnectionUrl:
-    """Read `hwm://host:port,host:port/prefix?name=value&…`. The prefix is percent-encoded; the slash before it does not
-    belong to it.
+    """Read `hwm://user@host:port,host:port/prefix?name=value&…`. The user and the prefix are percent-encoded; the slash
+    before the prefix does not belong to it.
 
     Parameters: `deadline` (seconds), `session` (yes or no), `cluster` (the id in hex), `ca`, `cert` and `key` (files of
-    TLS). Raises InvalidUrl, InvalidAddress.
+    TLS), `password_file` (a file whose first line is the password). Raises InvalidUrl, InvalidAddress.
 
-    >>> parse_url("hwm://10.0.0.1:7101,10.0.0.2:7101/app/?deadline=2")
-    ConnectionUrl(endpoints=('10.0.0.1:7101', '10.0.0.2:7101'), prefix=b'app/', options={'deadline_seconds': 2.0})
+    >>> found = parse_url("hwm://ada@10.0.0.1:7101,10.0.0.2:7101/app/?deadline=2")
+    >>> found.endpoints, found.prefix, found.options, found.user
+    (('10.0.0.1:7101', '10.0.0.2:7101'), b'app/', {'deadline_seconds': 2.0}, 'ada')
     """
     if not url.startswith(SCHEME):
         raise InvalidUrl(url, f"it does not begin with {SCHEME}")
     whole, _, query = url.removeprefix(SCHEME).partition("?")
-    hosts, _, path = whole.partition("/")
+    authority, _, path = whole.partition("/")
+    name, at, hosts = authority.rpartition("@")
+    if ":" in name:
+        raise InvalidUrl(url, NO_PASSWORD)
     endpoints = tuple(each for each in hosts.split(",") if each)
     if not endpoints:
         raise InvalidUrl(url, "it names no member")
     if "#" in whole or "#" in query:
         raise InvalidUrl(url, "a store has no fragments; write # in a prefix as %23")
     for endpoint in endpoints:
-        parse_address(endpoint)
-    return ConnectionUrl(endpoints, unquote_to_bytes(path), _options(url, query))
+        try:
+            parse_address(endpoint)
+        except InvalidAddress:
+            if "@" in path + query:  # The user or a password may be in the text with a slash that is not encoded.
+                raise InvalidUrl(url, "write a slash in the name of a user as %2F, and no password") from None
+            raise
+    options, password_file = _options(url, query)
+    user = _user(url, name) if at else None
+    if password_file is not None and user is None:
+        raise InvalidUrl(url, "password_file is of no use without a user: hwm://user@host:port")
+    return ConnectionUrl(endpoints, unquote_to_bytes(path), options, user, password_file)
 
 
-def _options(url: str, query: str) -> dict[str, Any]:
+def _without_password(url: str) -> str:
+    """Leave out of a URL all that may be a password: the text from the first colon after the scheme to the last @, and
+    then the values of the parameters."""
+    scheme = SCHEME if url.startswith(SCHEME) else ""
+    before, at, after = url.removeprefix(scheme).rpartition("@")
+    whole = f"{before.partition(':')[0]}:…@{after}" if at and ":" in before else f"{before}{at}{after}"
+    shown, question_mark, _ = whole.partition("?")
+    return f"{scheme}{shown}?…" if question_mark else f"{scheme}{shown}"
+
+
+def _user(url: str, name: str) -> str:
+    try:
+        user = unquote_to_bytes(name).decode()
+    except UnicodeDecodeError:
+        raise InvalidUrl(url, "the name before @ is not UTF-8") from None
+    if not user:
+        raise InvalidUrl(url, "there is no name before @")
+    return user
+
+
+def _options(url: str, query: str) -> tuple[dict[str, Any], Path | None]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
-    except ValueError as error:
-        raise InvalidUrl(url, f"its parameters cannot be read: {error}") from None
+    except ValueError:
+        raise InvalidUrl(url, "its parameters cannot be read: write name=value&name=value") from None
     given: dict[str, str] = {}
     for name, value in pairs:
+        if name == "password":
+            raise InvalidUrl(url, NO_PASSWORD)
         if name not in PARAMETERS:
             raise InvalidUrl(url, f"there is no parameter {name!r}")
         if name in given:
@@ -90,7 +150,7 @@ def _options(url: str, query: str) -> dict[str, Any]:
         if "ca" not in files:
             raise InvalidUrl(url, "TLS needs the authorities of the members: ca")
         options["tls"] = Tls(**files)
-    return options
+    return options, Path(given["password_file"]) if "password_file" in given else None
 
 
 def _seconds(url: str, text: str) -> float:

@@ -66,8 +66,8 @@ class AsyncioClient(ClientCalls):
         return self.pump
 
 
-def connect(url: str) -> AsyncioClient:
-    """A client from a text such as `hwm://host:port,host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
+def connect(url: str, *, password: str | None = None) -> AsyncioClient:
+    """A client from a text such as `hwm://user@host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
     found = parse_url(url)
-    client = AsyncioClient(found.endpoints, **found.options)
+    client = AsyncioClient(found.endpoints, **found.client_options(password))
     return client.under(found.prefix) if found.prefix else client

@@ -414,10 +414,10 @@ class BlockingClient:
         finish(self.in_thread.set_limits(force=force, deadline_seconds=deadline_seconds, **limits))
 
 
-def connect(url: str) -> BlockingClient:
-    """A client from a text such as `hwm://host:port,host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
+def connect(url: str, *, password: str | None = None) -> BlockingClient:
+    """A client from a text such as `hwm://user@host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
     found = parse_url(url)
-    client = BlockingClient(found.endpoints, **found.options)
+    client = BlockingClient(found.endpoints, **found.client_options(password))
     return client.under(found.prefix) if found.prefix else client
 
 

@@ -1391,17 +1391,21 @@ class Client(ClientCalls):
         super().__init__(pump, deadline_seconds)
 
 
-def connect(url: str) -> Client:
-    """A client from one text, such as `hwm://host:port,host:port/prefix?deadline=2&ca=ca.pem`:
+def connect(url: str, *, password: str | None = None) -> Client:
+    """A client from one text, such as `hwm://user@host:port,host:port/prefix?deadline=2&ca=ca.pem`:
 
         async with connect("hwm://10.0.0.1:7101,10.0.0.2:7101/service/") as store:
             await store.put("colour", "green")    # writes service/colour
 
     With a prefix, the client is a view below it (`Client.under`). Parameters: `deadline` (seconds), `session` (yes or
-    no), `cluster` (the id in hex), and `ca`, `cert`, `key` (files of TLS). Raises InvalidUrl, and what `Client` raises.
+    no), `cluster` (the id in hex), `ca`, `cert`, `key` (files of TLS), and `password_file` (a file whose first line is
+    the password of the user).
+
+    `password`: of the user in the URL; a URL never has a password. None means `password_file`, or else the file of
+    HWM_PASSWORD_FILE, or else HWM_PASSWORD. Raises InvalidUrl, UnusablePassword, and what `Client` raises.
     """
     found = parse_url(url)
-    client = Client(found.endpoints, **found.options)
+    client = Client(found.endpoints, **found.client_options(password))
     return client.under(found.prefix) if found.prefix else client
 
 

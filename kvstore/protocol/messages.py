@@ -78,7 +78,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kvstore.errors import Unsupported
@@ -201,6 +201,10 @@ class Request(NamedTuple):
     anywhere: bool = False
     address: str | None = None
     acknowledge: Acknowledge = Acknowledge.MAJORITY  # The level of a command.
+
+    def __repr__(self) -> str:
+        """Name the request, as `words` does. The items are left out, because they may have a password."""
+        return f"Request({self.words})"
 
     @property
     def is_command(self) -> bool:
@@ -345,7 +349,7 @@ class DecodedRequest:
 
     request_id: int
     kind: int
-    items: Sequence[Any]
+    items: Sequence[Any] = field(repr=False)  # They may have a password.
     raw_command: bytes = b""
     acknowledge: int = int(Acknowledge.MAJORITY)
 

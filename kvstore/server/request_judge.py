@@ -114,6 +114,10 @@ class AuthenticationWanted(NamedTuple):
     user: str
     secret: str | bytes
 
+    def __repr__(self) -> str:
+        """Name the user, and not the secret."""
+        return f"AuthenticationWanted(user={self.user!r})"
+
 
 class AccessWanted(NamedTuple):
     """Respond with users, roles, or the switch of authentication."""

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from kvstore.access.passwords import PASSWORD_BYTES_MAX
+from kvstore import password_source
+from kvstore.password_source import PASSWORD_FILE_VARIABLE, PASSWORD_VARIABLE, UnusablePassword
 
 _USER = "kvstore.user"  # Set in `Context.meta`: the parameter's name → its value.
-
-PASSWORD_VARIABLE = "HWM_PASSWORD"
-"""The environment variable with the password itself. A file is safer, because other processes may see variables."""
 
 
 class UserOptions(NamedTuple):
@@ -50,7 +48,7 @@ USER_OPTIONS: list[Callable[[Any], Any]] = [
     ),
     click.option(
         "--password-file",
-        envvar="HWM_PASSWORD_FILE",
+        envvar=PASSWORD_FILE_VARIABLE,
         type=click.Path(path_type=Path, dir_okay=False, readable=False),
         metavar="FILE",
         expose_value=False,
@@ -80,16 +78,9 @@ def client_user() -> UserOptions:
 def read_password_file(path: Path) -> str:
     """Return the first line of a file. Raises click.UsageError."""
     try:
-        with path.open("rb") as file:
-            line = file.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
-        password = line.decode("utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{path} does not begin with a line of UTF-8") from error
-    if not 1 <= len(line) <= PASSWORD_BYTES_MAX:
-        raise click.UsageError(f"{path}: a password has 1 to {PASSWORD_BYTES_MAX} bytes, on the first line")
-    return password
+        return password_source.read_password_file(path)
+    except UnusablePassword as error:
+        raise click.UsageError(str(error)) from error
 
 
 def ask_password(words: str, *, confirm: bool) -> str:

@@ -47,6 +47,7 @@ def test_the_url_of_the_page_can_be_read() -> None:
 
     found = parse_url(url.replace("0f…", "0f" * 16))
 
+    assert (found.user, str(found.password_file)) == ("ada", "ada.password")
     assert (len(found.endpoints), found.prefix, sorted(found.options)) == (
         2,
         b"service/",

@@ -52,7 +52,7 @@ class World(ABC):
         """A client that is not entered."""
 
     @abstractmethod
-    def connect(self, url: str) -> Any:
+    def connect(self, url: str, **options: Any) -> Any:
         """A client from a URL, not entered."""
 
     @abstractmethod
@@ -96,8 +96,8 @@ class TrioWorld(World):
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return kvstore.Client(endpoints, **options)
 
-    def connect(self, url: str) -> Any:
-        return kvstore.connect(url)
+    def connect(self, url: str, **options: Any) -> Any:
+        return kvstore.connect(url, **options)
 
     def open_node(self, folder: Path, **options: Any) -> Any:
         return kvstore.open_node(folder, **options)
@@ -138,8 +138,8 @@ class AsyncioWorld(World):
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return kvstore.asyncio.Client(endpoints, **options)
 
-    def connect(self, url: str) -> Any:
-        return kvstore.asyncio.connect(url)
+    def connect(self, url: str, **options: Any) -> Any:
+        return kvstore.asyncio.connect(url, **options)
 
     def open_node(self, folder: Path, **options: Any) -> Any:
         return kvstore.asyncio.open_node(folder, **options)
@@ -287,8 +287,8 @@ class ThreadWorld(World):
     def client(self, endpoints: list[str], **options: Any) -> Any:
         return AsyncFace(kvstore.blocking.Client(endpoints, **options))
 
-    def connect(self, url: str) -> Any:
-        return AsyncFace(kvstore.blocking.connect(url))
+    def connect(self, url: str, **options: Any) -> Any:
+        return AsyncFace(kvstore.blocking.connect(url, **options))
 
     def open_node(self, folder: Path, **options: Any) -> Any:
         return AsyncFace(kvstore.blocking.open_node(folder, **options))
