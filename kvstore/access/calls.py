@@ -1,6 +1,7 @@
-"""Calls about users and roles, on any client. Each takes effect for all members, at once and for good.
+"""Calls about users and roles, on a client of trio or asyncio. Each takes effect for all members, at once and for
+good. Threads have `kvstore.blocking.access`.
 
-await add_user(client, "ada", "a password")
+await add_user(client, "ada", "a password", trio.to_thread.run_sync)
 await client.execute(RoleGrant("apps", Right.READ | Right.WRITE, b"app/", b"app0"))
 """
 

@@ -6,13 +6,23 @@
 
 `client` is the class. `loop_thread` runs an asyncio loop in a thread, and `thread_pump` gives it the calls of other
 threads. `context` holds a lease, a lock or a consumer during a block, and `leases`, `watch`, `consumers` and `recipes`
-are the faces of these objects. `embedded` runs a member inside the program; it is loaded on first use.
+are the faces of these objects. `access` has the calls about users. `embedded` runs a member inside the program; it is
+loaded on first use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore.blocking.access import (
+    add_user,
+    auth_switch,
+    change_access,
+    change_password,
+    enable_auth,
+    list_roles,
+    list_users,
+)
 from kvstore.blocking.client import BlockingClient as Client
 from kvstore.blocking.client import connect
 from kvstore.blocking.recipes import BlockingBarrier as Barrier
@@ -34,7 +44,14 @@ __all__ = [
     "Semaphore",
     "ServiceRegistry",
     "WorkQueue",
+    "add_user",
+    "auth_switch",
+    "change_access",
+    "change_password",
     "connect",
+    "enable_auth",
+    "list_roles",
+    "list_users",
     "local_copy",
     "open_node",
 ]
