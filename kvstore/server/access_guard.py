@@ -82,7 +82,7 @@ class _Allowance:
         self.byte_count = min(self.byte_count + passed * bytes_max, bytes_max)
         if requests_max and self.requests < 1:
             raise Busy(f"requests_per_second of user {user.name}", requests_max)
-        if bytes_max and self.byte_count <= 0:  # One request may be larger than the bound: then the next ones wait.
+        if bytes_max and self.byte_count <= 0:  # One request or answer may exceed the bound: then the next ones wait.
             raise Busy(f"bytes_per_second of user {user.name}", bytes_max)
         self.requests -= 1
         self.byte_count -= size_bytes
@@ -201,10 +201,20 @@ class AccessGuard:
             check_root(rights)
 
     def _take(self, user: User, size_bytes: int) -> None:
+        self._allowance_of(user).take(user, size_bytes, self._now())
+
+    def _allowance_of(self, user: User) -> _Allowance:
         allowance = self._allowances.get(user.name)
         if allowance is None:
             allowance = self._allowances[user.name] = _Allowance(user.limits, self._now())
-        allowance.take(user, size_bytes, self._now())
+        return allowance
+
+    def count_output(self, rights: Rights, size_bytes: int) -> None:
+        """Count bytes that are sent to a user. They are never refused, but later requests wait for them."""
+        state = self._machine.access
+        user = state.users.get(rights.user) if state.is_enabled else None
+        if user is not None and user.limits.bytes_per_second:
+            self._allowance_of(user).byte_count -= size_bytes
 
     def is_limited(self, rights: Rights) -> bool:
         """True if the requests of a user are counted."""

@@ -1092,13 +1092,16 @@ class Service:
         if len(body) > FRAME_BYTES_MAX_CLIENT:
             sizes = (len(body), FRAME_BYTES_MAX_CLIENT)
             body = encode_response(request_id, Code.TOO_LARGE, revision, 0, self._node_id, sizes)
-        self._put(connection, body)
+        # A refusal is not counted: otherwise a user who tries again after `busy` would never be served again.
+        self._put(connection, body, is_counted=code == Code.OK)
 
-    def _put(self, connection: Connection, body: bytes) -> None:
-        self._put_frames(connection, frame(body))
+    def _put(self, connection: Connection, body: bytes, *, is_counted: bool = True) -> None:
+        self._put_frames(connection, frame(body), is_counted=is_counted)
 
-    def _put_frames(self, connection: Connection, data: bytes) -> None:
+    def _put_frames(self, connection: Connection, data: bytes, *, is_counted: bool = True) -> None:
         size = len(data)
+        if is_counted and connection.rights is not None:
+            self.guard.count_output(connection.rights, size)
         connection.out.append(data)
         connection.unsent_bytes += size
         self._dirty[connection.connection_id] = connection

@@ -308,6 +308,33 @@ def test_the_bytes_of_a_user_are_bounded(cluster: Cluster) -> None:
     assert done(client.ask(of_command(Put(b"app/a", b""))))
 
 
+def test_the_bytes_that_a_user_receives_are_bounded_too(cluster: Cluster) -> None:
+    """An answer is not refused, but the requests after it wait. The refusals themselves are not counted."""
+    root = ask_as(cluster, ROOT)
+    assert done(root.ask(of_command(Put(b"app/large", bytes(20_000)))))
+    assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=10_000))))
+    client = ask_as(cluster, ADA, 2)
+    read = encode_request(7, read_request(Get(b"app/large"), Consistency.LINEARIZABLE))
+    assert done(client.ask(read))
+    for _ in range(200):
+        assert "bytes_per_second of user ada" in client.ask(read).fields[0]
+    cluster.wait(1.2)
+    assert done(client.ask(read))
+
+
+def test_the_events_of_a_watch_count_as_bytes_of_its_user(cluster: Cluster) -> None:
+    root, client = ask_as(cluster, ROOT), ask_as(cluster, ADA, 2)
+    assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=10_000))))
+    assert client.ask(encode_request(50, watch_request(WatchSpec(b"app/", b"app0")))).fields[0] == MessageKind.CREATED
+    cluster.hosts["s1"].service.receive(1, frame(of_command(Put(b"app/large", bytes(20_000)))))
+    cluster.settle()
+    output = dict(cluster.hosts["s1"].service.take_output())
+    assert len(output[2]) > 20_000
+    get = encode_request(7, read_request(Get(b"app/a"), Consistency.LINEARIZABLE))
+    client._splitter.feed(output[2])
+    assert "bytes_per_second of user ada" in client.ask(get).fields[0]
+
+
 def test_the_connections_and_watches_of_a_user_are_bounded(cluster: Cluster) -> None:
     root = ask_as(cluster, ROOT)
     assert done(root.ask(of_command(ChangeUserLimits("ada", connections_max=1, watches_max=1))))
