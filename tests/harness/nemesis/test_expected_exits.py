@@ -130,7 +130,9 @@ def a_strike(kind: Kind, member: Ending) -> ActiveFault:
 
     others = {name: Ending(None) for name in ("n2", "n3", "n4")}
     members = {"n1": member, **others}
-    cluster: Any = SimpleNamespace(members=members, volumes={"n1": None}, endpoints=["127.0.0.1:1"], forget=forget)
+    cluster: Any = SimpleNamespace(
+        members=members, volumes={"n1": None}, endpoints=["127.0.0.1:1"], tls=None, forget=forget
+    )
     record = FaultRecord(
         number=1, kind=kind, target="random", direction=None, victims=["n1"], leader_id=None, started_ns=0
     )

@@ -39,7 +39,7 @@ class AStore:
     open_max = 0
     bulk_sizes: ClassVar[Counter[int]] = Counter()
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
+    def __init__(self, endpoints: Sequence[str], *, tls: None) -> None:
         self._open = self._asked = 0
 
     async def __aenter__(self) -> Self:

@@ -175,12 +175,13 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
         metric.name + ("_total" if metric.type == "counter" else "")
         for metric in collected(cluster.hosts[cluster.leader()]).values()
     }
-    of_the_shell = {  # These metrics need files or a transport, so tests/process/test_metrics.py checks them.
+    of_the_shell = {  # These metrics need files, a transport or certificates: tests/process checks them.
         f"{PREFIX}{name}"
         for name in (
             "log_segments", "peer_connected", "peer_queued_bytes", "peer_queued_limit_bytes",
             "peer_messages_dropped_total", "peer_hellos_refused_total",
-            "peer_validation_faults_total", "duplicate_member",
+            "peer_validation_faults_total", "duplicate_member", "tls_handshakes_refused_total",
+            "certificate_expiry_timestamp_seconds",
         )
     }  # fmt: skip
 
