@@ -163,7 +163,8 @@ def _in_sync_write_is_lost(rows: list[Row]) -> Row | None:
 def _too_few_copies(rows: list[Row]) -> Row | None:
     """A write of level IN_SYNC is acknowledged by fewer members than `min_in_sync`."""
     for row in rows:
-        if row.get("acknowledge") == "in_sync" and row["status"] == "ok":
+        is_judged = row.get("acknowledge") == "in_sync" and not row.get("under_replicated")
+        if is_judged and row["status"] == "ok":
             row["acknowledged_by"] = row["acknowledged_by"][: MIN_IN_SYNC - 1]
             return row
     return None

@@ -196,6 +196,18 @@ def test_too_few_copies_are_a_violation_unless_the_answer_says_so() -> None:
     assert shown(judged(put(1, "a", 0, 10, 2, **twice), min_in_sync=2), "in_sync") == [[1]]
 
 
+def test_the_fault_of_too_few_copies_is_put_into_a_write_that_is_judged() -> None:
+    """The audit judges no write whose answer says that it is under-replicated."""
+    held = {"acknowledge": "in_sync", "acknowledged_by": ["n1", "n2"]}
+    marked = [
+        put(number, "a", number * 20, number * 20 + 10, number + 1, **held, under_replicated=True) for number in (1, 2)
+    ]
+    for seed in range(8):
+        wrong, shown_row = inject_level([*marked, put(3, "a", 60, 70, 4, **held)], "too_few_copies", seed)
+        assert shown_row["op_id"] == 3
+        assert shown(judged(*wrong, min_in_sync=MIN_IN_SYNC), "in_sync") == [[3]]
+
+
 def test_without_the_limit_of_the_run_copies_are_not_judged_and_the_verdict_says_so() -> None:
     verdict = judged(put(1, "a", 0, 10, 2, acknowledge="in_sync", acknowledged_by=["n1"]))
     assert (verdict.status, verdict.in_sync_unjudged) == ("linearizable", 1)
