@@ -122,7 +122,8 @@ async def test_a_run_with_tls_survives_kills_partitions_and_new_members(tmp_path
     assert report.final_reads == 12
     assert report.by_status["ok"] > 300
     assert read_about(settings.out)["tls"] is True
-    assert check_rows(the_rows(settings.out)).exit_code == 0
+    verdict = check_rows(the_rows(settings.out))
+    assert verdict.exit_code == 0, verdict.to_json()
     assert {path.name for path in (settings.out / "tls").glob("n*.pem")} == {"n1.pem", "n2.pem", "n3.pem", "n4.pem"}
     for log in (settings.out / "nodes").glob("*.log"):
         assert "without TLS" not in log.read_text(encoding="utf-8"), log

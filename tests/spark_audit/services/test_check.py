@@ -368,6 +368,29 @@ def test_a_revision_that_many_operations_may_have_made_is_not_taken_for_the_end_
     assert check_rows(rows).status == "linearizable"
 
 
+@pytest.mark.parametrize("keys", [1, 2, 5])
+def test_the_end_of_a_lease_that_only_reads_show_deletes_all_its_keys_at_one_revision(keys: int) -> None:
+    answer = {"answer": json.dumps({"lease_id": 1, "ttl_ns": 10**3})}
+    rows = [_ok_row(op_id=1, op="lease_grant", call_ns=10, return_ns=11, output=answer)]
+    rows[0]["request"] = json.dumps({"ttl_ns": 10**3})
+    for key in range(keys):
+        put = _ok_row(op_id=2 + key, op="put", key=f"k{key}", value="v", output={"succeeded": True}, revision=2 + key)
+        times = {"call_ns": 20 + 2 * key, "return_ns": 21 + 2 * key}
+        rows.append(put | times | {"request": json.dumps({"lease_id": 1})})
+    for key in range(keys):
+        gone = {"found": False, "deleted_revision": 2 + keys, "exact": True}
+        read = _ok_row(op_id=50 + key, op="get", key=f"k{key}", output=gone, revision=2 + keys)
+        rows.append(
+            read | {"call_ns": 10**5 + 2 * key, "return_ns": 10**5 + 2 * key + 1, "consistency": "linearizable"}
+        )
+    verdict = check_rows(rows)
+    assert verdict.status == "linearizable", verdict.to_json()
+    assert verdict.settled == 1  # All deletions of one revision are one operation.
+
+    stays = rows[-1] | {"output": {"found": True, "value": "v", "mod_revision": 1 + keys}}
+    assert check_rows([*rows, stays | {"op_id": 99, "call_ns": 10**6, "return_ns": 10**6 + 1}]).status == "violation"
+
+
 @pytest.mark.parametrize("text", ["base64:x", "base64:***", "base64:YQ", "base64:"])
 def test_a_text_that_is_no_base64_stands_for_itself(text: str) -> None:
     """A key may begin with `base64:`. If the rest is no base64, the key is the text itself."""
