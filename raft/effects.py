@@ -23,8 +23,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """The caller must read the state machine *now*, before the node's next event. A later read would not have the
-    consistency of `mode`."""
+    """The caller must read the state machine *now*, before the node's next event. If the caller read later, the read
+    would not have the consistency of `mode`."""
 
     ticket: int
     mode: ReadMode = ReadMode.READ_INDEX
@@ -62,8 +62,8 @@ class Accepted:
 @dataclass(frozen=True, slots=True)
 class AppliedInSync:
     """The result of an applied command of the acknowledgement level IN_SYNC. `acknowledged_by`: the members that
-    certainly hold the entry durably, in the order of ids. If this member still leads, the list contains all members in
-    sync."""
+    certainly hold the entry durably, in the order of ids. If this member still leads, these members include all members
+    in sync."""
 
     ticket: int
     index: int
@@ -100,8 +100,8 @@ CompletionBatch = AppliedBatch | ReadsReady | Completion
 
 
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
-    """Split batches into completions of one request each, in the same order. This function is for callers that need not
-    be fast.
+    """Split each batch into completions of one request each. The order stays the same. This function is for callers
+    that need not be fast.
 
     >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]

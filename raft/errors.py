@@ -10,7 +10,7 @@ class RaftError(Exception):
 
 
 class InvalidConfiguration(RaftError, ValueError):
-    """A member list or a setting that cannot work; nothing has been changed."""
+    """A member list or a setting is invalid; nothing has been changed."""
 
 
 class NewerBuildNeeded(Exception):
@@ -58,8 +58,8 @@ class ValidationFault(ProtocolError):
 class NotLeader(RaftError):
     """This member is not the leader, so it refused the request, which had no effect here.
 
-    `leader_id` is the id of the last leader that this member knows, which may be out of date; None if it knows no
-    leader.
+    `leader_id` is the id of the last leader that this member knows; None if it knows no leader. The id may be out of
+    date.
     """
 
     def __init__(self, node_id: str, leader_id: str | None) -> None:
@@ -149,8 +149,8 @@ class ChangeRefusal(enum.Enum):
     """The leader has committed nothing in its term yet, so its log may hold an older change that is not finished."""
     LAST_VOTER = "last_voter"
     DUPLICATE = "duplicate"
-    """The member to add is a member already, or the learner to promote is a voter already, or an id or an address is
-    named twice."""
+    """The member to add is already a member, the learner to promote is already a voter, or an id or an address is named
+    twice."""
     UNKNOWN_MEMBER = "unknown_member"
     USED_ID = "used_id"
     """A removed member had this id and may have voted under it. So no other member may use the id.
@@ -166,8 +166,8 @@ class ChangeRefusal(enum.Enum):
     INVALID = "invalid"
     """An id or an address has an invalid form."""
     UNREACHABLE = "unreachable"
-    """The leader, so far the only member, has no address at which a new member could reach it. The server of the leader
-    checks this, not the engine."""
+    """The leader is the only member so far, and has no address at which a new member could reach it. The server of the
+    leader checks the address; the engine does not."""
 
 
 class ChangeRefused(RaftError):
@@ -196,8 +196,8 @@ class TooLarge(RaftError):
 
 
 class TooStale(RaftError):
-    """A read of bounded staleness was not served, because this member's own state may be older than the bound, and the
-    member knows no leader that it could ask.
+    """A read of bounded staleness was not served: this member's own state may be older than the bound, and the member
+    knows no leader from which it could request a read index.
 
     `age_ns`: the maximum age (ns) of this member's state; None if the member cannot prove a maximum.
     """
@@ -240,7 +240,7 @@ class Compacted(RaftError):
 class StoreFailed(Exception):
     """Base of the errors of a `LogStore` or `SnapshotStore` that is damaged or has failed.
 
-    After such an error, as after an OSError, the node sends no further votes or acknowledgements and stops.
+    After such an error, or after an OSError, the node sends no further votes or acknowledgements and stops.
 
     See docs/reference/specification.md#37-failed-sync.
     """

@@ -1,8 +1,8 @@
 """The interfaces through which the engine uses a log, a snapshot store, a pin store and a state machine.
 
 A method with a parameter `done` returns at once. `done` is called later, on the caller's own thread or event loop, but
-never from inside the method: `done(None)` means success, `done(error)` failure. Reads are synchronous, because the data
-is in memory or in the page cache.
+never from inside the method: `done(None)` means success, and `done(error)` means failure. Reads are synchronous,
+because the data is in memory or in the page cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LogWrite:
 
 
 class LogStore(Protocol):
-    """The write-ahead log of one node. When the store is passed to the node, everything up to `last_index` is durable.
+    """The write-ahead log of one node. When the caller passes the store to the node, everything up to `last_index` is
+    durable.
 
     See docs/reference/specification.md#35-recovery.
     """
@@ -186,7 +187,8 @@ class SnapshotStore(Protocol):
         ...
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
-        """The chunks of the state machine's state, each verified. Raises the store's error if a chunk is damaged."""
+        """The chunks of the state machine's state; the store verifies each chunk. Raises the store's error if a chunk
+        is damaged."""
         ...
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
@@ -216,11 +218,11 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """The state of a state machine at one moment. The chunks have the state of this moment, no matter when they are
+    """The state of a state machine at one moment. The chunks contain the state of this moment, no matter when they are
     read.
 
-    The owner reads all chunks or calls `close` at least once, because until then the machine may have to keep old
-    values. After `close`, no chunk may be read.
+    The owner must at least call `close` or read all chunks, because until then the machine may have to keep old values.
+    After `close`, no chunk may be read.
     """
 
     header: Mapping[str, Any]
@@ -266,8 +268,8 @@ class StateMachine(Protocol):
         ...
 
     def apply(self, entry: Entry) -> Sequence[Any]:
-        """Apply one committed entry. Return one result per command, in order: the sequence is empty for the kinds
-        `no_op` and `configuration`."""
+        """Apply one committed entry. Return one result per command, in order; for the kinds `no_op` and `configuration`
+        the sequence is empty."""
         ...
 
     def snapshot(self) -> StateSnapshot:
@@ -279,8 +281,8 @@ class StateMachine(Protocol):
         """Replace the state by the state of a snapshot. Called when the node starts.
 
         A machine with a large state should also have `begin_restore` (raft.snapshots.installer), which is called for
-        snapshots that are received later. If a machine has no `begin_restore`, the node calls `restore` for such
-        snapshots as well.
+        snapshots that are received later. If a machine has no `begin_restore`, the node calls `restore` for the
+        snapshots that it receives later, too.
         """
         ...
 

@@ -111,21 +111,22 @@ class TraceEvent:
 
 
 class Acknowledge(enum.IntEnum):
-    """The acknowledgement level of a command: when its caller is answered. The level changes nothing else: commands of
-    all levels go through the same log, and no level shows an entry above the high-water mark. The numbers are part of
-    the client protocol.
+    """The acknowledgement level of a command: it determines when the caller gets an answer. The level changes nothing
+    else: commands of all levels go through the same log, and no level shows an entry above the high-water mark. The
+    numbers are part of the client protocol.
 
     See docs/reference/specification.md#910-acknowledgement-levels.
     """
 
     NONE = 0
-    """Never. The outcome stays unknown to the caller."""
+    """The caller gets no answer. The outcome stays unknown to the caller."""
     LEADER = 1
-    """Once the entry is durable on the leader. It may still be lost, and nobody has seen it yet."""
+    """The caller gets an answer once the entry is durable on the leader. The entry may still be lost, and no client has
+    seen its effect yet."""
     MAJORITY = 2
-    """Once the entry is committed and applied: the usual level."""
+    """The caller gets an answer once the entry is committed and applied. This is the usual level."""
     IN_SYNC = 3
-    """Like MAJORITY, and once the entry is durable on every member in sync."""
+    """The caller gets an answer once the entry is committed, applied, and durable on every member in sync."""
 
 
 class ReadMode(enum.Enum):

@@ -1,4 +1,5 @@
-"""Elections: votes, timers and campaigns. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
+"""Elections: votes, timers and campaigns. Sources: Raft §5.2 and §5.4.1; thesis §9.6 (pre-vote) and §4.2.3
+(stickiness).
 
 This file runs the election timer, counts votes and answers requests for votes. `raft.core.raft` decides all changes of
 role.
@@ -20,14 +21,14 @@ some members would campaign at the same time, depending on their ids and priorit
 within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""The divisor of the first pause in a campaign after the loss of the leader's connections: the pause is a heartbeat
-interval divided by this number, usually 10 ms. Each further pause is twice as long. After each pause the campaign
-repeats its requests, because members that have not noticed the loss yet ignore them."""
+"""After the loss of the leader's connections, the first pause in a campaign is the heartbeat interval divided by this
+number, usually 10 ms. Each further pause is twice as long. After each pause the campaign repeats its requests, because
+members that have not noticed the loss yet ignore them."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """Return the number that `random.randrange(below)` would return. Every append calls this function, which makes only
-    a third of the calls that `randrange` makes."""
+    """Return the number that `random.randrange(below)` would return. Every append calls this function. It is faster
+    than `randrange`, because it makes only a third as many calls."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -43,9 +44,11 @@ class Elections:
         self._state = state
         self._votes: dict[str, bool] = {}
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
-        self._heard_leader_at: int | None = None  # Monotonic ns: the last message from a leader of any term.
+        # The time (monotonic ns) of the last message from a leader of any term.
+        self._heard_leader_at: int | None = None
         self._is_leader_lost = False  # True if the leader's connections have ended since its last message.
-        self._leader_lost_at: int | None = None  # Monotonic ns: the last call of `leader_lost` that was not ignored.
+        # The time (monotonic ns) of the last call of `leader_lost` that was not ignored.
+        self._leader_lost_at: int | None = None
         # The regular time-out (monotonic ns) if an early campaign has set `deadline` to an earlier time; otherwise
         # None.
         self._timeout_at: int | None = None
@@ -115,13 +118,13 @@ class Elections:
         """Return True if this member may not campaign yet, because its promise to a leader still holds. In this case,
         also set the timer to the end of the promise.
 
-        While the promise holds, this member must not vote for itself. The promise can outlast the timer, because one
-        message may first restart the timer and then bring the configuration with the promise. A promise from before a
-        restart holds even if its configuration is cut from the log.
+        While the promise holds, this member must not vote for itself. The promise can outlast the timer: one message
+        may first restart the timer, and then bring the configuration that causes the promise. A promise from before a
+        restart holds even if the configuration that caused the promise is cut from the log.
 
         The only voter need not keep such a promise, because no other member can lead. But a member that has become the
-        only voter must keep the promise until it knows that this change is committed. Before that, the leader that
-        removed the other voters may still lead, and may read by a lease that depends on the promise.
+        only voter must keep the promise until it knows that this change is committed. Until then, the leader that
+        removed the other voters may still lead. Its lease for reads may depend on the promise.
         """
         state = self._state
         is_last_voter = state.is_alone and state.configured_at <= state.commit_index
@@ -145,7 +148,8 @@ class Elections:
         return self._state.now - self._heard_leader_at < self._promise_ns
 
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
-        """True if a request for votes must be ignored, together with its term, because a leader is heard.
+        """True if this member must ignore a request for votes, and also the term of the request, because the member
+        hears a leader.
 
         If leaders read by lease, the request is also ignored while this member's promise holds. The promise holds for
         `lease_ns` after the last message from a leader. It also holds for `lease_ns` after this member's start, because
@@ -209,8 +213,8 @@ class Elections:
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
         """Count one answer to the campaign under way.
 
-        Only the first answer of each member counts. Answers of members that are not voters do not count; this member
-        itself may not be a voter.
+        Only the first answer of each member counts. Answers of members that are not voters do not count. This member's
+        own answer does not count either if it is not a voter.
         """
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)

@@ -1,4 +1,4 @@
-"""The role of the follower: Raft Figure 2 (AppendEntries RPC, receiver), §7.
+"""The role of the follower. Sources: Raft Figure 2 (AppendEntries RPC, receiver) and §7.
 
 See docs/reference/specification.md#36-conflicts and docs/reference/specification.md#56-installing-a-snapshot.
 """
@@ -54,8 +54,8 @@ class Follower:
             state.outbox.ready.snapshot_chunks.append((leader_id, message))
 
     def install(self, position: LogPosition, configuration: Configuration, leader_time: int) -> None:
-        """Install a received snapshot, which is durable: keep the log if it contains the entry at the snapshot's
-        position, otherwise drop the log."""
+        """Install a received snapshot, which is already durable. If the log contains the entry at the snapshot's
+        position, keep the log; otherwise drop it."""
         state = self._state
         if position.index > state.commit_index:
             kept_log = state.log.term_at(position.index) == position.term
@@ -108,8 +108,8 @@ class Follower:
         return ()
 
     def _that_fit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return as many of `entries`, from the first one on, as `unapplied_bytes_max` allows. The leader sends the
-        remaining entries again.
+        """Return the first of `entries`, as many as `unapplied_bytes_max` allows. The leader sends the remaining
+        entries again.
 
         The bound applies only while *committed* entries wait to be applied, because applying them makes room. While no
         committed entry waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry in this state
@@ -124,7 +124,7 @@ class Follower:
             entries = list(takewhile(lambda entry: entry.kind is not EntryKind.COMMANDS, entries))
         room = state.config.unapplied_bytes_max - state.log.bytes_after(state.last_applied)
         for place, entry in enumerate(entries):
-            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # The sum is `size_bytes`, computed without a call.
+            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This sum equals `size_bytes`, but saves a call.
             if room < 0 and state.commit_index > state.last_applied:
                 return entries[:place]
         return entries

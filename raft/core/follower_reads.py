@@ -25,8 +25,8 @@ class _PendingRequest:
     number: int
     leader_id: str
     term: int
-    requested_at: int  # Monotonic ns: when the request was first sent.
-    sent_at: int  # Monotonic ns: when the request was last sent.
+    requested_at: int  # The time (monotonic ns) at which the request was first sent.
+    sent_at: int  # The time (monotonic ns) at which the request was last sent.
     reads: list[PendingRead]
 
 
@@ -36,8 +36,8 @@ class ReadIndexClient:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        # The first number is the clock's time, so that numbers differ from those before a restart, and late answers to
-        # requests from before the restart are ignored.
+        # The first number is the clock's time. So the numbers differ from those before a restart, and this member
+        # ignores late answers to requests from before the restart.
         self._last_number = state.now
         self.count = 0  # The number of open reads.
         self._waiting: list[PendingRead] = []

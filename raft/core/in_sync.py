@@ -15,11 +15,11 @@ from raft.config import RaftConfig
 from raft.core.progress import Progress
 
 REJOIN_LAG_PARTS = 2
-"""A voter joins the set again only if its lag is at most the bound divided by this number. Otherwise a voter whose lag
-is close to the bound would leave and join all the time."""
+"""A voter joins the set again only if its lag is at most the maximum lag divided by this number. Otherwise a voter
+whose lag is close to the maximum would leave and join all the time."""
 
 REJOIN_HEARTBEATS = 2
-"""A voter joins the set again only if its lag was that small at this many heartbeats in a row."""
+"""A voter joins the set again only if its lag was small enough at this many heartbeats in a row."""
 
 PAUSE_HEARTBEATS = 2
 """If the leader itself made no heartbeat for this many intervals, it was paused. The pause is not counted as a lag of
@@ -29,10 +29,11 @@ even if the clock of the host is so coarse that each interval looks like a pause
 
 @dataclass(slots=True)
 class _Peer:
-    caught_up_at: int  # Monotonic ns: when the peer's durable log last contained the leader's log.
+    caught_up_at: int  # The time (monotonic ns) at which the peer's durable log last contained the leader's log.
     is_in_sync: bool
     good_heartbeats: int = 0  # Heartbeats in a row with a small lag, while the peer is not in sync.
-    is_excused: bool = False  # A pause of the leader was left out of the lag, and the peer has not caught up since.
+    # True if a pause of the leader was left out of the lag and the peer has not caught up since.
+    is_excused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class InSyncPeers:
         self._lag_ns_max = config.in_sync_lag_ns_max
         self._interval_ns = config.heartbeat_interval_ns
         self._peers = dict.fromkeys(peer_ids, _Peer(now, is_in_sync=True))
-        # (monotonic ns, end of the leader's log at that time) of each recent heartbeat. The heartbeats reach back to
-        # the maximum lag, so that a peer that always lags a little still reaches one of the noted ends.
+        # (monotonic ns, end of the leader's log at that time) of each recent heartbeat. The heartbeats reach back as
+        # far as the maximum lag. So a peer that always lags a little still reaches one of the noted ends.
         self._ends: deque[tuple[int, int]] = deque()
         self.begin(now, last_index=last_index)
 
@@ -135,9 +136,9 @@ class InSyncPeers:
         return self._lag_ns_max if peer is None else now - peer.caught_up_at
 
     def _caught_up_at(self, progress: Progress) -> int:
-        """The latest time for which the peer's durable log reaches the noted end of the leader's log. The result is
-        never later than the peer's last message. Otherwise a dead peer of an idle leader would stay in sync, because it
-        lacks no entry."""
+        """The latest noted time for which the peer's durable log contains all entries that the leader's log contained
+        then. The result is never later than the peer's last message. Otherwise a dead peer of an idle leader would stay
+        in sync, because it lacks no entry."""
         for noted_at, last_index in reversed(self._ends):
             if last_index <= progress.match_index:
                 return min(noted_at, progress.heard_at)

@@ -1,4 +1,4 @@
-"""The role of the leader: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
+"""The role of the leader. Source: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
 
 Most events send no message themselves. Instead, `send_pending` runs once per `take_ready` and sends all messages that
 the events since the last call require. So many proposals share one append, and many reads share one round.
@@ -65,7 +65,7 @@ class Leader:
         self._mark_delay_ns = mark_delay_ns
         self._leader_time_base = state.greatest_leader_time(up_to=state.log.last_index)
         self._elected_at = state.now
-        # Monotonic ns: when the disk last made progress or had all committed entries.
+        # The time (monotonic ns) at which the disk last made progress or had all committed entries.
         self._disk_heard_at = state.now
         self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
@@ -80,11 +80,11 @@ class Leader:
         # The next peer usually gets the same message object, so that the message is encoded only once.
         self._last_append: AppendEntries | None = None
         self._last_append_bytes = 0
-        # Monotonic ns: when to send the new high-water mark to idle peers; None if that is not needed.
+        # The time (monotonic ns) at which idle peers must get the new high-water mark; None if no idle peer needs it.
         self._commit_update_due_at: int | None = None
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
-        # Monotonic ns. The true deadline may be later: `has_lost_its_quorum` computes the true deadline once this time
-        # has passed.
+        # A time (monotonic ns) at or before the true deadline. Once this time has passed, `has_lost_its_quorum`
+        # computes the true deadline.
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns
         self.due_at = self._heartbeat_deadline
         """The time (monotonic ns) of the next `tick` that may have something to do.
@@ -221,7 +221,7 @@ class Leader:
     # Proposals and reads
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Append one entry to the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
+        """Append one entry to the log (Raft §5.3). If this method raises Busy or TooLarge, nothing has changed."""
         state, limit = self._state, self._state.config.uncommitted_bytes_max
         if self.transfer.current is not None:
             raise TransferUnderWay(self.transfer.current.peer_id)
@@ -233,7 +233,8 @@ class Leader:
         return self._append(kind, payload)
 
     def propose_commands(self, commands: Sequence[bytes]) -> LogPosition:
-        """Append one entry with these commands to the log. Raises Busy or TooLarge; then nothing has changed."""
+        """Append one entry with these commands to the log. If this method raises Busy or TooLarge, nothing has
+        changed."""
         return self.propose(EntryKind.COMMANDS, encode_batch(self.leader_time_now(), commands))
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
@@ -427,7 +428,7 @@ class Leader:
         for peer_id, peer in self.peers.items():
             while (
                 peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE
-            ):  # The peer lacks something.
+            ):  # The peer may lack entries.
                 if not (peer.may_send and self._send_entries(peer_id, peer)):
                     break
         self._send_commit_updates()
@@ -544,5 +545,5 @@ class Leader:
                 low_watermark=state.low_watermark,
                 read_counter=self.reads.counter,
             )
-        # The same as `state.send`, without the cost of a call.
+        # This has the same effect as `state.send`, but saves a call.
         state.outbox.send(peer_id, same, after=state.writes.barrier_sequence)

@@ -29,8 +29,9 @@ class Lease:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._rounds: deque[tuple[int, int]] = deque()  # (counter, start in monotonic ns). Both values rise.
-        # Peer that was asked to campaign → the last index of the leader's log at that time.
+        # (counter, start in monotonic ns) of each round. Both values rise.
+        self._rounds: deque[tuple[int, int]] = deque()
+        # Id of each peer that was asked to campaign → the last index of the leader's log at that time.
         self._campaign_requests: dict[str, int] = {}
 
     @property

@@ -17,12 +17,12 @@ from raft.interfaces import LogStore
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
 
 CACHE_KEPT_EIGHTHS = 7
-"""An eviction shrinks the cache to this number of eighths of its bound. So evictions are rare, and many appends share
+"""An eviction shrinks the cache to this many eighths of its maximum size. So evictions are rare, and many appends share
 the cost of each."""
 
 EVICTED_AT_ONCE = 4_096
-"""How many entries one append may evict; this takes about 1 ms. There may be 300,000 entries to evict: later appends
-evict the rest."""
+"""The maximum number of entries that one append evicts, which takes about 1 ms. If there are more entries to evict
+(there may be 300,000), later appends evict them."""
 
 CACHED_OBJECT_BYTES = 112
 """The memory of a cached entry in addition to its `size_bytes`: the object, the header of its payload, its index, its
@@ -130,7 +130,7 @@ class RaftLog:
             assert stored[0].index == first_index, (stored[0].index, first_index)
             return stored
         if first_index == last_index:
-            return [self._cache[first_index - cache_first]]  # The usual case for a single put.
+            return [self._cache[first_index - cache_first]]  # This is the usual case for a single put.
         found: list[Entry] = []
         for entry in self._cache[first_index - cache_first : last_index - cache_first + 1]:
             bytes_max -= entry.size_bytes
@@ -148,7 +148,7 @@ class RaftLog:
         """Append entries, whose first index must follow the last index of the log."""
         for entry in entries:
             assert entry.index == self.last_index + 1, (entry.index, self.last_index)
-            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # The sum is `size_bytes`, computed without a call.
+            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # This sum equals `size_bytes`, but saves a call.
             assert entry.term >= self.last_term, (entry.term, self.last_term)
             if not self._runs or self.last_term != entry.term:
                 self._runs.append(LogPosition(entry.index, entry.term))

@@ -34,11 +34,11 @@ class MembershipChanger:
         # The peers are in the order of ids. This dictionary is changed in place, never replaced.
         self.peers: dict[str, Progress] = {}
         self.halves: tuple[tuple[int, ...], ...] | None = None
-        """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. This is None in the
-        usual case: there is one half, and every member votes."""
+        """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. The value is None in
+        the usual case of a single half in which every member votes."""
         self.departing: frozenset[str] = frozenset()
         """The removed members among the peers. They still receive entries, but count in no majority."""
-        self._departing_until = 0  # Monotonic ns.
+        self._departing_until = 0  # The time (monotonic ns) at which the replication to removed members ends.
         self.is_under_way = True  # True at first, because an earlier leader's change may be unfinished.
         self.is_over = False  # True once this leader is not a voter in a committed configuration: it must step down.
         self._restart_departure_timer()

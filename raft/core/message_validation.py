@@ -40,8 +40,8 @@ last term is 2**63 - 1, in which no member can campaign. With this bound, 2**31 
 member to the last term; without the bound, one would be enough."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
-"""How far (ns) the leader_time of an entry may be above that of all earlier entries in the log: nine years. The
-leader_time advances with the clock of the leader, and stands still while there is no leader. So only a leader that
+"""How far (ns) the leader_time of an entry may be above the leader_time of all earlier entries in the log: nine years.
+The leader_time advances with the clock of the leader, and stands still while there is no leader. So only a leader that
 appends no entry for nine years could cause a larger step."""
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup per entry.
@@ -124,8 +124,8 @@ class MessageValidation:
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
 
     def _check_append(self, message: AppendEntries) -> None:
-        """Check the entries: they follow `prev_index` without a gap, their terms never fall, and they agree with those
-        entries of our log that are committed or came from the same leader.
+        """Check the entries. They must follow `prev_index` without a gap, and their terms must never fall. They must
+        agree with the entries of our log that are committed or came from the same leader.
 
         A configuration among the entries must have a form that this build knows, because it will be in force as soon as
         its entry is in the log.

@@ -26,7 +26,7 @@ class Outbox:
         """The messages that wait for the disk, as (sequence, peer_id, message)."""
 
     def send(self, peer_id: str, message: Message, *, after: int = 0) -> None:
-        """Send the message now if the write `after` is durable, otherwise once it is."""
+        """Send the message once the write `after` is durable, or now if that write is already durable."""
         if after <= self._writes.durable_sequence:
             self.ready.send.append((peer_id, message))
             return
@@ -77,8 +77,8 @@ def _joined(older: Message, newer: Message) -> Message:
     """Merge two messages of the same kind to the same peer that wait for the same write, so that a slow disk cannot
     make the queue grow without bound.
 
-    An acknowledgement and a read counter include all lower ones, so the greater value is kept. All other fields are
-    taken from the newer message.
+    A greater acknowledgement or read counter includes all lower ones, so the greater value is kept. All other fields
+    are taken from the newer message.
     """
     assert older.term == newer.term, (older, newer)
     if isinstance(older, AppendAccepted) and isinstance(newer, AppendAccepted):

@@ -31,7 +31,8 @@ class Progress:
         self.state = PeerState.PROBE
         self.match_index = 0  # The peer's durable log equals ours up to this index.
         self.next_index = next_index
-        self.heard_at = now  # Monotonic ns. On a new leader: the time of its election.
+        # The time (monotonic ns) of the peer's last message. Initially, this is the time of the leader's election.
+        self.heard_at = now
         self.read_counter = 0  # The last read round that the peer confirmed.
         self.last_applied: int | None = None  # None until the peer has reported in this term.
         self.priority = 0  # The election priority that the peer last reported.
@@ -40,7 +41,7 @@ class Progress:
         self._window: deque[tuple[int, int]] = deque()  # (last index, bytes) of each unanswered append.
         self._window_bytes = 0
         self._moved = False  # True if `match_index` has risen since the last heartbeat.
-        # The next two are attributes and not properties, because each put reads them several times.
+        # The next two values are attributes, not properties, because each put reads them several times.
         self.is_idle = True  # True if no answer to an append is outstanding.
         self.may_send = True  # True if one more append may be sent.
 
@@ -121,7 +122,7 @@ class Progress:
     def heartbeat(self) -> bool:
         """Note a heartbeat. After a heartbeat, another probe may be sent, even if the last probe is unanswered.
 
-        Returns True if appends are in flight, and none was confirmed since the previous heartbeat.
+        Returns True if appends are in flight, and no append was confirmed since the previous heartbeat.
         """
         stalled = bool(self._window) and not self._moved
         self._moved = False

@@ -46,7 +46,8 @@ from raft.protocol.messages import (
 )
 from raft.types import EntryKind, HardState, LogPosition, ReadMode, Role
 
-_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # A constant, because `A | B` would be computed for every message.
+# This is a constant, because otherwise `A | B` would be computed for every message.
+_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
 
@@ -84,9 +85,9 @@ class RaftCore:
         snapshot; later configurations are in the log. `now` is monotonic, in ns.
 
         If no configuration names this member, the member waits until a leader sends a configuration that names it.
-        `mark_delay_ns`: how long (ns) a leader waits for an append that can carry a new high-water mark before it sends
-        the mark to an idle peer in an extra message. In the round for a single read, the leader waits equally long for
-        its preferred quorum before it asks the other members.
+        `mark_delay_ns`: before a leader sends a new high-water mark to an idle peer in an extra message, the leader
+        waits this long (ns) for an append that can carry the mark. In the round for a single read, the leader waits
+        equally long for its preferred quorum before it asks the other members.
 
         Raises InvalidConfiguration if the log has a configuration that this build does not know.
         """
@@ -114,9 +115,9 @@ class RaftCore:
         """
         self._handed_out_index = self._state.last_applied  # The last entry that was in a `Ready.apply`.
         self.has_work = self.has_effects = False
-        """`has_effects`: True if `take_ready` would return any effects. `has_work`: True if it would return more than
-        trace events, which alone are no reason for a turn. Each event sets both attributes, because they are read
-        several times per turn."""
+        """`has_effects`: True if `take_ready` would return any effects. `has_work`: True if `take_ready` would return
+        anything other than trace events. Trace events alone are no reason for a turn. Each event sets both attributes,
+        because they are read several times per turn."""
         self.next_deadline = 0
         """The time (monotonic ns) at which `tick` must be called next. Each event sets it."""
         self.quiet_until = 0
@@ -177,7 +178,7 @@ class RaftCore:
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
         """Append one entry to the log and return its position. A later `Ready` contains the outcome: the entry is in
-        `apply` or in `ended`. There may also never be an outcome.
+        `apply` or in `ended`. Some proposals never get an outcome.
 
         Raises NotLeader, Busy (too many uncommitted bytes) or TooLarge. If the call raises an error, it certainly had
         no effect.
@@ -198,7 +199,8 @@ class RaftCore:
         """Begin a membership change. Return the log position of its first configuration.
 
         If this first configuration is joint, the final configuration is appended once the joint one is committed. The
-        member that leads at that time appends it. Raises NotLeader, ChangeRefused or Busy; then nothing has changed.
+        member that leads at that time appends it. If this method raises NotLeader, ChangeRefused or Busy, nothing has
+        changed.
         """
         position = self._leading().propose_change(change)
         self._settle()
@@ -235,7 +237,7 @@ class RaftCore:
         """Report that every `LogWrite` up to this sequence is durable. The core then sends the messages that waited for
         these writes, and counts the entries in them as durable here."""
         self._state.writes.persisted(sequence)
-        if self._state.outbox.waiting:  # Rarely true on a leader: its appends do not wait.
+        if self._state.outbox.waiting:  # This is rarely True on a leader, because its appends do not wait for the disk.
             self._state.outbox.release()
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
             self._become_leader()
@@ -344,7 +346,7 @@ class RaftCore:
             first_index, last_index = state.last_applied + 1, self.appliable_index
             ready.apply = state.log.read(first_index, last_index, state.config.apply_bytes_max)
             self._handed_out_index = ready.apply[-1].index
-        # The same as `_note_work`, without the cost of a call. All other effects have just been taken.
+        # This has the same effect as `_note_work`, but saves a call. All other effects have just been taken.
         leader, reads = self._leader, self._read_index_client
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work

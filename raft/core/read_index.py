@@ -61,7 +61,7 @@ class ReadRounds:
 
     @property
     def is_lone(self) -> bool:
-        """True if exactly one read waits for a round, and no request from another member."""
+        """True if exactly one read, and no request from another member, waits for a round."""
         return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
@@ -139,7 +139,7 @@ class PreferredQuorum:
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
         self._needs_full_round = True  # True if the current round, or the next one, asks all peers.
-        self.over_at = NEVER  # Monotonic ns: when to ask the other peers, too.
+        self.over_at = NEVER  # The time (monotonic ns) at which the leader asks the other peers, too.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
         """The peers to ask in a round that begins now: the preferred quorum if the round is for a single read, or else

@@ -43,9 +43,9 @@ class Ready:
     which they are listed.
 
     `write` must go to the log before a later `Ready` is handled. The messages in `send` may be sent at once. A message
-    that depends on a write stays in the core until `persisted` reports that write, because a later event (a cut, a new
-    term) may make the message untrue. The entries in `apply` are committed *and* durable here: give them to the state
-    machine, then call `applied(index)`.
+    that depends on a write stays in the core until `persisted` reports that write. Until then, a later event (a cut, a
+    new term) may make the message untrue. The entries in `apply` are committed *and* durable here: give them to the
+    state machine, then call `applied(index)`.
     """
 
     write: LogWrite | None = None
@@ -66,4 +66,4 @@ class Ready:
     """Reports from followers."""
     events: list[TraceEvent] = field(default_factory=list)
     peers_changed: bool = False
-    """The set of peers to connect to may have changed. Another field is always set as well."""
+    """The set of peers to connect to may have changed. If this field is True, another field is always set, too."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 
 PROOFS_MAX = 64
-"""How many proofs may wait until their index is applied. Further proofs are dropped, because a state that lags so far
-behind is old anyway."""
+"""How many proofs may wait until their index is applied. Further proofs are dropped, because a state that has not
+reached the index of any of these proofs is old anyway."""
 
 
 class StalenessTracker:
@@ -19,7 +19,7 @@ class StalenessTracker:
 
     def __init__(self) -> None:
         self._as_of: int | None = None  # Monotonic ns.
-        self._proofs: deque[tuple[int, int]] = deque()  # (moment, index), both rising.
+        self._proofs: deque[tuple[int, int]] = deque()  # (moment, index) of each proof. Both values rise.
 
     def record_proof(self, moment: int, index: int) -> None:
         """Add a proof: a state with `index` applied contains every write that was acknowledged before `moment`
@@ -31,8 +31,8 @@ class StalenessTracker:
             proofs.append((moment, index))
 
     def fresh_as_of(self, last_applied: int) -> int | None:
-        """The latest moment (monotonic ns) for which a proof shows that the applied state contains every write
-        acknowledged before the moment; None if there is no proof."""
+        """The latest moment (monotonic ns) for which there is a proof: the applied state contains every write that was
+        acknowledged before this moment. None if there is no proof."""
         proofs = self._proofs
         while proofs and proofs[0][1] <= last_applied:
             moment = proofs.popleft()[0]

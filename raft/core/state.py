@@ -78,7 +78,7 @@ class CoreState:
         self.term, self.voted_for = hard_state.term, hard_state.voted_for
         self.leader_id: str | None = None
         self.leader_match_index = 0
-        """The index up to which appends from this term's leader have shown that its log equals ours."""
+        """The appends of this term's leader have shown that its log equals ours up to this index."""
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
@@ -87,7 +87,8 @@ class CoreState:
         # The count of leadership transfers by priority (see `PriorityTransfer`), and the time of the last one.
         self.yielded_count, self.yielded_at = 0, now
         self.compacted_leader_time = leader_time  # The greatest leader_time (ns) of entries that may be compacted away.
-        if snapshot.term > self.term:  # A crash came after the sync of the snapshot file, before the sync of the term.
+        # This member crashed after the sync of the snapshot file, but before the sync of the term.
+        if snapshot.term > self.term:
             self.move_to_term(snapshot.term)
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
         self.configurations = ConfigurationHistory(snapshot.index, configuration)
@@ -134,7 +135,7 @@ class CoreState:
         """
         return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
 
-    # Term, vote and leader
+    # Term, vote and leader.
 
     def move_to_term(self, term: int) -> None:
         """Begin a higher term, without a vote and without a known leader (Raft §5.1)."""
@@ -165,7 +166,7 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        # This event is usually muted, because it would occur at each put.
+        # This event is usually muted, because otherwise an event would be created at each put.
         if "commit_advanced" not in self.muted_events:
             self.trace("commit_advanced", commit_index=index)
         if was_pending:
@@ -258,7 +259,7 @@ class CoreState:
             match_index=match_index,
             last_applied=self.last_applied,
             read_counter=read_counter,
-            # A leader with a full disk would accept no writes, so this member must not be preferred.
+            # A leader with a full disk would accept no writes, so this member asks not to be preferred as a leader.
             priority=0 if self.log.is_disk_full else self.config.election_priority,
         )
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))

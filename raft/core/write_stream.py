@@ -1,4 +1,4 @@
-"""The ordered write stream: the numbered log writes, and how much of the log each write makes durable.
+"""The ordered write stream: it numbers the log writes, and knows how much of the log each write makes durable.
 
 All changes since the last `take` become one `LogWrite`. Entries may be cut while the write that contains them is still
 under way. So a cut lowers every `DurabilityClaim` that is above the remaining log.
@@ -50,7 +50,8 @@ class WriteStream:
 
     @property
     def wants_state(self) -> bool:
-        """True if the term or the vote has changed, so that the next call of `take` must pass both."""
+        """True if the term or the vote has changed since the last call of `take`, so that the next call must pass
+        both."""
         return self._hard_state_changed
 
     def change_hard_state(self) -> None:

@@ -6,7 +6,8 @@ tags (bignums, regular expressions, shared references, …), undefined and other
 duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after the item, text that is not UTF-8.
 
 The library `cbor2` decodes, with options that make it refuse as much as possible. A mapping of tag decoders replaces
-the built-in decoder of every tag by one that raises an error. A check of the decoded item then refuses the other types.
+the built-in decoder of every tag. Each decoder of the mapping raises an error. A check of the decoded item then refuses
+the other types.
 
 See docs/reference/specification.md#72-cbor-profile.
 """
@@ -35,11 +36,12 @@ _BYTE = tuple(bytes((value,)) for value in range(256))
 _DECODER_ERRORS = (cbor2.CBORError, ValueError, TypeError, OverflowError, MemoryError, RecursionError)
 
 SEPARATOR_BYTES = 16
-"""The length of the separator that `decode_joined` puts between bodies."""
+"""The number of bytes of the separator that `decode_joined` puts between bodies."""
 
 _SEPARATOR_HEAD = bytes((BYTES | SEPARATOR_BYTES,))
 
-_IDLE_MAX = 4  # How many unused decoders are kept. Each thread that decodes needs one at a time.
+# The maximum number of unused decoders that are kept for reuse. Each thread that decodes needs one decoder at a time.
+_IDLE_MAX = 4
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
@@ -114,13 +116,13 @@ class _ReusedDecoder:
         return item, source.offset
 
 
-_idle: list[_ReusedDecoder] = []  # Several threads may use this, because `pop` and `append` of a list are atomic.
+_idle: list[_ReusedDecoder] = []  # Several threads may use this list, because `pop` and `append` of a list are atomic.
 
 
 def decode_item(body: bytes) -> Any:
     """Decode the one item in `body`. Cost: about 1 µs for a small request.
 
-    Raises ProtocolError, and no other error, for everything that the profile does not allow.
+    Raises ProtocolError for everything that the profile does not allow; no other error is raised.
     """
     try:
         decoder = _idle.pop()
@@ -143,16 +145,16 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool 
     """Decode one item from each body, in a single call of the library. This takes 0.5 µs per small request;
     `decode_item` takes 1.8 µs.
 
-    Returns None if a body is not exactly one item, or contains something that the decoder refuses. The caller then
-    decodes each body with `decode_item` to find the invalid one. The *types* of items are not checked: before the
-    caller uses an item, it must check that the profile allows its types. `immutable`: arrays become tuples.
+    Returns None if one of the bodies is not exactly one item, or contains something that the decoder refuses. The
+    caller then decodes each body with `decode_item` to find the invalid one. The *types* of items are not checked:
+    before the caller uses an item, it must check that the profile allows its types. `immutable`: arrays become tuples.
 
     `separator`: SEPARATOR_BYTES random bytes that no sender of a body can know. The bodies are joined into one array,
     with a separator after each body, and every second decoded item must be this separator. If this check succeeds, each
-    of the other items is exactly one body, for two reasons. An item that extended beyond its body would have consumed a
-    separator, and no sender can imitate a separator. An item that ended before the end of its body would have left
-    bytes before the separator, and these would have been decoded as further items. The value of the separator does not
-    influence the decoded items.
+    item between the separators is exactly one body, for two reasons. An item that extended beyond its body would have
+    consumed a separator, and no sender can imitate a separator. An item that ended before the end of its body would
+    have left bytes before the separator, and these would have been decoded as further items. The value of the separator
+    does not influence the decoded items.
     """
     assert len(separator) == SEPARATOR_BYTES, len(separator)
     count, between = len(bodies), _SEPARATOR_HEAD + separator
@@ -213,7 +215,7 @@ def encode_head(major: int, number: int) -> bytes:
 
 def _check_types(item: Any) -> None:
     """Raise an error for a type that the profile does not allow. The recursion is bounded, because the decoder has
-    refused deep nesting."""
+    already refused deep nesting."""
     kind = type(item)
     if kind is bytes or kind is str or kind is bool or item is None:
         return

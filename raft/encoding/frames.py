@@ -1,7 +1,7 @@
 """Frames: each frame is the length of its body (u32, big-endian) and the body
 (docs/reference/specification.md#71-frames).
 
-This module does no I/O and only splits bytes into bodies, so it works with any transport, with TLS and without.
+This module does no I/O: it only splits bytes into bodies. So it works with any transport, with TLS or without.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ for the answer, which may be larger."""
 HEADER_BYTES = 4
 
 TLS_BEGINS = b"\x16\x03"
-"""The first bytes of a TLS handshake (RFC 8446 §5.1). Read as the length of a frame, they are far above any bound."""
+"""The first bytes of a TLS handshake (RFC 8446 §5.1). If these bytes are read as the length of a frame, the length is
+far above any bound."""
 
 
 def frame(body: bytes) -> bytes:
@@ -45,7 +46,7 @@ class FrameSplitter:
         assert bytes_max > 0, bytes_max
         self._bytes_max = bytes_max
         self.rest = bytearray()  # The bytes of the incomplete frame that have arrived.
-        self._wanted = HEADER_BYTES  # While `rest` has fewer bytes than this, no further frame can be complete.
+        self._wanted = HEADER_BYTES  # While `rest` has fewer bytes than this number, no further frame can be complete.
 
     @property
     def wanted_bytes(self) -> int:

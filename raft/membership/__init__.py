@@ -1,4 +1,4 @@
 """The members of a cluster: a configuration, the history of configurations of one log, and membership changes.
 
-The steps by which a leader carries out a change are in `raft.core`.
+`raft.core` contains the steps by which a leader carries out a change.
 """

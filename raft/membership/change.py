@@ -26,7 +26,7 @@ class MembershipChange:
     remove: tuple[str, ...] = ()
     """Voters or learners that are removed. Their ids are never used again."""
     update: tuple[Member, ...] = ()
-    """Members whose addresses change, or whose incarnation the configuration does not name yet."""
+    """Members whose addresses change, or members whose incarnation is not in the configuration yet."""
 
 
 def begin_change(configuration: Configuration, change: MembershipChange) -> Configuration:

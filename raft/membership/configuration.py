@@ -18,11 +18,13 @@ from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
 """The maximum number of members, learners included. More members would make commits slower but not safer. The bound
-also limits the sum of all buffers for peers. In a joint configuration it applies to both halves together."""
+also limits the sum of all buffers for peers. In a joint configuration the bound applies to the members of both halves
+together."""
 
 REMOVED_IDS_MAX = 256
-"""How many ids of removed members a configuration lists. They take at most 16 KiB in each snapshot. An id that is no
-longer listed is protected only by pins: a member that knew the former member refuses another incarnation with its id.
+"""How many ids of removed members a configuration lists. These ids take at most 16 KiB in each snapshot. An id that is
+no longer listed is protected only by pins: a member that knew the former member refuses another incarnation with its
+id.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -34,7 +36,7 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
     """One member: its ids and its addresses, as the configuration states them. Addresses have the form `host:port`, as
-    the member *advertises* them. An address is empty if nobody dials the member there.
+    the member *advertises* them. An address is empty if no other node connects to the member there.
 
     `incarnation_id` has 16 bytes or is empty. If the id is empty, each peer accepts the incarnation in the member's
     first hello.
@@ -137,7 +139,8 @@ class Configuration:
         return any(member.node_id == node_id for member in (*self.voters, *self.outgoing))
 
     def encode(self) -> bytes:
-        """Encode as canonical CBOR, in the lowest of three forms that fits. Members are in the order of ids.
+        """Encode as canonical CBOR, in the lowest of the three forms below that can hold the configuration. Members are
+        in the order of ids.
 
         1. Voters without incarnations and nothing else: `[[node_id, peer_address, client_address], ...]`.
         2. Without `lease_ns`: `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id,
@@ -187,7 +190,7 @@ class Configuration:
 
 
 def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:
-    """The 16 bytes that name a cluster: the first half of a SHA-256 over the token and the initial configuration.
+    """The 16 bytes that name a cluster: the first half of a SHA-256 hash of the token and the initial configuration.
 
     See docs/reference/specification.md#11-ids.
     """
@@ -198,7 +201,7 @@ def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """The identity of a data folder: its cluster, group, member and incarnation. Every hello and every file header
-    states it.
+    states this identity.
 
     See docs/reference/specification.md#11-ids.
     """
@@ -215,12 +218,12 @@ class Identity:
 
 
 class ConfigurationHistory:
-    """The configurations of one log, by the index of their entry: the configuration of the snapshot and all later ones
-    (Raft §6).
+    """The configurations of one log: the configuration of the snapshot and all later ones (Raft §6). Each is listed by
+    the index of its entry.
 
     The newest configuration is in force as soon as its entry is appended, whether it is committed or not. If that entry
     is cut, the previous configuration is in force again. The first remembered configuration may be listed at the index
-    of a snapshot, above the index of its entry.
+    of a snapshot, which is above the index of its own entry.
     """
 
     def __init__(self, index: int, configuration: Configuration) -> None:

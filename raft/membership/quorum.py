@@ -1,5 +1,5 @@
-"""The voters of a configuration, and the count of their votes. The majority of log positions is computed by
-`raft.core.leader`."""
+"""The voters of a configuration, and the count of their votes. `raft.core.leader` computes the log position that a
+majority has reached."""
 
 from __future__ import annotations
 

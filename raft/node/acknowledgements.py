@@ -36,7 +36,8 @@ class Acknowledgements:
         # Ticket → level. The level LEADER becomes NONE when the proposal is answered.
         self._levels: dict[int, Acknowledge] = {}
         self._undurable: dict[int, LogPosition] = {}  # The unanswered proposals of level LEADER, in the log's order.
-        self._deposed: dict[int, LogPosition] = {}  # The same, from an earlier leadership.
+        # The unanswered proposals of level LEADER from an earlier leadership.
+        self._deposed: dict[int, LogPosition] = {}
         self._former: set[int] = set()  # The proposals of level IN_SYNC of an earlier leadership.
         self._applied: deque[_Applied] = deque()
         # The last known copies; None before the first proposal of a leadership is applied.
@@ -74,9 +75,9 @@ class Acknowledgements:
 
     def stepped_down(self) -> None:
         """Note that this node has ceased to lead, or leads in another term. Its log may be cut, so proposals of level
-        LEADER are no longer answered when they become durable here; they are answered when they are applied or end.
-        Proposals of level IN_SYNC are answered as soon as they are applied, without waiting for the members in sync,
-        because their outcomes are due soon."""
+        LEADER are no longer answered when they become durable here. Instead, they are answered when they are applied or
+        end. Proposals of level IN_SYNC are answered as soon as they are applied, without waiting for the members in
+        sync, because their outcomes are due soon."""
         self._deposed.update(self._undurable)
         self._undurable.clear()
         self._former.update(ticket for ticket, level in self._levels.items() if level is Acknowledge.IN_SYNC)

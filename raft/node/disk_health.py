@@ -2,12 +2,13 @@
 
 An entry can commit without the leader's disk, if a majority that does not include the leader has the entry on disk. But
 the leader answers a client only after the entry is durable on the leader's own disk, too. A leader with a stalled disk
-still sends heartbeats, so no other leader is elected. A stalled disk reports no error, so the only evidence is how long
-the current sync has been under way.
+still sends heartbeats, so no other leader is elected. A stalled disk reports no error. So the only evidence of a stall
+is how long the current sync has been under way.
 
 A leader with a full disk refuses all writes, though the disks of other members may have room. The leader does not know
-whether the disks of other members are full, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So
-the leader asks the other members one after the other, with longer and longer pauses.
+whether the disks of other members are full. A member with a full disk refuses to become the leader
+(`is_unfit_to_lead`). So the leader asks the other members one after the other to become the leader, with increasing
+pauses.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ HANG_TIMEOUTS = 2
 """How long (in election time-outs) one sync may take. A shorter stall does not justify a change of leader."""
 
 FULL_DOUBLINGS_MAX = 8
-"""How often the pause between two transfers because of a full disk may double. With the usual time-outs the longest
-pause is five minutes. The pauses grow because transfers do not help if the disks of all members are full, for example
-if the members share one disk."""
+"""How often the pause between two transfers may double if the cause of the transfers is a full disk. With the usual
+time-outs the longest pause is five minutes. The pauses grow because transfers do not help if the disks of all members
+are full, for example if the members share one disk."""
 
 
 class DiskHealth:
@@ -38,11 +39,13 @@ class DiskHealth:
         self._core, self._commit, self._log = core, commit, log
         self.patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
         self.is_watching = False  # True after a check that found a problem: each tick checks again.
-        self._stalled_since: int | None = None  # Monotonic ns: the start of a sync that takes too long, or None.
-        self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before this time.
-        self._full_since: int | None = None  # Monotonic ns: when this node began to lead with a full disk.
+        self._stalled_since: int | None = None  # The start (monotonic ns) of a sync that takes too long, or None.
+        self._ask_again_at = 0  # The time (monotonic ns) before which a stall causes no further transfer.
+        # The time (monotonic ns) at which this node began to lead with a full disk.
+        self._full_since: int | None = None
         self._full_doublings = 0
-        self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # When a peer was last asked (monotonic ns).
+        # The time (monotonic ns) at which a peer was last asked.
+        self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)
         self._asked_for_room = ""  # The peer that was last asked to take over because of a full disk.
 
     @property
@@ -88,8 +91,8 @@ class DiskHealth:
         """Transfer the leadership once the disk has been full for HANG_TIMEOUTS election time-outs.
 
         The leader asks its peers one after the other. Each attempt doubles the pause, even if the peer took over and
-        later transferred the leadership back. The pause is short again if this node begins to lead with a full disk at
-        least twice the longest pause after its last attempt.
+        later transferred the leadership back. If this node begins to lead with a full disk at least twice the longest
+        pause after its last attempt, the pause is short again.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None
@@ -110,7 +113,8 @@ class DiskHealth:
                 self._full_doublings = min(self._full_doublings + 1, FULL_DOUBLINGS_MAX)
 
     def _caught_up_voters(self) -> list[str]:
-        """The other voters whose durable log is complete. A voter that lacks entries may also have a full disk."""
+        """The other voters whose durable log is complete. Voters that lack entries are left out, because their disks
+        may also be full."""
         core, voters = self._core, self._core.configuration.voter_ids
         peers = [peer for peer in core.peers_status() if peer.peer_id in voters and peer.recent_active]
         return [peer.peer_id for peer in peers if peer.match_index == core.last_index]

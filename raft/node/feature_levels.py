@@ -41,7 +41,7 @@ class LevelRange:
 
 
 INITIAL_LEVELS = LevelRange()
-"""The levels of a build that states none."""
+"""The feature levels of a build that states no levels."""
 
 
 class LevelRefusal(enum.Enum):
@@ -69,7 +69,7 @@ class LevelRefused(RaftError):
 
 
 class PeerFeatureLevels:
-    """The feature levels that this member's build knows, and those that its peers stated in their hellos."""
+    """The feature levels that this member's build knows, and the levels that its peers stated in their hellos."""
 
     def __init__(self, own: LevelRange) -> None:
         self.own = own

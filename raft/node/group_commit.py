@@ -34,10 +34,10 @@ class GroupCommit:
         self._failed = failed
         self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, delayed message)
         self.under_way = False
-        # The next two are attributes and not properties, because they are read several times per event.
-        self.has_work = False  # True if a sync is needed and none is under way.
+        # The next two values are attributes, not properties, because they are read several times per event.
+        self.has_work = False  # True if a sync is needed and no sync is under way.
         self.has_sends = False  # True if `take_sends` would return messages.
-        self.began_at = 0  # Monotonic ns: the start of the latest sync.
+        self.began_at = 0  # The start (monotonic ns) of the latest sync.
         self.appended_sequence = 0
         self.durable_sequence = 0
 

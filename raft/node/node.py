@@ -6,8 +6,8 @@ The node has no clock, and its only I/O is through the stores that the caller pa
 a callback. The callback may run at any time *between* events, and only changes state.
 
 After each event or callback the caller calls `take_effects`, which returns the effects and works in these steps:
-1. The call proposes the pending commands as one entry, unless a log write is under way, during which more commands may
-   arrive.
+1. The call proposes the pending commands as one entry. If a log write is under way, the commands stay pending, because
+   more commands may arrive during the write.
 2. The call carries out the core's effects in the order that `Ready` states.
 3. On a leader, the call applies a bounded number of committed entries.
 4. The call releases messages that waited for the last sync.
@@ -50,9 +50,9 @@ _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup per entry.
 
 MARK_DELAYS_PER_HEARTBEAT = 10
-"""Before a leader sends a new high-water mark to an idle peer in a message of its own, it waits for an append that can
-carry the mark. The wait is a heartbeat interval divided by this number. Without the wait, a leader needed six turns for
-a lone put, two of them for the mark."""
+"""Before a leader sends a new high-water mark to an idle peer in an extra message, it waits for an append that can
+carry the mark. The wait is a heartbeat interval divided by this number. Without the wait, a leader needed six turns of
+the event loop for a single put, and two of the six sent the mark."""
 
 
 class Node:
@@ -112,7 +112,7 @@ class Node:
         self._effects = Effects()
         self._prove_at: int | None = None
         self._disk_space = DiskSpaceProbe(log, config.room_search_ns)
-        self._stop_by: int | None = None  # Monotonic ns: the deadline of the stop; None until `begin_stop`.
+        self._stop_by: int | None = None  # The deadline (monotonic ns) of the stop; None until `begin_stop`.
         self._stopped = False
         self._is_removed_by_peers = False
         self._snapshots = SnapshotManager(
@@ -149,7 +149,7 @@ class Node:
         if self.failure is None:
             known = member.incarnation_id if member is not None else b""
             self._incarnations.check(peer_id, incarnation_id, is_member=member is not None, known=known)
-        # The levels are stored after the check, so that a refused incarnation changes nothing.
+        # The levels are stored only after the check, so a refused incarnation changes nothing.
         self._levels.on_hello(peer_id, levels, self._machine.feature_level)
 
     def receive(self, peer_id: str, message: Message) -> None:
@@ -157,12 +157,12 @@ class Node:
         data in a form that only newer builds know, this node fails.
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
-            return  # Further messages would cause more writes, so the stop might never end.
+            return  # During a stop, further messages would cause more writes, so the stop might never end.
         if self.failure or (peer_id not in self._incarnations.final and not self._may_use(peer_id)):
-            return  # The core decides which of the peers with a pin it accepts.
+            return  # The core decides which of the peers with a durable pin it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
-            # With a stalled disk this member would campaign too late. With a full disk this member could write nothing
-            # as leader.
+            # This member must not lead: with a stalled disk it would campaign too late. With a full disk this member
+            # could write nothing as leader.
             return
         if self._on_core(self._core.step, peer_id, message):
             if type(message) is AppendEntries and message.entries:
@@ -177,7 +177,8 @@ class Node:
             self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_gone(self, peer_id: str) -> None:
-        """Report that both connections with a peer are closed, and that the peer or its machine closed the last one.
+        """Report that both connections with a peer are closed, and that the last one was closed by the peer or by its
+        machine.
 
         If the peer was the leader, this member campaigns soon, unless it is being stopped.
         """
@@ -222,7 +223,7 @@ class Node:
         """Replicate one command, which is one raw CBOR item. One completion with `ticket` reports the outcome; a
         command of level NONE gets no completion.
 
-        Raises NotLeader, Busy (DiskFull), TooLarge or NodeStopped; then the command certainly has no effect.
+        If this method raises NotLeader, Busy (DiskFull), TooLarge or NodeStopped, the command certainly has no effect.
         """
         self._check_takes_commands(1)
         self._pending.add(command, ticket)
@@ -230,15 +231,15 @@ class Node:
             self._acknowledgements.take((ticket,), acknowledge)
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """Like `propose`, for several commands. If this raises an error, no command was accepted, even if some would
-        have fitted."""
+        """Like `propose`, for several commands. If this method raises an error, it has accepted no command, even if
+        there was room for some of them."""
         self._check_takes_commands(len(commands))
         self._pending.add_all(commands, tickets)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
         """Begin a membership change. `Applied(ticket, index, configuration)` reports that the whole change is done.
 
-        Raises NotLeader, ChangeRefused, Busy (DiskFull) or NodeStopped; then nothing has changed.
+        If this method raises NotLeader, ChangeRefused, Busy (DiskFull) or NodeStopped, nothing has changed.
         """
         self._check_takes_commands(1)
         self._open_commands.opened(self._core.propose_change(change), [ticket])
@@ -259,8 +260,8 @@ class Node:
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request one read for each of `tickets` (at least one). Either all reads are accepted or none. All become
-        ready together.
+        """Request one read for each of `tickets` (at least one). Either all reads are accepted or none. All reads
+        become ready together.
 
         Only a leader accepts the modes READ_INDEX and LEASE; every member accepts the other modes. `age_ns_max` is the
         maximum age of the state for BOUNDED_STALENESS. A read of this mode fails with TooStale if this member cannot
@@ -289,8 +290,8 @@ class Node:
         return self._core.transfer_leadership(peer_id)
 
     def begin_stop(self) -> None:
-        """Begin to stop: accept no more requests, wait until the open ones have ended, and write an empty frame. This
-        frame proves that the last frame with data was synced, so the next start need not write that frame again.
+        """Begin to stop: accept no more requests, wait until the open requests have ended, and write an empty frame.
+        This frame proves that the last frame with data was synced, so the next start need not write that frame again.
 
         A leader first transfers the leadership, so that the other members need not wait for a time-out. Commands that
         are still open after `outcome_wait_ns` end as unknown.
@@ -324,9 +325,9 @@ class Node:
         return effects
 
     def begin_sync(self) -> bool:
-        """Start the next sync if one is due. If none is due and this member does not lead, apply entries.
+        """Start the next sync if one is due. If no sync is due and this member does not lead, apply entries.
 
-        Returns True if entries were applied, because this may have caused more work.
+        Returns True if entries were applied: the caller must then look for further work.
         """
         if self.failure is None and self._commit.has_work:
             self._on_core(self._start_sync)
@@ -460,7 +461,7 @@ class Node:
     def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
         """Read `length` bytes of the snapshot's file at `offset`, or fewer at the end of the file.
 
-        Raises FileNotFoundError if the file was deleted, OSError.
+        Raises FileNotFoundError if the file was deleted, or another OSError.
         """
         return self._snapshots.store.read(info, offset, length)
 
@@ -485,7 +486,7 @@ class Node:
         self._commit.send_after(self._commit.appended_sequence, peer_id, message)
 
     def state_replaced(self, index: int) -> None:
-        """Note that a received snapshot at `index` is installed. The snapshot replaces the entries that waited to be
+        """Report that a received snapshot at `index` is installed. The snapshot replaces the entries that waited to be
         applied."""
         assert all(entry.index <= index for entry in self._to_apply), (index, self._to_apply[-1].index)
         self._to_apply.clear()
@@ -653,7 +654,7 @@ class Node:
             else:
                 applied = apply_batch(self._machine, self._to_apply, budget_bytes)
             for entry, results in applied:
-                # The sum is `size_bytes`, computed without a call.
+                # This sum equals `size_bytes`, but saves a call.
                 size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES
                 self._snapshots.log_bytes += size_bytes
                 if entry.kind is _CONFIGURATION:
@@ -677,7 +678,7 @@ class Node:
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
-            # Another put may follow soon, and its frame would then be the proof.
+            # Another put may follow soon, and the frame of that put would then be the proof.
             self._prove_at = self._now + self._config.election_timeout_min_ns
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
@@ -692,7 +693,7 @@ class Node:
 
     def _stop_when_done(self) -> None:
         """Finish the stop once a frame on disk proves that the whole log is durable, and every open request has ended
-        or its time is over."""
+        or the time for requests is over."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
         if self._stop_is_overdue or not (self._pending or self.open_requests):

@@ -1,9 +1,9 @@
-"""The identity of peers: the incarnation of each peer that this node talks to.
+"""The identity of peers: the incarnation of each peer with which this node exchanges messages.
 
 A pin is the incarnation id that this node has recorded for a peer. The pin is durable before any message from that peer
-is used. A member that comes back with another incarnation has lost its disk and forgotten its votes, so it is refused.
-Only a new member with a new id can replace it. If the configuration and the pin name different incarnations of a peer,
-the configuration decides, because the whole cluster has agreed on it.
+is used. If a member comes back with another incarnation, it has lost its disk and forgotten its votes, so it is
+refused. Only a new member with a new id can replace this member. If the configuration and the pin name different
+incarnations of a peer, the configuration decides, because the whole cluster has agreed on it.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -21,13 +21,13 @@ PINS_MAX = 1_024
 
 
 SHORT_BYTES = 4
-"""How many bytes of an incarnation id the text of a refusal shows."""
+"""The number of bytes of an incarnation id that the text of a refusal shows."""
 
 REMOVED = "removed"
 """The code of a refusal that is final: the peer was removed from the cluster."""
 
 WRONG_INCARNATION = "wrong_incarnation"
-"""The code of a refusal: the peer had another data folder before, so it has forgotten its votes."""
+"""The code of a refusal: the peer had another data folder before, so the peer has forgotten its votes."""
 
 
 class PeerRefused(RaftError):
@@ -90,9 +90,9 @@ class KnownIncarnations:
         another incarnation, or if the peer is new and there are already PINS_MAX pins.
 
         `is_member`: the peer is in the configuration. The pin of a peer that was not in the configuration is
-        preliminary: this node has counted none of the peer's promises, so another incarnation may replace the pin. The
-        pin becomes final when the pinned incarnation comes as a member, or when a message of the pinned incarnation is
-        used while the peer is a member.
+        preliminary. This node has counted none of the peer's promises, so another incarnation may replace the pin. A
+        preliminary pin becomes final when the pinned incarnation says hello as a member, or when a message of the
+        pinned incarnation is used while the peer is a member.
         """
         assert len(incarnation_id) == 16, incarnation_id
         pin = self._pins.get(peer_id)
@@ -133,10 +133,11 @@ class KnownIncarnations:
         return True
 
     def configured(self, known: Iterable[tuple[str, bytes]]) -> None:
-        """Note a changed configuration. `known`: pairs of a peer and its incarnation in the configuration, or b"".
+        """Note a changed configuration. `known`: pairs of a peer id and the peer's incarnation in the configuration;
+        the incarnation is b"" if the configuration has none.
 
-        If a peer has come with another incarnation than the configuration names, its messages are not used from now on,
-        even if its connections stay open.
+        If the incarnation with which a peer has connected differs from the one in the configuration, the peer's
+        messages are not used from now on, even if its connections stay open.
         """
         for peer_id, incarnation_id in known:
             if incarnation_id and incarnation_id != self.of(peer_id):

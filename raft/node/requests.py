@@ -21,7 +21,8 @@ from raft.membership.configuration import Configuration
 from raft.types import ENTRY_PAYLOAD_BYTES_MAX, Entry, LogPosition
 
 COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
-"""The maximum size of a command: if it is the only command of its batch, the batch just fits into an entry."""
+"""The maximum size of a command. If a command of this size is the only command of its batch, the batch just fits into
+an entry."""
 
 
 class PendingCommands:
@@ -49,9 +50,10 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """Add all of these commands. If this raises an error, none was added.
+        """Add all of these commands. If this method raises an error, it has added no command.
 
-        Raises TooLarge if one of them does not fit into an entry, and Busy if the queue has no room for all of them.
+        Raises TooLarge if one of the commands does not fit into an entry, and Busy if the queue has no room for all
+        commands.
         """
         sizes = list(map(len, commands))
         size_bytes = self.size_bytes + sum(sizes)
@@ -131,7 +133,7 @@ class _OpenBatch:
     tickets: list[int]
     # True for a membership change whose first configuration is applied here, so that the change will be completed.
     is_decided: bool = False
-    deadline: int | None = None  # Monotonic ns. Set when this node ceases to lead in the term of the batch.
+    deadline: int | None = None  # In monotonic ns; set when this node ceases to lead in the term of the batch.
 
 
 class OpenCommands:
@@ -144,18 +146,19 @@ class OpenCommands:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _OpenBatch] = {}  # (index, term) → batch, in the order of proposal.
         self.count = 0
-        # True if there may be a batch of a term that is over. An attribute and not a property, because each put reads
-        # it often.
+        # True if there may be a batch of a term that is over. This is an attribute, not a property, because each put
+        # reads it often.
         self.has_stale_terms = False
 
     @property
     def next_deadline(self) -> int | None:
-        """The time (monotonic ns) at which the oldest batch ends as unknown; None while its term is not over. Otherwise
-        None."""
+        """The time (monotonic ns) at which the oldest batch ends as unknown, if this node no longer leads in the term
+        of that batch. Otherwise None."""
         if not self.has_stale_terms:
             return None
         first = next(iter(self._open.values()), None)
-        self.has_stale_terms = first is not None and first.deadline is not None  # No later batch has an earlier term.
+        # If the oldest batch is of the present term, all later batches are, too.
+        self.has_stale_terms = first is not None and first.deadline is not None
         return None if first is None else first.deadline
 
     def opened(self, position: LogPosition, tickets: list[int]) -> None:

@@ -1,4 +1,5 @@
-"""The status of a node: a view for people and monitors, and the blockers, which keep the marks from rising.
+"""The status of a node: a view for people and monitors, and the blockers. A blocker is a member or another cause that
+keeps a mark from rising.
 
 The blockers show why a log grows: which member, or which mark, still needs its old entries.
 
@@ -29,7 +30,7 @@ class NodeStatus:
     term: int
     leader_id: str | None
     voters: tuple[str, ...]  # This field and the next three come from the newest configuration in the log.
-    outgoing: tuple[str, ...]  # While the voters change: the earlier voters, whose majority must agree, too.
+    outgoing: tuple[str, ...]  # While the voters change, these are the earlier voters, whose majority must agree, too.
     learners: tuple[str, ...]
     is_changing: bool  # True while a membership change is under way, so that another one is refused.
     is_removed: bool  # True once the removal of this node is final. The node's process can then be stopped for good.

@@ -1,3 +1,3 @@
 """The protocol between members: messages, the hello, and their bytes.
 
-The rules by which a member accepts a message are in `raft.core`."""
+`raft.core` contains the rules by which a member accepts a message."""

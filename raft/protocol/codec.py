@@ -16,9 +16,9 @@
 | 12 | ReadIndexResponse | number, read_index |
 
 `entries` is an array of `[term, kind, payload]`. The first entry has the index `prev_index + 1`, and there is no gap.
-Deployed builds use these kinds already, so new kinds may be added, but none may change. A later build may append items
-to an array, which earlier builds ignore; an unknown kind is an error. The type and the range of every field are checked
-here, so that later code need not check them.
+Deployed builds already use these kinds. So new kinds may be added, but an existing kind must not change. A later build
+may append items to an array; earlier builds ignore these items. An unknown kind is an error. The type and the range of
+every field are checked here, so that later code need not check them.
 
 See docs/reference/specification.md#76-peer-messages.
 """
@@ -49,8 +49,8 @@ from raft.protocol.messages import (
 from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
 
 APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
-"""The maximum number of entries in one request. With the largest `append_bytes_max` no request can have more, because
-each entry counts as at least ENTRY_OVERHEAD_BYTES."""
+"""The maximum number of entries in one request. Even with the largest `append_bytes_max` no request can have more
+entries, because each entry counts as at least ENTRY_OVERHEAD_BYTES."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
@@ -96,7 +96,8 @@ def decode_message(body: bytes) -> tuple[int, Message]:
     return group_id, decode(term, reader)
 
 
-@lru_cache(maxsize=256)  # The messages to different peers contain the same terms, group ids and indexes.
+# The messages to different peers contain the same terms, group ids and indexes, so the encoded numbers are cached.
+@lru_cache(maxsize=256)
 def _encode_number(number: int) -> bytes:
     return encode_head(UNSIGNED, number)
 
@@ -123,8 +124,8 @@ def _encode_append(group_id: int, m: AppendEntries) -> bytes:
 
 
 def _encode_numbers(*numbers: int) -> bytes:
-    """Return the same bytes as `encode_item(list(numbers))`, in half the time. Used for acknowledgements, which are
-    half of all messages."""
+    """Return the same bytes as `encode_item(list(numbers))`, in half the time. This function is used for
+    acknowledgements, which are half of all messages."""
     return _array_head(len(numbers)) + b"".join(map(_encode_number, numbers))
 
 
@@ -160,7 +161,7 @@ class _Fields:
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
-        self._at = 1  # The position of the next item; position 0 has the kind.
+        self._at = 1  # The position of the next item; the item at position 0 is the kind.
 
     def next(self) -> Any:
         if self._at >= len(self._items):
@@ -176,7 +177,7 @@ class _Fields:
         return item
 
     def numbers(self, count: int) -> list[Any]:
-        """Return the next `count` items, checked as by `number()`, but without a call for each.
+        """Return the next `count` items. The items are checked as `number()` checks them, but without a call for each.
 
         The result is a `list[int]`. The annotation is less strict, because a strict one would require a copy.
         """
@@ -188,7 +189,7 @@ class _Fields:
             if len(items) == count:
                 self._at += count
                 return items
-        return [self.number() for _ in range(count)]  # This raises an error that names the wrong item.
+        return [self.number() for _ in range(count)]  # This call raises an error that names the wrong item.
 
     def number_if_there(self, otherwise: int) -> int:
         """Return the next number, or `otherwise` if the message has no further item. Earlier versions may send the

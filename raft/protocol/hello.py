@@ -4,8 +4,8 @@
               peer_address, level_min, level_max, process_id, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
-A later build may append items to an array, which earlier builds ignore. A side that rejects the connection sends a
-refusal, so that the other side can log the reason, and then closes the connection. A client may leave cluster, node and
+A later build may append items to an array; earlier builds ignore these items. Before a side rejects and closes the
+connection, it sends a refusal, so that the other side can log the reason. A client may leave cluster, node and
 incarnation empty.
 
 `peer_address`: the address `host:port` at which the sending member wants to be dialled. If the receiver's configuration
@@ -35,8 +35,8 @@ REFUSAL_TEXT_CHARACTERS_MAX = 1000
 PROCESS_ID_BYTES = 8
 
 FEATURE_LEVEL_SAID_MAX = 2**16
-"""The highest feature level that a hello may state. A release adds at most one level, so no build will ever know a
-level above this."""
+"""The highest feature level that a hello may state. A release raises the highest level by at most one, so no build will
+ever know a level above this bound."""
 
 
 class HelloRole(enum.IntEnum):
@@ -110,7 +110,7 @@ class Refusal:
 
 
 def decode_hello(body: bytes) -> Hello | Refusal:
-    """Read the first frame of a connection. Raises ProtocolError if the frame is neither a hello nor a refusal."""
+    """Decode the first frame of a connection. Raises ProtocolError if the frame is neither a hello nor a refusal."""
     item = decode_item(body)
     if not isinstance(item, list) or not item:
         raise ProtocolError("the first frame is not a hello")
@@ -157,7 +157,7 @@ def _number(item: Any) -> int:
 def _text(item: Any) -> str:
     if type(item) is not str or len(item) > REFUSAL_TEXT_CHARACTERS_MAX:
         raise ProtocolError("a word in a hello is a text of at most 1,000 characters")
-    if not item.isprintable():  # The text is written to logs and terminals.
+    if not item.isprintable():  # The text is checked, because it is written to logs and terminals.
         raise ProtocolError("a word in a hello has characters that cannot be printed")
     return item
 

@@ -30,7 +30,7 @@ class PreVoteResponse:
     moves the receiver to that term, as any other message does."""
 
     term: int  # The sender's current term.
-    next_term: int  # Copied from the request.
+    next_term: int  # The value is copied from the request.
     granted: bool
 
 
@@ -74,7 +74,7 @@ class AppendEntries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAccepted:
-    """Follower → leader: up to `match_index` my log equals yours and is durable."""
+    """Follower → leader: my log is durable up to `match_index` and equals yours up to there."""
 
     term: int
     match_index: int
@@ -85,8 +85,8 @@ class AppendAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRejected:
-    """Follower → leader: I have no entry (prev_index, prev_term). With a later `term` the rejection means: your term is
-    over.
+    """Follower → leader: I have no entry at (prev_index, prev_term). If the rejection states a later `term`, it also
+    means: your term is over.
 
     (`hint_index`, `hint_term`) is the last position of the follower's log, at or before `rejected_index`, that can
     still match. With this hint, the leader skips a whole term after each rejection.
@@ -122,7 +122,7 @@ class InstallSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshotProgress:
     """Follower → leader: I have all bytes of this transfer before `next_offset`. A `next_offset` of -1 means: I cannot
-    take this transfer, so start another. Once the snapshot is installed, the follower answers with
+    take this transfer, so start another transfer. Once the snapshot is installed, the follower answers with
     `AppendAccepted(match_index=snapshot_index)` instead."""
 
     term: int
@@ -146,8 +146,8 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexRequest:
-    """Member → leader: which index must I have applied to show every acknowledged write? A later request has a higher
-    `number`."""
+    """Member → leader: up to which index must I have applied the log so that I show every acknowledged write? A later
+    request has a higher `number`."""
 
     term: int
     number: int

@@ -17,30 +17,30 @@ import trio
 logger = logging.getLogger("raft.accepting")
 
 NO_DESCRIPTOR_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors of `accept` when the process (EMFILE) or the whole system (ENFILE) has no file descriptor left."""
+"""Errors of `accept` that occur when the process (EMFILE) or the whole system (ENFILE) has no file descriptor left."""
 
 NO_ROOM = NO_DESCRIPTOR_LEFT | {errno.ENOMEM, errno.ENOBUFS}
 """Errors of `accept` whose cause may go away by itself."""
 
 REFUSALS_PER_PAUSE = 64
 ACCEPT_PAUSE_SECONDS = 0.05
-"""While no descriptor is left, up to REFUSALS_PER_PAUSE callers are refused at a time. After that no caller is accepted
-for ACCEPT_PAUSE_SECONDS: callers wait in the kernel's queue. Without this pause, callers that connect again immediately
-could take all the time of the event loop."""
+"""While no descriptor is left, the acceptor refuses up to REFUSALS_PER_PAUSE callers in a row. After that it accepts no
+caller for ACCEPT_PAUSE_SECONDS, and callers wait in the kernel's queue. Without this pause, callers that connect again
+immediately could take all the time of the event loop."""
 
 EPISODE_SECONDS_MIN = 10.0
-"""A shortage counts as over once `accept` has not failed for this long. So a shortage that comes and goes causes only
-one log line."""
+"""A shortage of descriptors counts as over once `accept` has not failed for this long. So a shortage that comes and
+goes causes only one log line."""
 
 Handler = Callable[[trio.SocketStream], Awaitable[object]]
 
 
 def descriptor_limit() -> int | None:
-    """Return how many file descriptors this process may have open; None if there is no limit, or if the limit is
-    unknown."""
+    """Return the number of file descriptors that this process may have open; None if there is no limit, or if the limit
+    is unknown."""
     try:
         import resource
-    except ImportError:  # Windows has no module `resource`.
+    except ImportError:  # On Windows there is no module `resource`.
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
@@ -52,14 +52,14 @@ class Acceptor:
 
     The acceptor keeps a spare file descriptor open. When no other descriptor is left, the acceptor closes the spare
     one, accepts a caller with the free descriptor, and closes this connection at once. So the caller can try another
-    member instead of waiting for this one.
+    member instead of waiting for this member.
     """
 
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose
         self._spare = -1
         self._short_until = -1.0
-        self.refused = 0  # How many connections were closed at once because no descriptor was left.
+        self.refused = 0  # The number of connections that were closed at once because no descriptor was left.
 
     async def serve(
         self,
@@ -94,8 +94,9 @@ class Acceptor:
                     nursery.start_soon(handler, stream)
 
     def _refuse(self, listener: trio.SocketListener) -> None:
-        """Accept waiting callers with the spare descriptor, and close their connections. This blocks the event loop."""
-        callers = socket.socket(fileno=listener.socket.fileno())  # A plain socket with the same descriptor.
+        """Accept waiting callers with the spare descriptor, and close their connections. These calls block the event
+        loop."""
+        callers = socket.socket(fileno=listener.socket.fileno())  # This is a plain socket with the same descriptor.
         callers.setblocking(False)  # A new socket object has the default time-out, so `accept` could block.
         try:
             for _ in range(REFUSALS_PER_PAUSE):
@@ -104,7 +105,7 @@ class Acceptor:
                 caller.close()
                 self.refused += 1
         except OSError:
-            pass  # No more callers are waiting, or another thread has taken the free descriptor.
+            pass  # No more callers are waiting, or another thread has taken the descriptor that was freed.
         finally:
             callers.detach()
             self._take_spare()
@@ -125,7 +126,7 @@ class Acceptor:
             try:
                 self._spare = os.open(os.devnull, os.O_RDONLY)
             except OSError:
-                self._spare = -1  # The next call tries again.
+                self._spare = -1  # The next call of this method tries again.
 
     def _give_up_spare(self) -> None:
         if self._spare >= 0:

@@ -1,4 +1,4 @@
-"""The addresses of peers: which addresses can be dialled, and which hosts can be reached only from this machine."""
+"""The addresses of peers: which addresses have a valid form, and which hosts can be reached only from this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ADDRESS_CHARACTERS_MAX = 253 + len(":65535")
 
 _PORT_DIGITS_MAX = 4_300
 """The maximum number of digits of a port, leading zeros included. Python does not convert a longer text to a number.
-Earlier builds accept this many zeros, so this build must accept them, too."""
+Earlier builds accept this many leading zeros, so this build must accept them, too."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -42,7 +42,8 @@ def is_dialable(address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """True for `localhost` and for loopback addresses. False for all other names, which are not looked up."""
+    """True for `localhost` and for loopback addresses. The result is False for all other names; no name is looked
+    up."""
     if host == "localhost":
         return True
     try:

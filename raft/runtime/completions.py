@@ -24,8 +24,8 @@ class CompletionQueue:
 
     def __init__(self) -> None:
         self.pending: deque[Callback] = deque()  # This deque needs no lock, because `append` and `popleft` are atomic.
-        # This lock prevents writes to the pipe after it is closed, because another file may have the descriptor by
-        # then.
+        # This lock prevents writes to the pipe after the pipe is closed. By then another file may have the same
+        # descriptor.
         self._lock = threading.Lock()
         self._ends: tuple[int, int] | None = None  # The read end and the write end of the pipe, while it is open.
         self._is_signalled = False  # True if the pipe contains a byte. One byte is enough for many callbacks.

@@ -15,8 +15,8 @@ from raft.errors import ValidationFault
 logger = logging.getLogger("raft.transport")
 
 WARNINGS_MAX = 100
-"""How many different warnings are remembered. When this number is reached, all are forgotten, and each text can be
-logged as a warning again."""
+"""The maximum number of different warnings that are remembered. When this number is reached, all warnings are
+forgotten. Each text can then be logged as a warning again."""
 
 HELLO_REFUSALS = frozenset(
     {
@@ -44,7 +44,7 @@ class ConnectionLog:
             logger.log(level, "%(node_id)s: %(message)s", told)
 
     def warn_once(self, event: str, words: str, **fields: object) -> None:
-        """Log one event, as a warning if `words` occur for the first time, otherwise at level DEBUG."""
+        """Log one event: as a warning if `words` occur for the first time, otherwise at level DEBUG."""
         self.event(logging.DEBUG if words in self._warned else logging.WARNING, event, words, **fields)
         self._remember(words)
 

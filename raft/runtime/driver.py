@@ -51,19 +51,21 @@ DISK_SPACE_EVENTS = frozenset({"disk_full", "disk_has_room"})
 """Events to which the driver adds the disk usage of the Raft log."""
 
 MUTED_EVENTS = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
-"""Frequent events, which the driver turns off: the status shows what they report. Only the simulator observes them."""
+"""Frequent events, which the driver turns off. The status shows the same information. Only the simulator observes these
+events."""
 
 SECOND_NS = 1_000_000_000
 
 ROUNDS_MAX = 64
 ROUNDS_NS_MAX = 5_000_000
 """The bounds of one flush, in rounds and in time. Another round follows if the disk has completed its work at once, or
-if there is more to do. If a round has applied a full slice of entries, the flush ends, so that peers and timers get
-their turn before the next slice."""
+if there is more to do. If a round has applied a full slice of entries, the flush ends, so that peers and timers are
+handled before the next slice."""
 
 REMOVED_SECONDS = 0.3
-"""How long a removed member runs on after it knows that its removal is committed: a few heartbeats. In this time its
-answers show the leader that it has applied the removal, so that the leader stops replicating to it."""
+"""How long a removed member continues to run after it knows that its removal is committed: a few heartbeats. During
+this time, the member's answers show the leader that the member has applied its removal. The leader can then stop
+replicating to it."""
 
 ALARM_NEAR_NS = 3_000_000
 """An alarm that is less than this ahead will probably go off before the next turn, because turns for lone puts are 1 to
@@ -77,7 +79,7 @@ def now_ns() -> int:
 
 
 class Application(Protocol):
-    """The application on top of the node, which receives the completions of its requests."""
+    """The application that uses the node. It receives the completions of its requests."""
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
         """Process the completions and events of a flush. The driver calls this synchronously after each flush that has
@@ -92,14 +94,14 @@ class DeferredFiles(Protocol):
     """True if operations were submitted since the last `start`."""
 
     def start(self) -> bool:
-        """Begin the waiting operations. Return True if one of them is done already."""
+        """Begin the waiting operations. Return True if one of these operations is already done."""
         ...
 
 
 class Driver:
     """Runs one node in a loop. The node must have been made with `now=now_ns()` in this run of trio.
 
-    The application calls `node.propose` and `node.read` synchronously, from any task of this run, and then `wake` or
+    From any task of this run, the application calls `node.propose` and `node.read` synchronously, and then `wake` or
     `flush`. A node without peers needs no `transport`.
     """
 
@@ -115,25 +117,26 @@ class Driver:
         """`files` are the files of the node's storage. Pass None if the operations of these files begin without
         `start`."""
         self.node = node
-        self._seconds = trio.current_time  # `run` replaces this by a faster method of trio's clock.
+        self._seconds = trio.current_time  # `run` replaces this function by a faster method of trio's clock.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
         self._files = files
-        self.turns = 0  # How often the node's effects have been carried out.
-        self._now = 0  # Monotonic ns: the time at which this turn began.
-        self._next_alarm = 0  # Monotonic ns: `node.next_alarm` at the end of the last flush.
+        self.turns = 0  # The number of times that the node's effects have been carried out.
+        self._now = 0  # The time (monotonic ns) at which this turn began.
+        self._next_alarm = 0  # The `node.next_alarm` (monotonic ns) at the end of the last flush.
         self._woken = trio.Event()
-        # The first event is set when this member is removed, the second when a peer refuses this member for that
-        # reason.
+        # The first event is set when this member is removed. The second event is set when a peer refuses this member
+        # because of its removal.
         self._removed, self._refused = trio.Event(), trio.Event()
         self._scope: trio.CancelScope | None = None  # Set while the driver's own task sleeps in `_wait`.
         self._is_over = False
         self._failure: NodeStopped | None = None
 
     def _read_clock(self) -> int:
-        """Return `now_ns()`, with two function calls instead of five: the clock is read several times per request."""
+        """Return `now_ns()`, with two function calls instead of five, because the clock is read several times per
+        request."""
         return int(self._seconds() * SECOND_NS)
 
     def wake(self) -> None:
@@ -173,16 +176,16 @@ class Driver:
         self.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the node until this is cancelled or the stop that `request_stop` has begun is complete.
+        """Run the node until this task is cancelled, or until the stop that `request_stop` has begun is complete.
 
         `nursery.start` returns the peer port, or 0 if there is no transport.
 
-        Raises CannotListen, and NodeStopped if the node fails. Any other exception means a broken invariant, and ends
-        the node at once.
+        Raises CannotListen, and NodeStopped if the node fails. Any other exception means that an invariant is broken,
+        and ends the node at once.
         """
         self._seconds = trio.lowlevel.current_clock().current_time
         if self._transport is not None:
-            # Listen before the nursery opens, because the nursery would wrap an error in a group.
+            # Listen before the nursery opens, because the nursery would wrap an error of listening in a group.
             await self._transport.listen()
         with self._completions.watched():
             async with trio.open_nursery() as nursery:
@@ -232,9 +235,9 @@ class Driver:
     def _set_alarm(self, scope: trio.CancelScope) -> None:
         """Set the deadline of `scope` to the node's next alarm.
 
-        A deadline that is too early is moved only shortly before it passes, because moving it costs ten times as much
-        as this check. After a single put the next alarm is 5 ms away, and usually another put arrives earlier and makes
-        the alarm unnecessary.
+        If the deadline is too early, it is moved only shortly before it passes, because moving it costs ten times as
+        much as this check. After a single put the next alarm is 5 ms away. Usually another put arrives earlier and
+        makes this alarm unnecessary.
         """
         # The deadline is rounded up. Else the node might not be due yet when it passes, on a clock that stands still
         # while tasks run.
@@ -246,7 +249,7 @@ class Driver:
     async def _take_completions(self) -> None:
         while True:
             await self._completions.wait()
-            if self._completions.pending:  # If no callback ran, another flush has run them already.
+            if self._completions.pending:  # If no callback ran, another flush has already run the callbacks.
                 self.flush()
 
     def _run_completions(self) -> bool:
@@ -269,8 +272,8 @@ class Driver:
             self._flush(self._now)
 
     def _heed_alarm(self) -> None:
-        """The deadline of the scope has passed: flush if there is work to do. There may be no work, because the node's
-        alarm may have moved to a later time since the deadline was set."""
+        """Handle the deadline of the scope, which has passed: flush if there is work to do. There may be no work,
+        because the node's alarm may have moved to a later time since the deadline was set."""
         if self._is_over:
             return
         if self._catch_up() or self.node.wants_turn or self.node.next_alarm <= self._now:
@@ -282,8 +285,8 @@ class Driver:
         """Do all work that is due, including work that follows from I/O that completes at once. Return True if the node
         has ended.
 
-        The caller must first run `_run_completions` or `_catch_up`. After `_run_completions`, `now` is the time to
-        which the node's clock is advanced; after `_catch_up` it is None.
+        The caller must first run `_run_completions` or `_catch_up`. If the caller has run `_run_completions`, `now` is
+        the time to which the node's clock is advanced; otherwise it is None.
 
         In each round, messages to peers and clients are sent before disk operations begin, because disk I/O may block
         the loop.
@@ -337,8 +340,8 @@ class Driver:
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 
     def _disk_usage(self) -> dict[str, object]:
-        """The information with which an operator can make room: the size of the log, and the cause that keeps it from
-        shrinking."""
+        """The information that an operator needs to make room: the size of the log, and the cause that keeps the log
+        from shrinking."""
         status = self.node.status()
         return {"log_bytes": status.log_bytes, "log_held_by": status.log_held_by, "last_index": status.last_index}
 
@@ -362,13 +365,14 @@ class Driver:
     # Events from the transport.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """Pass on that a peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
+        """Report to the node that a peer has stated its identity and the feature levels of its build. Raises
+        PeerRefused."""
         self.node.tick(self._read_clock())
         self.node.peer_hello(peer_id, incarnation_id, levels)
         self.wake()
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
-        """Pass on messages from a peer."""
+        """Give messages from a peer to the node."""
         has_run = self._catch_up()
         try:
             for message in messages:
@@ -381,20 +385,20 @@ class Driver:
                     self.wake()
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """Pass on that the connection to a peer was lost."""
+        """Report to the node that the connection to a peer was lost."""
         self.node.tick(self._read_clock())
         self.node.peer_unreachable(peer_id)
         self.wake()
 
     def peer_gone(self, peer_id: str) -> None:
-        """Pass on that both connections with a peer are closed, and that the peer or its machine closed the last
-        one."""
+        """Report to the node that both connections with a peer are closed, and that the last one was closed by the peer
+        or its machine."""
         self.node.tick(self._read_clock())
         self.node.peer_gone(peer_id)
         self.wake()
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """Pass on that a peer has rejected our connection."""
+        """Report to the node that a peer has rejected our connection."""
         self.node.tick(self._read_clock())
         self.node.peer_refused(peer_id, code)
         if self.node.failure is not None:

@@ -1,10 +1,11 @@
 """Duplicate members: two processes that run as one member, because a copy of a data folder or of a machine was started.
 
-Both processes state the same node id and incarnation, so each repeatedly takes over the other's connections. The hellos
-of the two processes state different process ids, because each process draws its id at random. After a normal restart a
-new process id appears, and the old one never comes back. If a process id comes back after another one has taken over,
-two processes are running. This member only reports duplicates; it closes none of their connections. Only the operator
-can know which of the two processes remembers all votes and acknowledgements of the member.
+Both processes state the same node id and incarnation. So each of them repeatedly takes over the connections of the
+other. The hellos of the two processes state different process ids, because each process draws its id at random when it
+starts. After a normal restart a new process id appears, and the old one never comes back. If a process id comes back
+after another one has taken over, two processes are running. This member only reports duplicates; it closes none of
+their connections. Only the operator can know which of the two processes remembers all votes and acknowledgements of the
+member.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PROCESSES_MAX = 4
-"""How many of a member's latest processes are remembered. Even if more are running, it is enough to see two of them
-alternate."""
+"""The number of a member's latest processes that are remembered. Even if more processes are running, it is enough to
+see two of them alternate."""
 
 DUPLICATE_SECONDS = 60.0
-"""How long a member is reported as duplicate after one of its processes last came back. It is also the minimum pause
-between two warnings about this member. While duplicates run, one comes back in each election time-out or more often."""
+"""The time for which a member is reported as duplicate after one of its processes last came back. It is also the
+minimum pause between two warnings about this member. While duplicates run, one of the processes comes back at least
+once per election time-out."""
 
 
 @dataclass(slots=True)

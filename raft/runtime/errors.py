@@ -6,8 +6,7 @@ from raft.errors import RaftError
 
 
 class InsecureAddress(RaftError):
-    """The peer port would be reachable from other machines, although its connections are not encrypted or
-    authenticated."""
+    """Other machines could reach the peer port, although its connections are not encrypted or authenticated."""
 
     def __init__(self, host: str) -> None:
         super().__init__(host)

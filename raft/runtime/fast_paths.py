@@ -13,4 +13,4 @@ from typing import Final
 from raft.config import fast_paths_wanted
 
 FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
-"""Read once, when the process starts."""
+"""The variable is read once, when the process starts."""

@@ -18,7 +18,7 @@ from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, dec
 from raft.runtime.errors import ConnectionRefusedByPeer
 
 HELLO_BYTES_MAX = 8 * 1024
-"""The maximum size (bytes) of a hello, and of the buffer for a caller without a hello."""
+"""The maximum size (bytes) of a hello, and of the buffer for a caller that has not sent its hello yet."""
 
 HANDSHAKE_SECONDS_MAX = 5.0
 """The maximum time for a handshake. A paused member may need seconds, but a silent caller must not stay connected
@@ -33,7 +33,7 @@ class PeerHello:
     incarnation_id: bytes
     peer_address: str = ""  # The address at which the peer can be dialled.
     levels: LevelRange = INITIAL_LEVELS  # The feature levels that the peer's build can apply.
-    process_id: bytes = b""  # A new id after each start of the peer; empty if the peer's build does not send one.
+    process_id: bytes = b""  # A new id after each start of the peer; empty if the peer's build does not send an id.
 
 
 def own_hello(
@@ -59,7 +59,7 @@ def own_hello(
 
 
 async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> PeerHello:
-    """Read and check the first frame. A peer must wait for the answer to its hello before it sends more.
+    """Read and check the first frame. A peer must not send more before the answer to its hello has arrived.
 
     Raises PeerRefused if we refuse the peer, ConnectionRefusedByPeer if the peer refuses us, and ProtocolError if the
     frame is neither a hello nor a refusal.
@@ -90,7 +90,7 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     name = hello.node_id or "a client"
     if hello.role is not HelloRole.PEER:
         raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
-    # The role is checked first, because a client sends requests right after its hello, and should get the refusal that
+    # A client sends requests right after its hello. The role is checked first, so that the client gets the refusal that
     # names the wrong port.
     if is_followed:
         raise ProtocolError("it sent bytes after its hello before it got an answer")

@@ -1,9 +1,10 @@
-"""The inbound connections of each peer: one that carries messages, and at most one newer connection on which no message
-has arrived yet.
+"""The inbound connections of each peer: one connection carries messages, and there may be one newer connection without
+messages.
 
 If a peer connects again, it has usually lost its old connection, even if this side has not noticed the loss yet. But
-the peer may also have dialled by mistake: it wanted to reach another member that had this address before, and will
-disconnect when it reads our hello. So the old connection is closed only when the first message arrives on the new one.
+the peer may also have dialled by mistake: it wanted to reach another member, which had this address before. In this
+case the peer will disconnect when it reads our hello. So the old connection is closed only when the first message
+arrives on the new connection.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import trio
 
 
 class InboundConnections:
-    """The cancel scopes of the connections of each peer: at most two per peer, the older one first. All methods are
-    synchronous."""
+    """The cancel scopes of the connections of each peer. There are at most two connections per peer; the older one
+    comes first. All methods are synchronous."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, list[trio.CancelScope]] = {}
 
     def begin(self, peer_id: str, scope: trio.CancelScope) -> None:
         """Add a new connection, on which no message has arrived yet. If another connection without messages is open,
-        close it, because the peer has given it up."""
+        close that connection, because the peer has given it up."""
         scopes = self._scopes.setdefault(peer_id, [])
         for silent in scopes[1:]:
             silent.cancel()
         scopes[1:] = [scope]
 
     def has_older(self, peer_id: str, scope: trio.CancelScope) -> bool:
-        """True if this connection is the newer one of two."""
+        """True if this connection is the newer one of the peer's two connections."""
         return scope in self._scopes.get(peer_id, [])[1:]
 
     def replace_older(self, peer_id: str, scope: trio.CancelScope) -> None:

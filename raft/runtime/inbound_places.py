@@ -1,7 +1,7 @@
 """The bounds on connections to this member's peer port. The bounds keep strangers from using up the resources that
 members need.
 
-A caller is unidentified until its hello is accepted. If there are too many unidentified callers, the one that has
+A caller is unidentified until its hello is accepted. If there are too many unidentified callers, the caller that has
 waited longest is evicted, because an honest caller sends its hello within milliseconds. A stranger is a caller that is
 not a member, but whose hello was accepted. The connections of members are not counted here, because
 `InboundConnections` allows only two per member.
@@ -17,18 +17,18 @@ from raft.membership.configuration import MEMBERS_MAX
 from raft.runtime.peer_routes import STRANGERS_MAX
 
 UNIDENTIFIED_MAX = 30
-"""The maximum number of unidentified callers. Even if all members start at the same time, there are far fewer. Each
-caller has a buffer of at most HELLO_BYTES_MAX."""
+"""The maximum number of unidentified callers. Even if all members start at the same time, there are far fewer
+unidentified callers than this. Each caller has a buffer of at most HELLO_BYTES_MAX."""
 
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
 """The maximum number of unidentified callers from one address. Because of this bound, many callers from one machine
-evict each other, and not callers from other machines."""
+evict each other, but do not evict callers from other machines."""
 
 HELD_BACK_MAX = 64
 HELD_BACK_SECONDS = 2.0
 """An evicted connection stays open for another HELD_BACK_SECONDS, unless HELD_BACK_MAX others are held back already.
-If it were closed at once, callers that connect again immediately could take all the time of the event loop and fill the
-kernel's queue."""
+If an evicted connection were closed at once, callers that connect again immediately could take all the time of the
+event loop and fill the kernel's queue."""
 
 CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX + HELD_BACK_MAX
 """The maximum number of all inbound connections (128): unidentified callers, strangers, two connections per member, and
@@ -53,7 +53,7 @@ class InboundPlaces:
         self._unidentified: dict[Place, None] = {}
         self._strangers: dict[Place, None] = {}
         self.held_back = 0
-        self.evicted = 0  # How many connections were evicted since this process started.
+        self.evicted = 0  # The number of connections that were evicted since this process started.
 
     def enter(self, address: str) -> Place:
         """Add a new connection, which has no hello yet. This may evict an older connection. `address`: the host of the

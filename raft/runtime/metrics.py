@@ -21,9 +21,9 @@ class Histogram:
     """Counts durations in buckets, so that its memory does not grow with the number of durations.
 
     Only one thread at a time may add durations, but any thread may read. `bounds_seconds`: the upper bounds of the
-    buckets, in rising order, and different from each other when rounded to nanoseconds. A percentile is known only up
-    to the distance between two neighbouring bounds. The default suits Prometheus, which adds the buckets of many
-    members and computes percentiles of the sum.
+    buckets, in rising order. No two of them may be equal when rounded to nanoseconds. A percentile is known only as
+    exactly as the distance between two neighbouring bounds allows. The default suits Prometheus, which adds the buckets
+    of many members and computes percentiles of the sum.
     """
 
     def __init__(self, bounds_seconds: Sequence[float] = SECONDS) -> None:
@@ -72,7 +72,7 @@ class Histogram:
         """
         assert 0 < share <= 1, share
         cumulative = self.cumulative()
-        # Integers make the rounding exact. With 0.99 as a float it would not be exact.
+        # Integers make the rounding exact. With a `share` of 0.99 as a float, the rounding would not be exact.
         rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))
         bucket = bisect_left(cumulative, rank)
         is_bounded = bucket < len(self.bounds_seconds)
@@ -82,7 +82,7 @@ class Histogram:
 class MeasuredDriver(Driver):
     """A driver that, while its member leads, also measures the time from the append of entries to their commit.
 
-    Each flush is measured once: the time until all entries that the flush has appended are committed.
+    Each flush gives one measurement: the time until all entries that the flush has appended are committed.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -99,7 +99,8 @@ class MeasuredDriver(Driver):
         core = self.node.core
         if core.leading_term != self._term:
             self._term = core.leading_term
-            self._waiting.clear()  # This member may never learn whether the waiting entries have committed.
+            # This member no longer leads, so it may never learn whether the waiting entries have committed.
+            self._waiting.clear()
             self._seen_index = core.last_index
         if self._term is not None:
             last_index, waiting = core.last_index, self._waiting

@@ -1,7 +1,7 @@
 """One outbound connection to one peer, with a queue that is bounded in bytes. The connection only sends, and is dialled
 again whenever it is lost.
 
-Each of two members dials the other, so a pair of members has two connections, one per direction. If both dial at the
+Each of two members dials the other. So a pair of members has two connections, one per direction. If both dial at the
 same time, both connections are kept.
 """
 
@@ -30,26 +30,26 @@ from raft.runtime.tls.handshakes import MemberStream, call
 from raft.runtime.tls.peers import check_certificate
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
-"""The bound of the queue to one peer. It has room for several full windows of appends and of snapshot chunks. A message
-that does not fit is dropped: Raft repeats the messages that matter."""
+"""The maximum number of bytes in the queue to one peer. It has room for several full windows of appends and of snapshot
+chunks. A message that does not fit is dropped: Raft repeats the messages that matter."""
 
 SEND_BYTES = 1024 * 1024
-"""The maximum number of bytes in one send. A larger frame is sent alone."""
+"""The maximum number of bytes in one send. A frame larger than this is sent alone."""
 
 SEND_SECONDS_MAX = 10.0
 """If one send takes this long, the connection is given up: the peer does not read, so the kernel's buffers are full. If
 a peer's machine vanishes while little is sent, this limit takes effect late, because the kernel buffers hundreds of
-heartbeats. For this case there is UNANSWERED_SECONDS_MAX, if the system supports it."""
+heartbeats. UNANSWERED_SECONDS_MAX covers this case, if the system supports that limit."""
 
 CONNECT_SECONDS_MAX = 2.0
-"""If a peer has several addresses, how long one of them is tried before the next. A limit is needed because packets to
-a wrong address may vanish without an error. The time is long enough for a lost first TCP segment, which is sent again
-after one second."""
+"""If a peer has several addresses, an attempt to connect to one of them may take this long before the next address is
+tried. A limit is needed because packets to a wrong address may vanish without an error. The time is long enough for a
+lost first TCP segment, which is sent again after one second."""
 
 DIAL_NOW_SECONDS_MAX = 0.25
-"""How long an attempt to connect may still take after the peer has connected to us. The peer is up, so it would answer
-a good attempt within one round trip. If it does not, the attempt began before the peer was up, or uses an address that
-the peer no longer has."""
+"""How long an attempt to connect may continue after the peer has connected to us. The peer is up, so it would answer a
+good attempt within one round trip. If the peer does not answer, the attempt began before the peer was up, or uses an
+address that the peer no longer has."""
 
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
@@ -87,7 +87,7 @@ class Outbound:
         self._identity, self._levels, self._process_id = identity, levels, process_id
         self._peer_id = peer_id
         self._addresses = addresses
-        self._attempt = 0  # Attempts since the last connection that worked, or since `dial_now`.
+        self._attempt = 0  # The number of attempts since the last connection that worked, or since `dial_now`.
         self._random = random
         self._hello = hello
         self._lost, self._ended, self._refused = lost, ended, refused
@@ -101,13 +101,13 @@ class Outbound:
         self._credentials = credentials
         self._stream: MemberStream | None = None  # None while not connected.
         self._is_pumping = False  # True while `_pump` sends from the queue, so that `send` must not write directly.
-        self._connected = trio.CancelScope()  # Cancelling this ends the present connection.
+        self._connected = trio.CancelScope()  # Cancelling this scope ends the present connection.
         self._dialling: trio.CancelScope | None = None  # The scope of an attempt to open a TCP connection.
         self._last_words = ""
         self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
         self.queued_bytes = 0
-        self.dropped = 0  # How many messages were dropped since this object was made.
+        self.dropped = 0  # The number of messages that were dropped since this object was made.
 
     def send(self, frames: list[bytes]) -> None:
         """Send as many bytes as the socket accepts at once, and queue the rest. Called only while `is_connected`.
@@ -120,7 +120,7 @@ class Outbound:
             count = send_at_once(self._stream, data)
             if count == len(data):
                 return
-            frames = [data[count:]] if count else frames  # The rest is never dropped, because the queue is empty.
+            frames = [data[count:]] if count else frames  # The queue is empty, so the rest is never dropped.
         for item in frames:
             if self.queued_bytes + len(item) > self._bytes_max and self._frames:
                 self.dropped += 1
@@ -130,7 +130,7 @@ class Outbound:
         self._has_frames.set()
 
     def dial_now(self) -> None:
-        """Dial as soon as possible, beginning with the best address, because the peer is up.
+        """Dial as soon as possible, because the peer is up. Begin with the best address.
 
         If a pause is under way, it ends at once. If an attempt is under way, it may take another DIAL_NOW_SECONDS_MAX.
         """
@@ -190,7 +190,8 @@ class Outbound:
             seconds = CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX
             stream = await self._open_secured(host, port, seconds)
             try:
-                # First of all, because a refusal can end this member permanently (code `removed`).
+                # The certificate is checked before the hello, because a refusal by the wrong peer could end this member
+                # permanently (code `removed`).
                 check_certificate(stream, self._peer_id)
                 self._announced_address = self._own_address()
                 await stream.send_all(

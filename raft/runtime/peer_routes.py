@@ -42,7 +42,8 @@ class PeerConnections:
         self._connections: dict[str, _Connection] = {}
         self.all: dict[str, Outbound] = {}  # Peer id → its `Outbound`, connected or not.
         self._wanted: dict[str, str] = {}  # Peer id → address in the configuration.
-        self._announced: dict[str, str] = {}  # Id of a peer that is connected to us → address that its hello states.
+        # Id of each peer that is connected to us → the address that the peer's hello states.
+        self._announced: dict[str, str] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -74,7 +75,7 @@ class PeerConnections:
             self._announced.pop(peer_id, None)
             strangers = [each for each in self._announced if each not in self._wanted]
             if peer_id not in self._wanted and len(strangers) >= STRANGERS_MAX:
-                del self._announced[strangers[0]]  # The oldest one. The stranger has had time to get an answer.
+                del self._announced[strangers[0]]  # The oldest stranger. It has had time to get an answer.
             self._announced[peer_id] = address
             self._adjust()
         if (connection := self._connections.get(peer_id)) is not None:
@@ -93,10 +94,10 @@ class PeerConnections:
     def addresses_of(self, peer_id: str) -> tuple[str, ...]:
         """The addresses at which to dial a peer, the best one first.
 
-        If the operator has fixed an address for the peer, only this one is used. Otherwise the list begins with the
+        If the operator has fixed an address for the peer, only this address is used. Otherwise the list begins with the
         address that the peer has stated on a connection to us, followed by the address in the configuration. Each of
-        the two may be out of date, but a member that has moved usually knows its new address first. The list ends with
-        the address that worked last, in case the peer has not moved.
+        the two addresses may be out of date, but a member that has moved usually knows its new address before others
+        do. The list ends with the address that worked last, in case the peer has not moved.
         """
         if peer_id in self._dial:
             return (self._dial[peer_id],)

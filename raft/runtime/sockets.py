@@ -1,4 +1,4 @@
-"""Direct reads and writes of a TCP socket, plain or with TLS. Any other stream is used through its own methods.
+"""Direct reads from and writes to a TCP socket, plain or with TLS. Any other stream is used through its own methods.
 
 A read through `SocketStream` includes a checkpoint and a first attempt that fails, and a write includes a switch to
 another task. Such a read or write takes about 20 µs, as long as ten small requests.
@@ -15,11 +15,11 @@ from raft.runtime.tls.handshakes import MemberStream
 from raft.runtime.tls.stream import TlsStream
 
 UNANSWERED_SECONDS_MAX = 3.0
-"""A connection ends if sent bytes have not been acknowledged for this long.
+"""A connection ends if the other side does not acknowledge sent bytes for this long.
 
-Without this limit the kernel sends the bytes again for a quarter of an hour, with pauses that double. After a network
-partition of a minute, new heartbeats would wait in the kernel until the old bytes are sent again. So the peer could
-receive nothing for up to another minute. A new connection takes milliseconds.
+Without this limit the kernel sends the bytes again for a quarter of an hour, and each pause is twice as long as the one
+before. After a network partition of a minute, new heartbeats would wait in the kernel until the old bytes are sent
+again. So the peer could receive nothing for up to another minute. To open a new connection takes only milliseconds.
 
 The limit allows several repetitions (after 0.2, 0.6 and 1.4 s), so a few lost packets do not end a connection. A paused
 process keeps its connections for a while, because its kernel acknowledges bytes until the buffer is full."""
@@ -36,8 +36,9 @@ def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
     """Send as many bytes as the kernel takes without waiting. Return their number.
 
     The result is also 0 if `stream` is not a socket, or is closed or broken. A later `send_all` then raises the error.
-    No other task may be sending on the stream. If the result is less than `len(data)`, the caller must send the
-    remaining bytes next, and nothing else before them. On a TLS connection, a part of them may be encrypted already.
+    While this function runs, no other task may send on the stream. If the result is less than `len(data)`, the caller
+    must send the remaining bytes before any others. On a TLS connection, a part of the remaining bytes may already be
+    encrypted.
     """
     if type(stream) is not trio.SocketStream:
         return stream.send_at_once(data) if type(stream) is TlsStream else 0

@@ -2,8 +2,8 @@
 makes all decisions.
 
 An invalid or oversized frame, or a refused hello, closes only its own connection. A refusal is sent with its reason, so
-that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above already
-combine small messages, so that the kernel need not delay them.
+that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): the layers above already combine small
+messages, so the kernel need not delay any.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ FRAME_SECONDS_MAX = 60.0
 memory. At 2.5 Mbit/s the largest frame arrives within this time."""
 
 TURN_ENTRIES_MAX = 128
-"""After how many entries other tasks get their turn: it takes 1 ms to decode these entries and to hand them over. While
-this member is behind, one read from the socket may contain thousands of entries."""
+"""After this number of entries, other tasks get a turn. It takes 1 ms to decode so many entries and to pass them on.
+While this member is behind, one read from the socket may contain thousands of entries."""
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
@@ -81,7 +81,8 @@ class PeerEvents(Protocol):
         ...
 
     def peer_gone(self, peer_id: str) -> None:
-        """Report that both connections with a peer are closed, and that the peer or its machine closed the last one.
+        """Report that both connections with a peer are closed, and that the last one was closed by the peer or its
+        machine.
 
         The peer may still be running, because a device on the network may have closed the connections.
         """
@@ -93,17 +94,17 @@ class PeerEvents(Protocol):
 
 
 class Transport:
-    """The sockets of one member. Raises InsecureAddress if other machines could reach the port without TLS, unless
-    `insecure`.
+    """The sockets of one member. Raises InsecureAddress if other machines could reach the port without TLS and
+    `insecure` is False.
 
     With `credentials`, all connections have TLS, and each peer shows a certificate that names its node id. Mixed
     credentials also allow connections without TLS.
 
-    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses that are used
-    instead of all others, for example the address of a proxy. `own_address` returns the address at which others should
-    dial this member. `levels`: the feature levels of this build. Each hello states this address and these levels. If
-    `listeners` are given, the transport uses them and ignores `listen_host` and `listen_port`. In both cases the
-    transport finally closes its listeners.
+    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to fixed addresses, for example
+    the address of a proxy. For these peers, no other address is used. `own_address` returns the address at which others
+    should dial this member. `levels`: the feature levels of this build. Each hello states this address and these
+    levels. If `listeners` are given, the transport uses them and ignores `listen_host` and `listen_port`. In both cases
+    the transport finally closes its listeners.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class Transport:
     async def listen(self) -> list[trio.SocketListener]:
         """Open the port if it is not open yet. Raises CannotListen.
 
-        `run` would open the port as well, but an error is easier to catch here. The caller must call `run` afterwards,
-        because only `run` closes the listeners.
+        `run` would also open the port, but an error of this method is easier to catch. The caller must call `run`
+        afterwards, because only `run` closes the listeners.
         """
         if self._listeners is None:
             self._listeners = await self._open()
@@ -173,12 +174,12 @@ class Transport:
             outbound.announce_address()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
-        """Send messages without blocking. A message is dropped if its peer is not connected or the peer's queue is
+        """Send messages without waiting. A message is dropped if its peer is not connected or the peer's queue is
         full."""
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
-            outbound = self._peers.all.get(peer_id)  # None for a stranger that stated no address.
+            outbound = self._peers.all.get(peer_id)  # There is no connection for a stranger that stated no address.
             if outbound is None or not outbound.is_connected:
                 continue  # The message would be dropped, so it is not encoded.
             if message is not encoded:  # An append usually goes to all peers, and is encoded only once.
@@ -220,7 +221,7 @@ class Transport:
 
     @property
     def validation_faults(self) -> int:
-        """How many inputs raised ValidationFault, because of a bug in this build. Each such input closed its
+        """The number of inputs that raised ValidationFault, because of a bug in this build. Each such input closed its
         connection."""
         return self._log.validation_faults
 
@@ -282,7 +283,8 @@ class Transport:
             self._places.leave(place)
 
     async def _secure(self, stream: trio.SocketStream) -> MemberStream | None:
-        """Return the stream to talk on, with TLS if this port has it. None if that failed: the reason is logged."""
+        """Return the stream for the exchange of messages, with TLS if this port uses TLS. Return None if the TLS
+        handshake failed; in this case the reason is logged."""
         if self._handshakes is None:
             return stream
         host = host_of(stream)
@@ -379,11 +381,11 @@ class Transport:
         return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
-        """Note that the peer has ended one of the two connections. The peer counts as gone only if both connections
-        have ended.
+        """Note that the peer has ended one of the two connections. The peer counts as gone only if the other connection
+        has also ended.
 
-        A peer that gets another address, or that has dialled by mistake, ends only one connection. Once both have
-        ended, all messages that will arrive from the peer have been read.
+        A peer that gets another address, or that has dialled by mistake, ends only one connection. Once both
+        connections have ended, all messages that will arrive from the peer have been read.
         """
         outbound = self._peers.all.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
@@ -398,8 +400,8 @@ class Transport:
             bodies = splitter.feed(data)
             _limit_half_frame(scope, splitter, is_new=bool(bodies))
         if bodies:
-            # If this is a refusal, from a caller that has dialled by mistake, `_decode` raises, and the older
-            # connection stays.
+            # This frame may be a refusal, because the caller has dialled by mistake. In this case `_decode` raises an
+            # error, and the older connection stays open.
             self._decode(bodies[0])
             self._inbound.replace_older(peer_id, scope)
             self._note_process(peer, host_of(stream))
@@ -444,8 +446,8 @@ class Transport:
 def decode_peer_message(body: bytes, group_id: int) -> Message:
     """Return the message in a frame that came after the hello. The message must be for this group.
 
-    Raises ConnectionRefusedByPeer if the frame is a refusal, ProtocolError if the frame is invalid in another way, and
-    ValidationFault if decoding has a bug.
+    Raises ConnectionRefusedByPeer if the frame is a refusal, ProtocolError if the frame is invalid for another reason,
+    and ValidationFault if decoding has a bug.
     """
     try:
         peer_group_id, message = decode_message(body)

@@ -1,7 +1,7 @@
 """Building a snapshot of this node's own state, chunk by chunk, between other work (Raft §7).
 
-The rate is limited to `snapshot_bytes_per_second`, because the node does nothing else during the few ms in which a
-chunk is encoded.
+The rate is limited to `snapshot_bytes_per_second`, because the encoding of a chunk takes a few ms, in which the node
+does nothing else.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class SnapshotBuilder:
         return finished
 
     def take_given_up(self) -> BaseException | None:
-        """The error for which a build was given up, such as a full disk, or None. The node continues, because nothing
-        depends on such a snapshot."""
+        """The error because of which a build was given up, for example of a full disk; or None. The node continues,
+        because nothing depends on such a snapshot."""
         given_up, self._given_up = self._given_up, None
         return given_up
 

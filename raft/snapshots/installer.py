@@ -34,8 +34,8 @@ class SnapshotInstaller:
         self._rate = RateLimiter(bytes_per_second)
         self._info: SnapshotInfo | None = None
         self._restore: StateRestore | None = None
-        self._tidying: list[StateRestore] = []  # Ended restores whose memory is being freed in slices.
-        self._read_bytes = 0  # Bytes read since the last step.
+        self._tidying: list[StateRestore] = []  # Restores that have ended and whose memory is being freed in slices.
+        self._read_bytes = 0  # The number of bytes read since the last step.
         self._stepped_at = -1
 
     @property

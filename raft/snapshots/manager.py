@@ -23,22 +23,22 @@ from raft.snapshots.sender import SnapshotSender
 from raft.types import LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 16 * MIB
-"""After a snapshot, the log must grow by at least this many bytes before another snapshot is built. A member reads and
-applies this much log within about a second. With 4 MiB, a small state was written so often that the rate of puts was a
-quarter lower."""
+"""A new snapshot is built only after the log has grown by at least this many bytes since the last snapshot. A member
+reads and applies this much log within about a second. With 4 MiB, a small state was written so often that the rate of
+puts fell by a quarter."""
 
 LOG_PER_STATE = 4
-"""A snapshot is built once the log since the last snapshot is this many times as long as that snapshot. The log must
-have at least `LOG_BYTES_MIN`; at `snapshot_log_bytes` a snapshot is built in any case. So a small state is written
-often, and a starting member has little to apply. A large state is written seldom."""
+"""A snapshot is built once the log since the last snapshot is this many times as long as the last snapshot. The log
+must have at least `LOG_BYTES_MIN`. Once it has `snapshot_log_bytes`, a snapshot is built in any case. So a small state
+is written often, and a starting member has little to apply. A large state is written seldom."""
 
 
 class Host(Protocol):
     """The services that a node provides to its `SnapshotManager`."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
-        """Send the message once every write so far is durable. The message states the current term, which one of these
-        writes may contain.
+        """Send the message once every write so far is durable. The message states the current term, which may be part
+        of one of these writes.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
@@ -79,11 +79,11 @@ class SnapshotManager:
         """The size of the entries that were applied after the newest snapshot, which may still be under construction.
         The node adds each entry."""
         self.log_bytes_wanted = self._log_bytes_allowed()
-        """A snapshot is due when `log_bytes` reaches this. The node then sets `may_have_work`."""
+        """A snapshot is due when `log_bytes` reaches this number. The node then sets `may_have_work`."""
         self._wanted = False
         self._drop_older = False
-        self._kept: frozenset[str] = frozenset()  # Older files that are being sent, or may soon be sent again.
-        # Monotonic ns: the next time at which `advance` has something to do, even if no event occurs.
+        self._kept: frozenset[str] = frozenset()  # Older snapshot files that are being sent, or may soon be sent again.
+        # The next time (monotonic ns) at which `advance` has something to do, even if no event occurs.
         self.next_step_at: int | None = None
         # Each of these attributes is True from the start of the work until `advance` has handled its end.
         self._is_building = self._is_receiving = self.is_sending = False
@@ -131,7 +131,7 @@ class SnapshotManager:
         self._wanted = self.may_have_work = True
 
     def leadership_changed(self) -> None:
-        """End all transfers, because this node has begun or ceased to lead and a transfer belongs to one term."""
+        """End all transfers: this node has begun or ceased to lead, and a transfer belongs to one term."""
         self._sender.cancel_all()
 
     def peer_unreachable(self, peer_id: str, now: int) -> None:
@@ -147,7 +147,8 @@ class SnapshotManager:
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
                 self._sender.cancel(peer_id)
             elif self._sender.is_installed(peer_id, message.match_index):
-                # The peer has this snapshot, but the log was cut above it: the peer needs a newer snapshot.
+                # The peer already has this snapshot, but this node has cut its log above the snapshot. So the peer
+                # needs a newer snapshot.
                 self._sender.cancel(peer_id)
                 self._core.snapshot_transfer_failed(peer_id)
 
@@ -197,7 +198,8 @@ class SnapshotManager:
             self._failed("writing a snapshot", failure)
             return
         if (error := self._builder.take_given_up()) is not None:
-            self.log_bytes_wanted = self.log_bytes + self._log_bytes_allowed() // 4  # Wait before the next attempt.
+            # Wait until the next attempt is due.
+            self.log_bytes_wanted = self.log_bytes + self._log_bytes_allowed() // 4
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._builder.take_finished()) is not None:
             self._own_finished(info, effects)
@@ -235,7 +237,7 @@ class SnapshotManager:
 
     def _take_chunk(self, peer_id: str, chunk: InstallSnapshot) -> None:
         if chunk.snapshot_index <= self._core.commit_index:
-            # This member does not need the snapshot, and the core answers with the index that it has
+            # This member does not need the snapshot. The core answers with the index that this member has
             # (docs/reference/specification.md#56-installing-a-snapshot).
             return
         self._receiver.chunk(peer_id, chunk)

@@ -5,18 +5,18 @@ from __future__ import annotations
 SECOND_NS = 1_000_000_000
 
 AHEAD_NS_MAX = 1_000_000
-"""A piece may be sent this much (ns) earlier than the limit would allow, so that small pieces leave together instead of
-one by one."""
+"""A piece may be sent this long (ns) before the limit allows it, so that small pieces are sent together instead of one
+by one."""
 
 
 class RateLimiter:
-    """Delays each piece by the time that the previous pieces take at the limit. A pause does not allow a faster rate
-    afterwards."""
+    """Delays each piece by the time that the previous pieces take at the limit. After a pause, the rate may not exceed
+    the limit either."""
 
     def __init__(self, bytes_per_second: int) -> None:
         """`bytes_per_second` is at least 1."""
         self._bytes_per_second = bytes_per_second
-        self._worth_until = 0  # Monotonic ns: the end of the time that the pieces so far take at the limit.
+        self._worth_until = 0  # The time (monotonic ns) at which the pieces so far would end at the limit.
 
     @property
     def due_at(self) -> int:

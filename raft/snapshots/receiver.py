@@ -1,9 +1,9 @@
 """Receiving a snapshot from the leader (Raft §7): at most one transfer and one write are under way at a time.
 
 A transfer is identified by (leader, term, transfer id), so chunks of two transfers never mix. If a chunk does not
-continue the file, the answer is the length written so far. So the answers within one transfer only rise, and repeated
-chunks are harmless. A transfer ends when the state machine has the received state. After the last chunk and before that
-end, the answer to each chunk of the transfer is the full length.
+continue the file, the answer is the number of bytes written so far. So the answers within one transfer only rise, and
+repeated chunks are harmless. A transfer ends when the state machine has the received state. After the last chunk, the
+answer to each chunk of the transfer is the full length, until the transfer ends.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -20,7 +20,8 @@ from raft.snapshots.sender import WINDOW_CHUNKS_MAX
 from raft.types import LogPosition
 
 CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
-"""How many chunks may wait in memory for the disk: more than the window of a sender. Further chunks are dropped."""
+"""The maximum number of chunks that may wait in memory for the disk: more than the window of a sender. Further chunks
+are dropped."""
 
 CANNOT_TAKE = -1
 """The `next_offset` that asks the leader to give up the transfer and start another one."""
@@ -150,7 +151,7 @@ class SnapshotReceiver:
             self.abandon()
             return
         if error is not None:
-            self._give_up(transfer)  # The disk is full, for example. The leader will start another transfer.
+            self._give_up(transfer)  # For example, the disk is full. The leader will start another transfer.
             return
         transfer.written += size_bytes
         self._answers.append((transfer.key[0], transfer.key[2], transfer.written))

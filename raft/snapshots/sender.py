@@ -3,11 +3,11 @@
 A transfer has an id and a window of chunks. The receiver answers with its progress. If an answer shows a gap, the
 missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. An answer
 that reports less than an earlier answer has usually arrived late. Such an answer is ignored, because duplicates would
-multiply if each of them caused chunks to be sent again. But after chunks were sent again for lack of an answer, such an
-answer is used, because the receiver may have lost a part. The first chunk is sent alone, because its answer states how
-much the receiver already has from an earlier connection. All transfers together send at most
-`snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer ended with a lost
-connection.
+multiply if each of them caused chunks to be sent again. There is an exception: if chunks were sent again because no
+answer had come, an answer that reports less is used, because the receiver may have lost a part. The first chunk is sent
+alone, because its answer states how much the receiver already has from an earlier connection. All transfers together
+send at most `snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer
+ended with a lost connection.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -28,15 +28,15 @@ WINDOW_CHUNKS_MAX = 4
 that appends do not have to wait behind the chunks."""
 
 SILENCES_MAX = 20
-"""If the chunks of a transfer were sent again this many times without any answer, the transfer is given up. The file of
-a transfer is kept for the same time after its connection was lost."""
+"""If the chunks of a transfer were sent again this many times without any answer, the transfer is given up. After a
+transfer has lost its connection, its file is kept for the same time."""
 
 
 @dataclass(slots=True)
 class _OutgoingTransfer:
     transfer_id: int
     info: SnapshotInfo
-    deadline: int  # Monotonic ns: the time at which unanswered chunks are sent again.
+    deadline: int  # The time (monotonic ns) at which unanswered chunks are sent again.
     acked: int = 0  # The receiver has the bytes before this offset.
     sent: int = 0
     # The offset of the last gap from which chunks were sent again. Further answers with this offset are ignored.
@@ -44,7 +44,8 @@ class _OutgoingTransfer:
     silences: int = 0
     is_overdue: bool = False  # True after chunks were sent again without an answer, until the receiver has more.
     is_answered: bool = False
-    kept_until: int = 0  # Monotonic ns: an earlier transfer, which lost its connection, keeps the file until then.
+    # The time (monotonic ns) until which the file of an earlier transfer, which lost its connection, is kept.
+    kept_until: int = 0
     # True if the peer has refused the last transfer (its disk may be full). Nothing is sent before `deadline`.
     held: bool = False
 
@@ -62,7 +63,8 @@ class SnapshotSender:
         # Peer id → (file, time in monotonic ns until which to keep it).
         self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}
         self._refused_by: set[str] = set()
-        self._ids: dict[str, int] = {}  # File name → transfer id. A peer that reconnects can resume the same file.
+        # File name → transfer id. A peer that reconnects can resume the transfer of the same file.
+        self._ids: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._transfers)
@@ -85,8 +87,8 @@ class SnapshotSender:
     def start(self, peer_id: str, now: int, log_first_index: int) -> None:
         """Begin to send the newest snapshot to `peer_id`, unless a transfer to this peer is under way.
 
-        If an earlier transfer to the peer lost its connection, send the same snapshot as before, provided that its file
-        still exists and the log still has the entries right after the snapshot.
+        If an earlier transfer to the peer lost its connection, the same snapshot is sent again. This requires that its
+        file still exists and that the log still has the entries right after the snapshot.
         """
         if peer_id in self._transfers:
             return
@@ -182,8 +184,8 @@ class SnapshotSender:
                 yield peer_id, message
 
     def _take_newest(self, transfer: _OutgoingTransfer) -> None:
-        """Switch to the newest file, because the peer has nothing of the present one yet. After an older file, the peer
-        might need a newer file as well."""
+        """Switch to the newest file, because the peer has nothing of the present one yet. If the peer received an older
+        file, it might need the newer file as well."""
         transfer.info = self._snapshots.latest()
         transfer.transfer_id = self._id_of(transfer.info)
 

@@ -1,4 +1,5 @@
-"""The `ssl` contexts of a port and of a client: versions, ciphers, and who must show a certificate."""
+"""The `ssl` contexts of a port and of a client: versions, ciphers, and the rules about which side must show a
+certificate."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from raft.runtime.tls.errors import TlsFailed, UnusableTlsFiles
 from raft.runtime.tls.session import TlsSession
 
 CIPHERS_OF_TLS_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Only ciphers with forward secrecy and authenticated encryption. TLS 1.3 has no others."""
+"""Only ciphers with forward secrecy and authenticated encryption. TLS 1.3 has no other ciphers."""
 
 FilePath = str | os.PathLike[str]
 
 PROTOCOL_CLIENT, PROTOCOL_PEER, PROTOCOL_HTTP = "hwm", "hwm-peer", "http/1.1"
 """The names of the application protocols (ALPN): of the client port, the peer port and the metrics port. A side that
-names no protocol is accepted, because its first bytes after the handshake show the protocol as well."""
+names no protocol is accepted, because its first bytes after the handshake also show the protocol."""
 
 
 def server_context(
@@ -121,9 +122,9 @@ def is_named(node_id: str, names: Sequence[str]) -> bool:
 def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
     """Perform a handshake between the two contexts of one member, in memory. Return the member's own certificate.
 
-    This finds a certificate that no peer would accept before the certificate is used. Such a certificate has expired,
-    is from a foreign authority, or is not allowed for servers or for clients. Raises UnusableTlsFiles. Cost: some
-    milliseconds.
+    With this check, the member finds a certificate that no peer would accept before it uses the certificate. Such a
+    certificate has expired, comes from a foreign authority, or is not allowed for servers or for clients. Raises
+    UnusableTlsFiles. Cost: some milliseconds.
     """
     certificate = _shake_hands(purpose, server, client, "no peer would accept them").certificate
     assert certificate is not None, "the context of the caller requires a certificate"

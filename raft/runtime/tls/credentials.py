@@ -39,8 +39,8 @@ class Contexts(NamedTuple):
 class Credentials:
     """The TLS contexts that are made from certificate files. Each handshake uses the newest context.
 
-    A context is never changed. If the files change, a new context is made, and open connections keep the old one. All
-    methods are synchronous; `reread_if_changed` reads files, and may run in another thread.
+    A context is never changed. If the files change, a new context is made, and open connections continue to use the old
+    context. All methods are synchronous; `reread_if_changed` reads files, and may run in another thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The errors of TLS, with texts for operators: which side refused, and what it refused."""
+"""The errors of TLS. Their texts tell operators which side refused, and what it refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TLS handshakes of one port: their bounds in number and time, and the refusal of a caller without TLS."""
+"""The TLS handshakes of one port: the bounds on their number and time, and the refusal of a caller without TLS."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HANDSHAKES_MAX = 64
 """The maximum number of handshakes under way at one port. Further callers wait in line."""
 
 UNDISTURBED_SECONDS = 1.0
-"""While callers wait in line, a handshake that has taken this long is given up. An honest handshake takes only some
-round trips. So callers that begin a handshake and then stop cannot keep others away."""
+"""While callers wait in line, a handshake that has already taken this long is given up. An honest handshake takes only
+some round trips. So callers that begin a handshake and then stop cannot block other callers."""
 
 STEPS_PER_TURN = 3
 """The maximum number of handshake steps in one turn of the event loop. A step takes up to 2 ms. So the heartbeats of a
@@ -66,7 +66,8 @@ class Handshakes:
         self.credentials = credentials
         self._refusal = refusal
         self._turns = _Turns()
-        self._under_way: dict[trio.CancelScope, float] = {}  # The start of each, oldest first.
+        # Scope of each handshake → the time of its start, oldest first.
+        self._under_way: dict[trio.CancelScope, float] = {}
         self._line = trio.lowlevel.ParkingLot()
 
     @property
@@ -116,7 +117,8 @@ class Handshakes:
             left = UNDISTURBED_SECONDS
             for scope, began in self._under_way.items():
                 if scope.cancel_called:
-                    continue  # Another caller in line has cancelled this handshake, which has not ended yet.
+                    # Another caller in line has cancelled this handshake, but the handshake has not ended yet.
+                    continue
                 if (undisturbed := began + UNDISTURBED_SECONDS - trio.current_time()) > 0:
                     left = undisturbed
                 else:

@@ -26,16 +26,16 @@ RECORD_CIPHER_BYTES_MAX = RECORD_BYTES_MAX + 2048
 
 RECORDS_WITHOUT_DATA_MAX = 32
 DATA_BYTES_PER_RECORD_WITHOUT = 1024 * 1024
-"""The maximum number of records without data after the handshake, and the number of data bytes after which one more is
-allowed. A record without data usually changes the keys, which takes up to 80 µs. Honest callers change the keys only
-after gigabytes."""
+"""The maximum number of records without data after the handshake, and the number of data bytes after which one more
+such record is allowed. A record without data usually changes the keys, which takes up to 80 µs. Honest callers change
+the keys only after gigabytes."""
 
 _HEADER_BYTES = 5
 
 
 class TlsSession:
-    """One side of a connection. All methods are synchronous. After TlsFailed, only `take_output` may be called: it
-    returns the alert for the other side.
+    """One side of a connection. All methods are synchronous. After TlsFailed, the caller may only call `take_output`,
+    which returns the alert for the other side.
 
     `server_name` is given only on the side of the client. If the context checks names, the certificate of the server
     must have this name or IP address.
@@ -51,7 +51,7 @@ class TlsSession:
         self._handshake_bytes = 0
         self.is_established = False  # True once the handshake is complete on this side.
         self.is_ended = False  # True once the other side has sent close-notify, or has ended its stream.
-        self.certificate: dict[str, Any] | None = None  # The other side's, verified, as `ssl` decodes it.
+        self.certificate: dict[str, Any] | None = None  # The other side's verified certificate, as `ssl` decodes it.
         self.protocol: str | None = None  # The application protocol that both sides have chosen (ALPN).
 
     @property
@@ -75,7 +75,8 @@ class TlsSession:
             raise TlsFailed(words, is_plain=not self.has_heard, code="closed") from None
         except ssl.SSLError as error:
             raise failure_of(error, is_established=False) from None
-        if self._object.session_reused:  # Only TLS 1.2. OpenSSL stores the session, and deletes it with this object.
+        # This happens only with TLS 1.2. OpenSSL stores the session, and deletes it with this object.
+        if self._object.session_reused:
             raise TlsFailed("the other side wants to resume an earlier session, which would skip its certificate")
         try:
             self.certificate = self._object.getpeercert() or None
@@ -90,7 +91,7 @@ class TlsSession:
         the records that are now complete.
 
         There may be output afterwards (`has_output`). A stream may end without a close-notify, because each protocol
-        above TLS states its own lengths. Raises TlsFailed.
+        above TLS states the lengths of its messages. Raises TlsFailed.
         """
         if not cipher:
             self._incoming.write_eof()
@@ -107,7 +108,7 @@ class TlsSession:
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the end of the handshake")
         self.handshake()
-        # OpenSSL has read whole records. The bytes after the handshake may already be data.
+        # At this point OpenSSL has read whole records. The bytes after the handshake may already be data.
         return self._read_records(self._incoming.read()) if self.is_established else b""
 
     def _read_records(self, cipher: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """A TLS connection on a socket of trio, with direct sends: a call sends the bytes that the socket accepts at once, and
 does not switch to another task.
 
-`trio.SSLStream` cannot do that: its `send_all` waits for a lock, and each exchange costs 36 µs more.
+`trio.SSLStream` cannot do this: its `send_all` waits for a lock, and each exchange costs 36 µs more.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ ALERT_SECONDS_MAX = 1.0
 unread bytes, the kernel would reset the connection, and the reason could be lost."""
 
 BLOCKED_BYTES_MAX = 256 * 1024
-"""The maximum size of the answers to TLS's own messages that wait because the socket is full. An honest peer needs only
-some hundred bytes."""
+"""The maximum size of the answers to TLS's own messages. The answers wait while the socket is full. An honest peer
+needs only some hundred bytes."""
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
-    """A TLS connection after, or during, its handshake. One task may send and another receive.
+    """A TLS connection after, or during, its handshake. One task may send while another task receives.
 
-    `send_at_once` may only be used if the caller sends the remaining bytes next. After `send_eof`, `receive_some` drops
+    `send_at_once` may be used only if the caller sends the remaining bytes next. After `send_eof`, `receive_some` drops
     all bytes that arrive, and returns only the end of the stream.
     """
 
     def __init__(self, stream: trio.SocketStream, session: TlsSession) -> None:
         self.transport_stream, self.session = stream, session
         self.socket = stream.socket
-        self._plain = b""  # Received bytes that the last caller had no room for.
+        self._plain = b""  # Received bytes for which the last caller had no room.
         self._pending = bytearray()  # Encrypted bytes that the socket has not taken yet.
-        self._ahead = 0  # How many of the next plain bytes to send are encrypted already.
+        self._ahead = 0  # How many plain bytes at the front of the next send are already encrypted.
         self._is_sending = False  # True while `send_all` runs: no other bytes may be sent before its bytes.
         self._is_closed = False  # True once this side has made its close-notify.
 
     async def do_handshake(self, turn: AbstractAsyncContextManager[object] | None = None) -> None:
         """Perform the handshake. `turn` is held during each step of the computation, which takes up to 2 ms.
 
-        Raises TlsFailed after an alert was sent to the other side, BrokenResourceError, ClosedResourceError.
+        Raises TlsFailed (after an alert was sent to the other side), BrokenResourceError or ClosedResourceError.
         """
         session = self.session
         cipher: bytes | None = None
