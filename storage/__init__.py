@@ -1,6 +1,6 @@
 """The storage of one node: its write-ahead log, its snapshots and its data folder. This package needs no event loop.
 
-Other packages import from `storage`, and not from its submodules.
+Other packages import names from `storage` itself and not from its submodules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m storage DIR`: show the content of a data folder and verify all of it, without changing anything."""
+"""`python -m storage DIR`: show the content of a data folder and verify the whole folder, without changing anything."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(folder: Path, as_json: bool, with_frames: bool) -> None:
 
 
 def report_fields(report: Report) -> dict[str, Any]:
-    """The report as plain values for JSON."""
+    """Return the report as plain values for JSON."""
     return {
         "cluster_id": report.identity.cluster_id.hex(),
         "group_id": report.identity.group_id,

@@ -39,11 +39,11 @@ class Ballast:
         self._is_released = False
         self._lacks_descriptors = ""
         self.on_shortage: Callable[[bool], None] = _nobody
-        """Called with True when room or descriptors run out, and with False when both are available again. Between
-        these two calls, only data on which something already depends should be written."""
+        """This function is called with True when room or descriptors run out, and with False when both are available
+        again. Between these two calls, only data on which something already depends should be written."""
         self._is_restoring = False
         self._retries = (
-            0  # The number of submissions that are being retried, plus the number of other deletions of the file.
+            0  # The number of submissions that are being retried and of other deletions of the file that are under way.
         )
         # Submissions that found no room. `look_for_room` tries these submissions again.
         self._waiting: list[_Submission] = []
@@ -52,7 +52,8 @@ class Ballast:
 
     @property
     def is_released(self) -> bool:
-        """True while the disk is full: from the release of the ballast until the file is made again."""
+        """True while the disk is full. This time begins when the ballast is released and ends when the file is made
+        again."""
         return self._is_released
 
     @is_released.setter
@@ -108,9 +109,9 @@ class Ballast:
                 done(None)
                 return
             self.is_released = True
-            # Count the deletion below as a retry, so that `look_for_room` does nothing until the deletion is done. The
-            # file may have its full size although the disk has no room for its bytes, and `look_for_room` would not
-            # notice that.
+            # The deletion below counts as a retry, so that `look_for_room` does nothing until the deletion is done. The
+            # deletion is needed because the file may have its full size although the disk has no room for its bytes.
+            # `look_for_room` would not notice this.
             self._retries += 1
             ended_with = None if is_disk_full(error) else error
             self._files.submit([Delete(BALLAST_PATH)], lambda failed: self._given_back(done, ended_with or failed))
@@ -148,14 +149,14 @@ class Ballast:
         """Submit operations as `Files.submit` does. If the disk is full, release the ballast and try the operations
         once more.
 
-        `again` returns the operations of a further attempt. These operations must work no matter what a failed attempt
-        has left on the disk. If `again` is given and there is still no room in the second attempt, the operations wait
-        for `look_for_room`. Operations that find no file descriptor wait as well, but do not release the ballast,
-        because free room would not help such operations. While the folder is being opened (`may_wait` is False),
+        `again` returns the operations of a further attempt. These operations must work in spite of anything that a
+        failed attempt has left on the disk. If `again` is given and there is still no room in the second attempt, the
+        operations wait for `look_for_room`. Operations that find no file descriptor wait as well. They do not release
+        the ballast, because more room would not help them. While the folder is being opened (`may_wait` is False),
         nothing waits.
         """
         # A failure is retried if there was spare room when the operations were submitted. So if several submissions
-        # that are under way find no room, the first failure releases the ballast, and all of them are tried again.
+        # under way find no room, the first failure releases the ballast, and all these submissions are tried again.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
 
@@ -228,7 +229,7 @@ class Ballast:
     def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
         if is_disk_full(error) and not self.is_released and not self._is_restoring:
             self.is_released = True
-            # Count the deletion below, so that `look_for_room` does nothing until the deletion is done.
+            # Count the deletion below as a retry, so that `look_for_room` does nothing until the deletion is done.
             self._retries += 1
             self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: self._given_back(done, error))
         else:
@@ -240,4 +241,4 @@ class Ballast:
 
 
 def _nobody(_: bool) -> None:
-    """Do nothing: the default of `on_shortage`, for a ballast without a log."""
+    """Do nothing. This is the default of `on_shortage`, for a ballast without a log."""

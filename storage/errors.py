@@ -1,5 +1,5 @@
 """The errors of a data folder. Each error keeps its fields and builds its text on demand, so that it can be pickled.
-The text ends with advice for the operator.
+Each text ends with advice for the operator.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def in_folder(error: _Error, folder: str) -> _Error:
 
 
 class NotInitialized(StorageError):
-    """The folder contains no member: the folder is missing or empty, its first start was interrupted, or it is not a
-    data folder."""
+    """The folder contains no member. Either the folder is missing or empty, or its first start was interrupted, or it
+    is not a data folder."""
 
     def __init__(self, folder: str, state: str) -> None:
         super().__init__(folder, state)
@@ -201,7 +201,8 @@ class CorruptSnapshot(StorageError, StoreFailed):
 
 
 class SnapshotRefused(StorageError):
-    """A received snapshot is damaged, is not the announced one, or belongs to another cluster. Nothing has changed."""
+    """A received snapshot is damaged, is not the announced one, or belongs to another cluster. The member has changed
+    nothing."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -212,9 +213,10 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """The disk had no room for `what`, such as a snapshot. `what` was given up, because nothing depends on it yet.
+    """The disk had no room for `what`, such as a snapshot. The work on `what` was given up, because nothing depends on
+    `what` yet.
 
-    `lacks_descriptors`: the system's message if file descriptors ran out instead of room; otherwise empty.
+    `lacks_descriptors` is the system's message if file descriptors, and not room, ran out; otherwise it is empty.
     """
 
     def __init__(self, what: str, lacks_descriptors: str = "") -> None:
@@ -244,9 +246,9 @@ class LogFailed(StorageError, StoreFailed):
 def is_disk_full(error: BaseException | None) -> bool:
     """True if the error means that the disk has no room.
 
-    EFBIG, which reports a limit on file sizes (`ulimit -f`), does not count as a full disk: waiting for room would
-    never end, and no message would state the cause. So EFBIG ends the member with a message. If EFBIG occurs while the
-    ballast is made, the next `look_for_room` ends the member.
+    EFBIG reports a limit on file sizes (`ulimit -f`) and does not count as a full disk. If a node waited for room after
+    EFBIG, it would wait forever, and no message would state the cause. So EFBIG ends the member with a message. If
+    EFBIG occurs while the ballast is made, the next `look_for_room` ends the member.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
 

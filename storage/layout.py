@@ -4,8 +4,8 @@ from __future__ import annotations
 
 LOCK_NAME = "LOCK"
 INITIALIZING_NAME = "INITIALIZING"
-"""The name of a file that exists from the beginning of a first start until `meta` is durable. If the folder has this
-file but no `meta`, no member has ever run in the folder."""
+"""The name of a file that exists during a first start, from its beginning until `meta` is durable. If the folder has
+this file but no `meta`, no member has ever run in the folder."""
 
 
 def log_folder(group_id: int) -> str:

@@ -29,8 +29,8 @@ from storage.files.interface import (
 )
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS. With more buffers `writev` fails.
-# The number of files that are kept open for reads, and the number for writes: the last segment, a snapshot that is
-# being written, and files that slow peers need.
+# The number of files that are kept open for reads, and the number for writes. These files are the last segment, a
+# snapshot that is being written, and files that slow peers need.
 OPEN_FILES_MAX = 32
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """The modes of new folders and files: only the member's own user may read keys and values. Existing files keep their

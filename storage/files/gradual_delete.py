@@ -1,5 +1,5 @@
 """Deletion of large files in steps. A file system takes 40 ms to free 150 MiB at once, and the log would have to wait
-for the file system."""
+for these 40 ms."""
 
 from __future__ import annotations
 

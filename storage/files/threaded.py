@@ -20,9 +20,9 @@ from storage.files.interface import Done, Operation, SyncFile, Write
 from storage.layout import log_folder
 
 QUICK_NS_MAX = 1_000_000
-"""The node waits for syncs if they usually take less than this. The alternative, a completion through the event loop,
-takes 100 to 300 µs, nearly all of it CPU time. During the wait nothing else happens, so the wait must also be short in
-comparison with a heartbeat interval."""
+"""The node waits for syncs if they usually take less than this time. Without the wait, the completion goes through the
+event loop. This takes 100 to 300 µs, nearly all of it CPU time. During the wait nothing else happens, so the wait must
+also be short in comparison with a heartbeat interval."""
 
 WAIT_NS_MAX = 5_000_000
 """The longest wait, a tenth of the heartbeat interval. There must be a limit because a disk may stall, and no heartbeat
@@ -31,7 +31,7 @@ are busy."""
 
 STEPS = 32
 """A wait that is longer than the estimate raises the estimate by 1/STEPS of itself. Any other wait lowers it by
-3/STEPS. So the estimate settles where a quarter of the waits are shorter than it."""
+3/STEPS. So a quarter of the waits are shorter than the estimate once it has settled."""
 
 SKIPS = 256
 """How many syncs complete through the event loop before the node tries to wait again."""
@@ -42,13 +42,13 @@ class SyncLatencyTracker:
 
     A sync for which the node did not wait is ignored, because its duration depends more on the CPU than on the disk.
 
-    The estimate is the first quartile and not the median, because of machines on which many processes share few cores.
-    On such a machine most of a wait may be spent waiting for a free core, and a turn of the event loop would have to
+    The estimate is the first quartile and not the median, because many processes may share few cores on a machine. On
+    such a machine the node may spend most of a wait waiting for a free core. A turn of the event loop would have to
     wait for a core as well.
 
     While the estimate is above QUICK_NS_MAX, the node waits for one sync and then skips the wait for the next SKIPS
-    syncs. A histogram would not work, because it never forgets old durations, and so would show a change of the disk
-    later and later.
+    syncs. A histogram would not work, because it never forgets old durations. So the older the histogram, the later it
+    would show a change of the disk.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class SyncLatencyTracker:
 
 
 CLOSE_SECONDS_MAX = 2.0
-"""How long `close` waits for the thread. There is a limit because a disk may never respond."""
+"""How long `close` waits for the thread. There is a limit because a hanging disk may never respond."""
 
 SHORT_BYTES_MAX = 32 * 1024
-"""The largest append (bytes) for which the node waits. The write of a larger append takes as long as its sync."""
+"""The largest append (bytes) for which the node waits. For a larger append, the write takes as long as the sync."""
 
 
 class _Task:
-    """Some operations and their callback `done`.
+    """A task: some operations and their callback `done`.
 
     If the node waits for the task, the lock `end` decides whether the node or the thread handles the completion. The
     thread tries to acquire the lock after it has carried out the operations; the node tries to acquire the lock when it
@@ -92,7 +92,7 @@ class _Task:
 
     def __init__(self, operations: Sequence[Operation], done: Done) -> None:
         self.operations, self.done = operations, done
-        self.end: threading.Lock | None = None  # Set only if the node waits for this task; never released.
+        self.end: threading.Lock | None = None  # Set only if the node waits for this task. The lock is never released.
         self.error: OSError | None = None  # Set by the thread before it acquires `end`.
 
 
@@ -186,11 +186,11 @@ class RealFiles:
         The thread, not the caller, carries out the task, so that the node can stop waiting for a disk that hangs and
         continue with its other work.
         """
-        end = submission.end = threading.Lock()  # This must be set before the thread gets the task.
+        end = submission.end = threading.Lock()  # The lock must be set before the thread gets the task.
         began = time.perf_counter_ns()
         self._submissions.put(submission)
         if not self._answered.acquire(timeout=self._wait_seconds_max):
-            if end.acquire(blocking=False):  # The node has the lock, so the thread will post the completion.
+            if end.acquire(blocking=False):  # The node got the lock, so the thread will post the completion.
                 self._in_flight += 1
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
@@ -198,7 +198,7 @@ class RealFiles:
         if submission.error is None:  # A failure is often immediate, so its duration is not a measure of the disk.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
-        for each in self._take_held():  # `done` has submitted these tasks, and the next `start` may come much later.
+        for each in self._take_held():  # `done` may have submitted these, and the next `start` may come much later.
             self._hand_over(each)
         return True
 
@@ -250,13 +250,13 @@ class RealFiles:
 
     def _complete(self, submission: _Task) -> None:
         self._in_flight -= 1
-        if not self._is_closed:  # `close` may have been called after this callback was posted.
+        if not self._is_closed:  # `close` may have been called after this task was posted.
             submission.done(submission.error)
 
 
 def is_short(operations: Sequence[Operation]) -> bool:
-    """True for an append of at most SHORT_BYTES_MAX with its sync. Nearly all submissions of a log are of this
-    kind."""
+    """True for the write and the sync of an append of at most SHORT_BYTES_MAX. Nearly all submissions of a log are of
+    this kind."""
     if len(operations) != 2 or type(operations[0]) is not Write or type(operations[1]) is not SyncFile:
         return False
     buffers = operations[0].buffers
@@ -281,7 +281,7 @@ class InlineFiles:
         self._completions.append((done, self._disk.carry_out(operations)))
 
     def run(self) -> None:
-        """Call `done` for all submissions so far, and for all submissions that are made in these calls."""
+        """Call `done` for all submissions so far. Also call `done` for submissions that are made during these calls."""
         while self._completions:
             done, error = self._completions.popleft()
             done(error)

@@ -83,8 +83,8 @@ def create_data_folder(
 ) -> None:
     """The explicit first start: make `folder` the data folder of a new member, durably. A missing folder is created.
 
-    The arguments are those of `initialize`. Raises NotEmpty if the folder contains anything except the files of an
-    interrupted first start. Raises FolderLocked, NotWritable, DiskFailing, OSError.
+    The arguments are those of `storage.folder.initialize.initialize`. Raises NotEmpty if the folder contains anything
+    except the files of an interrupted first start. Raises FolderLocked, NotWritable, DiskFailing, OSError.
     """
     _make(folder)
     _refuse_unless_new(folder)
@@ -92,7 +92,7 @@ def create_data_folder(
     files = InlineFiles(folder)
     outcome: list[BaseException | None] = []
     try:
-        _refuse_unless_new(folder)  # Another process may have initialised the folder before this one locked it.
+        _refuse_unless_new(folder)  # Another process may have initialised the folder before this lock.
         initialize(
             files,
             identity=identity,
@@ -135,14 +135,14 @@ def open_data_folder(
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
-    """The error that `open_data_folder` would raise now if another process has the folder open; otherwise None. Changes
-    nothing."""
+    """The error that `open_data_folder` would raise now because another process has the folder open. None if no other
+    process has it open. This function changes nothing."""
     with contextlib.ExitStack() as opened:
         for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
                 opened.callback(os.close, descriptor)
-                if not _try_lock(descriptor, fcntl.LOCK_SH):  # A lock taken here is released on return.
+                if not _try_lock(descriptor, fcntl.LOCK_SH):  # A lock that was taken here is released on return.
                     return FolderLocked(str(folder), _pid_of(folder))
     return None
 
@@ -166,8 +166,8 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _refusal(folder: Path, error: OSError) -> StorageError:
-    """The error to report for `error`: DiskFailing if the disk is broken, NotWritable for any other cause, such as
-    missing permission."""
+    """The error to report for `error`: DiskFailing if the disk is broken, NotWritable for any other cause (such as
+    missing permission)."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
     reason = error.strerror or str(error)
     if error.filename is not None and Path(error.filename) != folder:
@@ -244,12 +244,12 @@ def _refuse_unless_member(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> FolderLock:
-    """Take an exclusive lock, and write our process id to `LOCK`, so that other processes can report it when they find
-    the folder locked.
+    """Take an exclusive lock. Write the id of this process to `LOCK`, so that other processes can report the id when
+    they find the folder locked.
 
-    The lock lasts as long as its descriptors are open. The folder itself is locked first, because nobody can remove
-    that lock by deleting a file. `LOCK` is locked as well: older builds use only the lock on this file, and on a
-    network file system other hosts see only this lock.
+    The lock lasts as long as its descriptors are open. The folder itself is locked first, because nobody can remove the
+    lock of a folder by deleting a file. `LOCK` is locked as well, for two reasons. Older builds use only the lock on
+    this file, and on a network file system other hosts see only this lock.
     """
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")

@@ -1,8 +1,8 @@
 """Reading and verifying a data folder without changing it, for `python -m storage`.
 
 No lock is needed, even if a node is running in the folder. A segment only grows after its last frame, and every other
-file is complete when it gets its name. A write that is under way looks like a torn tail. If there are problems,
-everything is read again, because a running node may have deleted or replaced a file in between. Only problems that
+file is complete when it gets its name. A write that is under way looks like a torn tail. If there are problems, all
+files are read again, because a running node may have deleted or replaced a file in the meantime. Only problems that
 persist are damage.
 """
 
@@ -28,10 +28,10 @@ LOOKS_MAX = 5  # A running node deletes files only every few minutes, so at leas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment. `ignored_bytes`: the size of the bytes after the last valid frame: a torn tail, or frames that the
-    next segment replaces.
+    """One segment. `ignored_bytes` is the size of the bytes after the last valid frame. These bytes are a torn tail, or
+    frames that the next segment replaces.
 
-    Preallocated zeroes are included in `size_bytes` only.
+    Preallocated zeroes count in `size_bytes` but not in `ignored_bytes`.
     """
 
     name: str
@@ -67,7 +67,7 @@ def inspect(files: Files) -> Report:
             continue
         if not report.problems:
             return report
-    return _look(files)  # Problems that remain now have persisted, so they are damage.
+    return _look(files)  # The problems that remain now have persisted, so they are damage.
 
 
 def _look(files: Files) -> Report:

@@ -80,7 +80,8 @@ _SMALL_FILE_BYTES_MAX = 1024 * 1024
 
 
 def encode_meta(identity: Identity, joins_as: Member | None = None) -> bytes:
-    """The bytes of `meta`. `joins_as`: a joining member with its addresses, because no configuration has them yet."""
+    """The bytes of `meta`. `joins_as` is a joining member with its addresses, because no configuration contains them
+    yet."""
     fields = _owner(identity) | {"incarnation_id": identity.incarnation_id}
     if joins_as is not None:
         fields["joins_as"] = [joins_as.peer_address, joins_as.client_address]
@@ -93,7 +94,7 @@ def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
 
 
 def read_identity(files: Files) -> Identity:
-    """The identity of the member that owns the folder. Raises NewerFormat, and CorruptMeta if `meta` is damaged or
+    """The identity of the member that owns the folder. Raises NewerFormat. Raises CorruptMeta if `meta` is damaged or
     missing."""
     fields = _read(files, META_PATH, META_MAGIC)
     names = ("cluster_id", "group_id", "node_id", "incarnation_id")

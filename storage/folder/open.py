@@ -1,4 +1,4 @@
-"""Opening a member's storage: recovery. The caller gets the storage only once all of it is durable.
+"""Opening a member's storage: recovery. The caller gets the storage only after the whole storage has become durable.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -27,9 +27,9 @@ from storage.wal.wal import Wal
 class OpenedStorage:
     """The storage with which a node starts.
 
-    `warnings`: the damaged snapshots; the node uses an older snapshot instead. `torn_bytes`: the number of bytes that
-    were cut off the end of the log. These bytes belong to a write that was under way when the last process ended, so no
-    vote or acknowledgement depended on them.
+    `warnings` lists the damaged snapshots, instead of which the node uses an older snapshot. `torn_bytes` is the number
+    of bytes that were cut off the end of the log. These bytes belong to a write that was under way when the last
+    process ended, so no vote or acknowledgement depended on them.
     """
 
     log: Wal
@@ -51,9 +51,9 @@ def open_storage(
     """Recover one member's storage. Reads are synchronous; writes are submitted. `done` receives the storage, a
     StorageError or an OSError.
 
-    Frames above the highest proven batch are copied into a new segment, and then cut off the old segment. The log is
-    dropped, by writing a reset, if it ends before the newest valid snapshot or if its term at the snapshot's index
-    differs from the snapshot's term. Recovery can be interrupted at any point and repeated.
+    Frames above the highest proven batch are copied into a new segment and then cut off the old segment. The log is
+    dropped, by writing a reset, in two cases: the log ends before the newest valid snapshot, or the log's term at the
+    snapshot's index differs from the snapshot's term. Recovery can be interrupted at any point and repeated.
 
     See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """
@@ -105,7 +105,8 @@ class _Opening:
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
         """Write the changes of recovery, in this order: delete leftover files and make all names durable; write the new
-        segment; cut the old segment; make the ballast. The names come first, because the later steps rely on them."""
+        segment; cut the old segment; make the ballast. Names are made durable first, because the later steps rely on
+        them."""
 
         def names_durable(error: BaseException | None) -> None:
             if error is not None:
@@ -135,7 +136,8 @@ class _Opening:
         return hint
 
     def _agree_with_snapshot(self) -> None:
-        """Complete the installation of a snapshot that a crash interrupted after the snapshot file was durable.
+        """Complete the installation of a snapshot if a crash interrupted the installation after the snapshot file was
+        durable.
 
         See docs/reference/specification.md#55-choice-at-start.
         """

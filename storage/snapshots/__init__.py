@@ -1,4 +1,4 @@
-"""Snapshots on disk: their format, the writers that build or receive one, and the store that keeps them.
+"""Snapshots on disk: their format, the writers that build or receive a snapshot, and the store of a node's snapshots.
 
-Only the state machine interprets its chunks; this package handles them as bytes.
+Only the state machine interprets the chunks of a snapshot; this package handles them as bytes.
 """

@@ -86,9 +86,10 @@ def _is_count(item: object) -> bool:
 class SnapshotParser:
     """Parses a snapshot file from pieces of any size, and returns its verified chunks.
 
-    `identity`: the cluster and group to which the file must belong; None if every file is accepted. `owner`: the
-    (cluster_id, group_id) that the file states, once its header has been read. All methods may raise CorruptSnapshot or
-    NewerFormat. In addition to the bytes of the last `feed`, the parser keeps at most one chunk in memory.
+    `identity`: the cluster and group to which the file must belong; None if the file may belong to any cluster and
+    group. `owner`: the (cluster_id, group_id) that the file states, once its header has been read. All methods may
+    raise CorruptSnapshot or NewerFormat. In addition to the bytes of the last `feed`, the parser keeps at most one
+    chunk in memory.
     """
 
     def __init__(self, path: str, identity: Identity | None) -> None:

@@ -74,10 +74,10 @@ class SnapshotFolder:
         self._count = 0  # The number in the name of the last temporary file.
 
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
-        """Find the newest valid snapshot that the log continues. This writes nothing.
+        """Find the newest valid snapshot that the log continues. This method writes nothing.
 
-        Returns the errors of newer snapshots, which are damaged. Raises CorruptSnapshot or CorruptLog if no valid
-        snapshot is found. Raises NewerFormat if only newer builds can read a snapshot.
+        Returns the errors of the newer snapshots, which are damaged. Raises CorruptSnapshot or CorruptLog if there is
+        no such snapshot. Raises NewerFormat if only newer builds can read a snapshot.
         """
         positions = sorted(
             (position for name in self._files.names(self.folder) if (position := snapshot_position(name))), reverse=True
@@ -151,7 +151,7 @@ class SnapshotFolder:
         `keep`.
 
         A valid snapshot newer than `latest()` stays. Such a snapshot may exist, because a new snapshot gets its name
-        before `adopt` is called.
+        before `adopt` makes it the latest one.
         """
         newest = LogPosition(self.latest().header.index, self.latest().header.term)
         found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))
@@ -184,7 +184,7 @@ class SnapshotFolder:
     def _size_bytes(self, name: str) -> int:
         try:
             return self._files.size_bytes(f"{self.folder}/{name}")
-        except FileNotFoundError:  # The file was just deleted.
+        except FileNotFoundError:  # Another step has just deleted the file.
             return 0
 
     def _next_aside(self, purpose: str) -> str:

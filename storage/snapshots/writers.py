@@ -16,8 +16,8 @@ Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
 """A snapshot file is synced each time this many bytes have been written. Such a sync takes 1 or 2 ms. The log uses the
-same thread and the same disk. So a single sync of 150 MiB at the end delayed the log, and with it every write of the
-cluster, by 0.1 s."""
+same thread and the same disk. Before, a snapshot had a single sync of 150 MiB at the end. This sync delayed the log,
+and with it every write of the cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):
@@ -41,7 +41,7 @@ class SnapshotHome(Protocol):
 
 
 class _WriterAside:
-    """Writes bytes to a file that has a temporary name, one operation at a time."""
+    """Writes bytes, one operation at a time, to a file that has a temporary name."""
 
     def __init__(self, home: SnapshotHome, aside: str) -> None:
         self._home, self._aside = home, f"{home.folder}/{aside}"
@@ -177,8 +177,8 @@ class ReceivedSnapshotWriter(_WriterAside):
 
 
 def _given_up(error: BaseException | None) -> DiskFull:
-    """The error to report if a snapshot is given up for lack of room or descriptors. Nothing depends on the snapshot,
-    which will be built or sent again."""
+    """The error to report if a snapshot is given up for lack of room or descriptors. Nothing depends on this snapshot,
+    because it will be built or sent again."""
     lacks = error.strerror if isinstance(error, OSError) and is_short_of_descriptors(error) else None
     return DiskFull("a snapshot", (lacks or "").lower())
 

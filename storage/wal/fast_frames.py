@@ -1,14 +1,14 @@
 """Reading many frames at once: a faster second implementation of `parse_frame`, for the plain frames of a log.
 
-A plain frame has one entry, which is not a membership change. A plain frame has either no hard state, or the term and
-the vote of the previous frame with some commit hint. Nearly all frames of a log are plain. `read_frame_run` reads
-consecutive plain frames and stops at any other frame. `parse_frame` alone decides whether that frame is of another
+A plain frame has one entry, which is not a membership change. A plain frame either has no hard state, or has the term
+and the vote of the previous frame with any commit hint. Nearly all frames of a log are plain. `read_frame_run` reads
+consecutive plain frames and stops at any other frame. `parse_frame` alone decides whether the other frame is of another
 kind, damaged, or the end of the log.
 
 Frames of the same length are compared column by column. If the log has the commands of a single client, its frames have
-the same bytes at the same positions, except for numbers and payloads. A slice with a step reads the byte at one
-position of each frame, in 1 ns per frame. So one frame is checked in full, and the following frames are compared with
-this frame. If a frame differs, the general code reads it.
+the same bytes at the same positions, except for numbers and payloads. A slice with a step fetches the byte at one
+position of every frame, in 1 ns per frame. So one frame is checked in full, and the following frames are only compared
+with it. If a frame differs, the general code reads it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int
 def count_uniform_frames(
     data: bytes, at: int, length: int, count: int, same: Sequence[int], counting: Sequence[int]
 ) -> int:
-    """The number of uniform frames among the `count` frames of this length from byte `at` on. The first frame that is
-    not uniform ends the count.
+    """The number of uniform frames at the beginning of the `count` frames of this length from byte `at` on. The first
+    frame that is not uniform ends the count.
 
     A uniform frame has the same bytes as the first frame at the positions `same`. At each of the positions `counting`,
-    it has a 64-bit number that is one more than the number in the frame before. `data` must contain all `count` frames.
+    a uniform frame has a 64-bit number that is one more than the number in the frame before. `data` must contain all
+    `count` frames.
     """
     for place in same:
         column = data[at + place : at + count * length : length]
@@ -90,7 +91,7 @@ def count_uniform_frames(
 
 
 def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[int, ...]:
-    """The checksums of the `count` frames, up to the first frame whose checksum is wrong."""
+    """The checksums of the `count` frames; only the checksums before the first wrong one."""
     frames = memoryview(data)[at : at + count * length]
     found = tuple(starmap(google_crc32c.value, _body(length).iter_unpack(frames)))
     stored = tuple(chain.from_iterable(_checksum(length).iter_unpack(frames)))
@@ -111,8 +112,8 @@ def read_payloads(data: bytes, at: int, length: int, count: int, payload_at: int
 
 
 def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, size: int = _NUMBER_BYTES) -> int:
-    """Compare one number of `size` bytes per frame, the first at byte `at`, with the numbers in `expected`. Return how
-    many numbers are equal before the first difference."""
+    """Compare one number of `size` bytes per frame with the numbers in `expected`. The number in the first frame begins
+    at byte `at`. Return how many numbers are equal before the first difference."""
     count = len(expected) // size
     for place in range(size):
         column, wanted = data[at + place : at + count * length : length], expected[place : count * size : size]
@@ -121,7 +122,7 @@ def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, 
     return count
 
 
-@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths.
+@lru_cache(maxsize=64)  # 64 are enough, because the frames of one client have only a few different lengths.
 def _body(length: int) -> Struct:
     return Struct(f"{length - CHECKSUM.size}s{CHECKSUM.size}x")
 
@@ -137,10 +138,10 @@ def _payload(length: int, payload_at: int, payload_bytes: int) -> Struct:
 
 
 LOOK_AGAIN = 4
-"""The reader tries again to compare many frames together after it has read LOOK_AGAIN × ROWS_MIN frames one by one.
-Attempts are so rare that even failed ones cost little."""
+"""After the reader has read LOOK_AGAIN × ROWS_MIN frames one by one, it tries again to compare many frames together.
+Attempts are so rare that even failed attempts cost little."""
 
-_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Recovery must note the index of each configuration.
+_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Recovery must note each configuration's index.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
 _INDEX_AND_ENTRY = struct.Struct(INDEX.format + ENTRY.format.removeprefix(">"))
 _FLAGS_AND_COUNT = struct.Struct(">II")
@@ -174,7 +175,7 @@ class FrameRun:
         return self.offsets[-1] + self.lengths[-1]
 
     def until(self, batch: int, data: bytes, salt: int) -> FrameRun | None:
-        """The part of this run up to the frame `batch`; None if that part is empty.
+        """The part of this run that ends with the frame `batch`; None if this part is empty.
 
         `data` must be the bytes from which the run was read.
         """
@@ -197,8 +198,8 @@ class FrameRun:
 def read_frame_run(
     data: bytes, offset: int, salt: int, batch: int, checksum: int, previous_batch: int, batch_max: int
 ) -> FrameRun | None:
-    """The plain frames from `offset` on that continue the chain after the frame `batch`, which has this `checksum`.
-    None if there are none.
+    """The plain frames from `offset` on that continue the chain of frames. Before them comes the frame `batch`, which
+    has this `checksum`. None if there are none.
 
     This is a hot loop, because the log of a single client has a frame for every command. Per frame, this function takes
     a fifth of the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function;
@@ -291,9 +292,9 @@ def read_single_entry_frames(
     """The entries of the plain frames at `offsets`, up to the first frame that is not plain. The first entry has the
     index `index`.
 
-    `data` contains all these frames completely, and begins at byte `base` of the file. If the list ends early, the
-    caller must use `parse_frame` for the next frame. This is a hot loop: it takes a quarter of the time of
-    `parse_frame` and `Frame.entries`, or less if all frames have the same length.
+    `data` contains all these frames completely, and begins at byte `base` of the file. If the list ends before the last
+    of `offsets`, the caller must use `parse_frame` for the next frame. This is a hot loop: it takes a quarter of the
+    time of `parse_frame` and `Frame.entries`, or less if all frames have the same length.
     """
     found: list[Entry] = []
     look_at = 0
@@ -350,8 +351,8 @@ def _read_uniform_payloads(
 
 def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
     """The number of adjacent frames of the same length from the frame `number` on, at most ROWS_MAX. If there are fewer
-    than ROWS_MIN, the result may be too low. This does no harm, because fewer than ROWS_MIN frames are never compared
-    together."""
+    than ROWS_MIN such frames, the result may be too low. This does no harm, because fewer than ROWS_MIN frames are
+    never compared together."""
     offset, length = offsets[number], lengths[number]
     last = number + ROWS_MIN - 1
     if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:
@@ -368,7 +369,7 @@ def _count_leading_true(judged: Iterable[bool]) -> int:
     return len(found) if all(found) else found.index(False)
 
 
-@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths.
+@lru_cache(maxsize=64)  # 64 are enough, because the frames of one client have only a few different lengths.
 def _constant_positions(size: int, length: int, payload_length: int) -> tuple[int, ...]:
     """The positions at which consecutive plain frames have the same bytes: all positions except those of payloads,
     hints, counting numbers and checksums.
@@ -398,8 +399,8 @@ def _layout_at(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:
 
 
 def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
-    """The frame at `offset` if it may begin a run of plain frames. Otherwise None, and the general code parses the
-    frame."""
+    """The frame at `offset` if it may begin a run of plain frames. Otherwise the result is None, and the caller uses
+    the general code to parse the frame."""
     if len(data) - offset < HEAD.size:
         return None
     *_, flags, count = HEAD.unpack_from(data, offset)

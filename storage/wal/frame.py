@@ -50,14 +50,15 @@ FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
 # The maximum size of a frame without its entries, but with all other parts and the longest node id.
 FRAME_EXTRA_BYTES_MAX = 256
 JOINED_BYTES_MAX = 4096  # A frame up to this size is copied into one buffer, which costs less than several buffers.
-FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # A frame without any part: head, four bytes of padding, checksum.
+FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # Size without any part: head, four bytes of padding, checksum.
 
 KINDS = {int(kind): kind for kind in EntryKind}
 _PADDING = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
 
 
 class MalformedFrame(Exception):
-    """The checksum of a frame is correct, but its content is impossible. A torn write cannot cause this."""
+    """The checksum of a frame is correct, but the content of the frame is impossible. A torn write cannot cause this
+    error."""
 
 
 class NewerFrame(MalformedFrame):
@@ -87,7 +88,7 @@ class EncodedFrame(NamedTuple):
     checksum: int
     batch: int
     first_index: int
-    last_index: int  # first_index - 1 if the frame has no entries.
+    last_index: int  # The index before `first_index` if the frame has no entries.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Frame:
     replace_from: int | None
     first_index: int
     table: tuple[tuple[int, int, int], ...]
-    payloads_offset: int  # Counts from the start of the parsed bytes, like `offset`.
+    payloads_offset: int  # The position in the parsed bytes, like `offset`.
 
     @property
     def end_offset(self) -> int:
@@ -115,8 +116,8 @@ class Frame:
         return self.offset + self.length
 
     def entries(self, data: bytes) -> list[Entry]:
-        """The entries of the frame. `data` must be the bytes from which the frame was parsed. Cost: one copy of each
-        payload."""
+        """The entries of the frame. `data` must be the bytes from which the frame was parsed. The cost is one copy of
+        each payload."""
         entries = []
         offset, index = self.payloads_offset, self.first_index
         for term, length, kind in self.table:
@@ -127,7 +128,7 @@ class Frame:
 
 
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
-    """Encode a frame. Cost: one pass of CRC32C over the payloads. Payloads are copied only into small frames."""
+    """Encode a frame. The cost is one pass of CRC32C over the payloads. Payloads are copied only into small frames."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body
@@ -147,7 +148,7 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
         parts += INDEX.pack(body.replace_from)
     payloads = [entry.payload for entry in body.entries]
     first_index = payload_bytes = 0
-    if len(payloads) == 1:  # The usual case for a single put needs no list.
+    if len(payloads) == 1:  # This is the usual case, a single put. It needs no list.
         entry, payload_bytes = body.entries[0], len(payloads[0])
         first_index = entry.index
         parts += ONE_ENTRY.pack(first_index, entry.term, payload_bytes, entry.kind)

@@ -1,5 +1,5 @@
-"""Reading frames back from a segment, many at a time. Each frame read must be the frame that was written at that
-position.
+"""Reading frames back from a segment, many at a time. The reader checks that each frame is the frame that was written
+at that position.
 
 The checksum shows that a frame is complete. But a disk may return a valid frame that was written at another position.
 So the frame's first index, its number of entries and their terms are checked, too.
@@ -53,8 +53,8 @@ def read_frame_range(
 
 
 def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list[Entry]:
-    """All entries of the frame `number` of `frames`. `data` begins with the first of these frames. Raises
-    CorruptLog."""
+    """All entries of the frame `number` of `frames`. `data` begins with the first of these frames. Raises CorruptLog if
+    the bytes are damaged."""
     offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
     at = offset - frames.offsets[0]
     raw = data[at : at + length]
@@ -68,8 +68,8 @@ def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list
 
 
 def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
-    """Check the terms of the entries. A term is wrong if an index was written twice and the disk returns the earlier
-    frame instead of the later one."""
+    """Check the terms of the entries. A wrong term shows that an index was written twice and that the disk returns the
+    earlier frame instead of the later one."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:
         wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)

@@ -21,8 +21,8 @@ class FrameLocation(NamedTuple):
 
 
 class FrameRange(NamedTuple):
-    """Frames of one segment, in order. `ends` has one index per frame: the caller wants the entries of the frame below
-    this index, and they are in force."""
+    """Frames of one segment, in order. `ends` has one index for each frame. The caller wants the entries of the frame
+    below this index, and these entries are in force."""
 
     segment: int
     offsets: array[int]
@@ -109,8 +109,8 @@ class LogIndex:
         return FrameRange(segment, self._offsets[row:end], self._lengths[row:end], self._first_indexes[row:end], ends)
 
     def last_index_in(self, segment: int, last_index: int) -> int:
-        """The last index in force in `segment` and all older segments; 0 if they have none. `last_index`: the last
-        index of the newest frame."""
+        """The last index in force in `segment` and all older segments; 0 if these segments have no entry in force.
+        `last_index`: the last index of the newest frame."""
         row = bisect_right(self._segments, segment)
         if row == 0:
             return 0

@@ -10,8 +10,8 @@ from raft import HardState, LogPosition
 class LogState:
     """The first and last index of a log, its terms as runs of equal terms, and the hard state in force.
 
-    `start` is the position right before the first entry. The term of `start` is 0 if it is unknown, because the entry
-    at this index was dropped. An unknown term is never compared with other terms.
+    `start` is the position right before the first entry. If the entry at `start` was dropped, its term is unknown, and
+    the term of `start` is 0. An unknown term is never compared with other terms.
     """
 
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:
@@ -20,7 +20,7 @@ class LogState:
         self.end = start  # The position of the last entry; `start` if there is no entry.
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
-        self.configuration_indexes: list[int] = []  # The callers of `apply` add these.
+        self.configuration_indexes: list[int] = []  # The callers of `apply` add indexes here.
 
     @property
     def first_index(self) -> int:
@@ -28,7 +28,8 @@ class LogState:
         return self.start.index + 1
 
     def term_at(self, index: int) -> int:
-        """The term at `index`, which may also be the index of `start`; 0 if unknown. Cost: O(runs), from the end."""
+        """The term at `index`; 0 if the term is unknown. The index of `start` is allowed, too. Cost: O(runs), from the
+        end."""
         assert self.start.index <= index <= self.last_index, (index, self.start, self.last_index)
         for run in reversed(self.runs):
             if run.index <= index:
@@ -57,8 +58,8 @@ class LogState:
         first_index: int,
         terms: Sequence[int],
     ) -> str | None:
-        """Apply one log write, in the order of the fields of `LogWrite`. If the write is impossible, return the reason;
-        after that, the state must not be used.
+        """Apply one log write, in the order of the fields of `LogWrite`. If the write is impossible, return the reason.
+        The caller must not use the state after an impossible write.
 
         See docs/reference/specification.md#46-order-of-entries.
         """

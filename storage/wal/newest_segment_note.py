@@ -1,6 +1,6 @@
 """The note of the newest segment: an empty file beside the log's folder, with the segment's number in its name.
 
-The loss of any other segment is detected, because the next segment states after which frame it continues. Without a
+The loss of any other segment is detected, because the next segment names the last frame of the lost segment. Without a
 note, the loss of the newest segment would go unnoticed, and the member would have forgotten votes and acknowledged
 entries. So the member notes the number of each new segment once the segment is durable. No operation waits for the
 note, and the note needs no sync. After a power loss the note may be missing or name an older segment, but it never
@@ -24,14 +24,14 @@ def note_path(log_folder: str, segment: int) -> str:
 
 
 def noted_segments(files: Files, log_folder: str) -> list[int]:
-    """The numbers of the noted segments, in order. Usually there is one number. The list is empty if only older builds
-    have written the log."""
+    """The numbers of the noted segments, in order. Usually there is exactly one number. The list is empty if only older
+    builds have written the log."""
     names = files.names(log_folder.rpartition("/")[0])
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 class NewestSegmentNote:
-    """The note of one open log."""
+    """The note that belongs to one open log."""
 
     def __init__(self, files: Files, log_folder: str) -> None:
         self._files, self._log_folder = files, log_folder

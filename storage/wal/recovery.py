@@ -1,4 +1,4 @@
-"""Recovery: reading a log back, and distinguishing frames that are proven, unproven, torn or damaged.
+"""Recovery: reading a log back, and telling apart frames that are proven, unproven, torn or damaged.
 
 See docs/reference/specification.md#47-reading-the-log-back.
 """
@@ -37,7 +37,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A log up to its highest proven batch, and separately the writes found above that batch."""
+    """A log up to its highest proven batch. The writes that were found above this batch are listed separately."""
 
     state: LogState
     index: LogIndex
@@ -97,7 +97,7 @@ def recover_log(files: Files, folder: str, identity: Identity) -> Recovered:
 
 
 class Replay:
-    """Replays the frames in the order in which they are in the files. `recovered` returns the result."""
+    """Replays the frames in the order in which they are in the files. The method `recovered` returns the result."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -125,7 +125,7 @@ class Replay:
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
         """Process the last segment. The name of a segment proves that its first frame was synced. The other frames are
-        proven up to the highest durable batch that a frame states."""
+        proven up to the highest durable batch that any frame states."""
         scan = scan_parts(path, data, header)
         first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:
@@ -148,7 +148,7 @@ class Replay:
         self._torn_bytes = max(0, len(data.rstrip(b"\0")) - scan.end_offset)  # Without preallocated zeroes.
 
     def recovered(self) -> Recovered:
-        """Return the result. Called once, after the last segment."""
+        """Return the result. This method is called once, after the last segment."""
         return Recovered(
             state=self._state,
             index=self._index,

@@ -59,7 +59,7 @@ class SegmentHeader:
     previous_checksum: int
 
 
-@lru_cache(maxsize=8)  # Every write needs the name of the newest segment.
+@lru_cache(maxsize=8)  # The cache helps, because every write needs the name of the newest segment.
 def segment_name(number: int) -> str:
     """The file name of the segment `number`, which is at least 1."""
     return f"{number:016d}.wal"
@@ -127,12 +127,12 @@ def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """The frames of a segment up to the first bad frame. `end_offset`: the start of the bad frame; if no frame is bad,
-    the end of the last frame."""
+    """`end_offset` is the start of the bad frame. If no frame is bad, it is the end of the last frame. `end_offset`:
+    the start of the bad frame; if no frame is bad, the end of the last frame."""
 
     frames: list[Frame]
     end_offset: int
-    is_torn: bool  # True if the file has more bytes from `end_offset` on, which may be zeroes.
+    is_torn: bool  # True if the file has more bytes from `end_offset` on. These bytes may be zeroes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,8 @@ class SegmentParts:
 
 
 def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
-    """Read frames in order up to the first bad frame, or up to `last_batch`, after which the next segment continues.
+    """Read frames in order up to the first bad frame, or up to the frame `last_batch`, after which the next segment
+    continues.
 
     Raises CorruptLog if a frame has a correct checksum but an impossible content or position.
     """
@@ -192,8 +193,8 @@ def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_ba
 
 
 def proof_of_damage(path: str, data: bytes, offset: int, header: SegmentHeader, bad_batch: int) -> Frame | None:
-    """Search for a valid frame after `offset` which proves that the bad frame at `offset`, with the number `bad_batch`,
-    had been synced. Return None if there is no such frame.
+    """Search after the bad frame at `offset`, which has the number `bad_batch`. Return a valid frame that proves that
+    the bad frame had been synced. Return None if there is no such frame.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """

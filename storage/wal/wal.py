@@ -28,14 +28,14 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup
 RandomBytes = Callable[[int], bytes]
 
 PREALLOCATE_SHARE = 8
-"""Zeroes are written only after frames of at most `preallocate_bytes` divided by this number. Larger frames would use
-up the zeroes too soon."""
+"""Zeroes are written only after frames of at most `preallocate_bytes` / PREALLOCATE_SHARE. Larger frames would use up
+the zeroes too soon."""
 
 READ_AHEAD_BYTES_MAX = MIB  # The maximum number of bytes that one disk read fetches.
 
 
 class _Plan(NamedTuple):
-    """The operations that write one group to disk, and the values that change once they are done."""
+    """The operations that write one group to disk, and values that change when these operations are done."""
 
     operations: list[Operation]
     frames: list[EncodedFrame]
@@ -67,8 +67,8 @@ class Wal:
         self._identity, self._limits = identity, limits
         self._random_bytes, self._ballast = random_bytes, ballast
         self.is_disk_full = False
-        """True while the ballast is released, so that only votes and compaction should be written. It is also True
-        while an operation waits for a file descriptor; then `lacks_descriptors` is not empty."""
+        """True while the ballast is released, so that only votes and compaction should be written. `is_disk_full` is
+        also True while an operation waits for a file descriptor; then `lacks_descriptors` is not empty."""
         ballast.on_shortage = self._note_shortage
         self._state = recovered.state
         self._index = recovered.index
@@ -77,7 +77,7 @@ class Wal:
         self._file_bytes = 0  # The size of the last segment's file. All bytes after the frames are zero.
         self._may_preallocate = True  # False once the disk has had no room for zeroes.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
-        self._content_batch = recovered.proven_batch  # The last batch whose frame was not empty.
+        self._content_batch = recovered.proven_batch  # The batch number of the last frame that was not empty.
         self.has_unproven_batch = False
         """True if a recovery now could not prove that the last frame was synced. An idle node then syncs once more."""
         self._next_batch = recovered.last_batch + 1
@@ -87,7 +87,7 @@ class Wal:
         self._flight: PendingWrites | None = None
         self._failure: BaseException | None = None
         self._segment_note = NewestSegmentNote(files, folder)
-        self._segments_to_delete: list[str] = []  # Paths whose deletion is not durable yet.
+        self._segments_to_delete: list[str] = []  # Paths of deleted segments whose deletion is not durable yet.
         self._is_deleting = False
         # The last frame that was read from disk. A slow peer often needs more entries of the same frame.
         self._cached: tuple[FrameLocation, list[Entry]] | None = None
@@ -148,7 +148,7 @@ class Wal:
     def take(self, write: LogWrite) -> str | None:
         """Append one write. If the write is impossible, return the reason. A damaged file may contain such a write."""
         hard_state = write.hard_state
-        if hard_state is not None:  # Keep the old hint. `sync` sets a new one, because it knows the durable index.
+        if hard_state is not None:  # Keep the old hint. `sync` sets a new hint, because it knows the durable index.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
         entries = write.entries
         first_index = entries[0].index if entries else 0
@@ -179,13 +179,13 @@ class Wal:
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
-        """Sync to a new segment, at the end of recovery. The operations `and_then` are carried out once that segment is
-        durable."""
+        """Sync to a new segment, at the end of recovery. The operations `and_then` are carried out after the new
+        segment has become durable."""
         self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Read entries from `first_index` on, up to `last_index`: at least one, and as many more as fit into
-        `bytes_max` by their `size_bytes`.
+        """Read entries from `first_index` on, up to `last_index`. At least one entry is read, and as many more as fit
+        into `bytes_max` by their `size_bytes`.
 
         Raises Compacted, CorruptLog, OSError.
         """
@@ -208,7 +208,7 @@ class Wal:
         """Try the waiting writes again. If no write waits, try to make the ballast again.
 
         After a shortage of room, `is_disk_full` stays True until the ballast is made. Raises OSError if a limit on file
-        sizes forbade the ballast at the last attempt, because waiting for room would not help.
+        sizes forbade the ballast at the last attempt. In this case waiting for room would not help.
         """
         if self._failure is None:
             self._ballast.look_for_room()
@@ -219,7 +219,7 @@ class Wal:
         The hard state is not lost with the deleted segments, because the first frame of each segment contains it.
         """
         if self._failure is not None or self._pending.reset or (self._flight and self._flight.reset):
-            return  # A reset is being written. This method will be called again after the reset.
+            return  # A reset is being written. The caller will call this method again after the reset.
         count = 0
         while count < len(self._segments) - 1:
             if self._index.last_index_in(self._segments[count].number, self._disk_end.index) >= index:
@@ -234,9 +234,11 @@ class Wal:
         self._delete_segments()
 
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Some entries from `first_index` on, from memory or disk: at least one, and none above `last_index`.
+        """Some entries from `first_index` on, from memory or disk. There is at least one entry, and no entry above
+        `last_index`.
 
-        The caller wants `bytes_max` bytes of entries, and this method reads only the frames that are needed for this.
+        The caller wants `bytes_max` bytes of entries. This method reads only the frames that are needed for this number
+        of bytes.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -251,8 +253,8 @@ class Wal:
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index` on and below `limit`: the entries of all needed frames that one disk read can
-        fetch.
+        """Entries from `first_index` on and below `limit`. These are the entries of all needed frames that one disk
+        read can fetch.
 
         A frame is needed only if the frames before it have less than `bytes_max` of entries. No other frame is read, so
         that damage is reported only when the caller wants the damaged entries. Entries of a needed frame that were cut
@@ -260,9 +262,9 @@ class Wal:
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            # At least one frame has several entries, so fewer frames may be enough. If each frame had one entry, all
-            # these frames would be needed, because a frame with one entry is larger than the size that is counted for
-            # the entry.
+            # At least one frame has several entries, so fewer frames may be enough. If each frame had only one entry,
+            # all these frames would be needed, because such a frame is larger than the size that is counted for its
+            # entry.
             frames = frames.first(_needed_frames(frames, bytes_max))
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
@@ -405,7 +407,7 @@ class Wal:
             offset += frame.length
         self._segments[-1].size_bytes = offset
         self._salt, self._file_bytes = plan.salt, plan.file_bytes
-        # The highest batch that a recovery could prove now.
+        # The highest batch that a recovery could prove if it ran now.
         proven_batch = plan.frames[0].batch if is_new else self._durable_batch
         self._durable_batch, self._durable_checksum = plan.frames[-1].batch, plan.frames[-1].checksum
         self._next_batch = self._durable_batch + 1
@@ -432,7 +434,7 @@ class Wal:
             if error is None:
                 self._files.submit([SyncFolder(self._folder)], synced)
             else:
-                self._is_deleting = False  # The next deletion, or the next start, tries again.
+                self._is_deleting = False  # The next deletion, or the next start of the member, tries again.
 
         def synced(error: BaseException | None) -> None:
             self._is_deleting = False
@@ -455,7 +457,8 @@ class Wal:
 
 
 def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
-    """The number of entries, from the first one on, that fit into `bytes_max`. The result is never below `at_least`."""
+    """The number of entries from the beginning of `run` that fit into `bytes_max`. The result is never below
+    `at_least`."""
     sizes = accumulate([entry.size_bytes for entry in run])
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
 

@@ -67,8 +67,8 @@ class PendingWrites:
         hard_state: HardState | None,
         frame_bytes_max: int,
     ) -> list[EncodedFrame]:
-        """Encode the group as the frames `batch`, `batch + 1`, …. Usually there is one frame; there are several only if
-        the group is larger than `frame_bytes_max`.
+        """Encode the group as the frames `batch`, `batch + 1`, …. Usually there is one frame. There are several frames
+        only if the group is larger than `frame_bytes_max`.
 
         The first frame contains all parts except later entries. So a cut is never written after the entries that
         replace the cut entries.
@@ -104,8 +104,8 @@ def _size_bytes(entries: Sequence[Entry]) -> int:
 
 
 def _split(entries: list[Entry], bytes_max: int) -> list[list[Entry]]:
-    """Divide the entries into runs of at most `bytes_max`. A larger entry is a run of its own. If there are no entries,
-    there is one empty run."""
+    """Divide the entries into runs of at most `bytes_max`. An entry that is larger is a run of its own. If there are no
+    entries, there is one empty run."""
     if len(entries) <= 1 or _size_bytes(entries) <= bytes_max:
         return [entries]
     runs: list[list[Entry]] = []
