@@ -166,23 +166,24 @@ class EmbeddedNode:
 
 
 class NodeOptions:
-    """What `open_node` takes, in every kind of program.
+    """The options of `open_node`, in every kind of program.
 
     Run a member in this program during the block `async with open_node(...) as store`.
 
     `members`: all members of the cluster; each of them is started with the same list. The list may be None for an
     existing folder, which contains the list, and for a new store of one node. `bootstrap`: make a new member if the
     folder has none. Without `bootstrap`, a missing folder is an error, because a member that lost its disk must not
-    come back empty. `feature_level`: the level at which a new cluster begins, by default the highest level that this
-    build knows. The level must be the same for all first members, and has no effect on a folder that exists.
+    start again with an empty folder. `feature_level`: the level at which a new cluster begins, by default the highest
+    level that this build knows. The level must be the same for all first members, and has no effect on a folder that
+    exists.
 
     `join`: client addresses of members of a running cluster. If the folder has no member, it becomes the folder of a
     new member of that cluster. In this case `members` contains only the new member, which must also be added to the
     cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
     serves other programs. Without `listen_client`, a store of one node does not listen on any port.
-    `tls`: the certificates of the member's ports; `tls.client` has those with which calls on a follower reach the
-    leader. `user`, `password`: who the calls of this program are, if authentication is on; a member in the same
-    program asks for them like any other.
+    `tls`: the certificates of the member's ports. With the certificates in `tls.client`, calls on a follower reach the
+    leader. `user`, `password`: the user of this program's calls, if authentication is on. A member in the same program
+    requires them like any other member.
 
     Before the block runs, raises StorageError (the folder is locked, damaged, not initialised, or belongs to another
     cluster), CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
@@ -249,7 +250,7 @@ class NodeOptions:
         self._deadline_seconds, self._client_tls = deadline_seconds, client_tls
 
     def node(self) -> EmbeddedNode:
-        """The member, to be opened in a trio loop."""
+        """The member, which is opened in a trio loop."""
         return EmbeddedNode(self._config, self._deadline_seconds, self._client_tls, self._credentials)
 
 

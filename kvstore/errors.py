@@ -347,11 +347,11 @@ class LeaseLost(StoreError):
 
 
 class AccessDenied(OperationFailed):
-    """Base of the refusals of a member that knows no sufficient right of the caller. Nothing was done."""
+    """Base of the refusals of a member that knows no right of the caller for the request. Nothing was done."""
 
 
 class Unauthenticated(AccessDenied):
-    """Authentication is on, and the member does not know who the caller is.
+    """Authentication is on, and the member does not know the user of the caller.
 
     `reason`: a stable word: missing (no user was named), refused (there is no such user, or the password is wrong),
     outdated (the user was removed or has got another password, or authentication was turned on), or expired (a token is
@@ -377,7 +377,7 @@ class Unauthenticated(AccessDenied):
 
 
 class PermissionDenied(AccessDenied):
-    """A user lacks a right. `needs`: read, write or root. `start`, `end`: the keys that the right is needed for.
+    """A user lacks a right. `needs`: read, write or root. `start`, `end`: the keys for which the right is needed.
 
     `start` is None if the request is not about keys, and `end` is None for a range without end.
     """
@@ -753,9 +753,11 @@ class NotANumber(KvError):
 
 
 class AuthRevisionOld(KvError):
-    """The command was judged under an auth revision that is not in force any more. It is sent again, and judged anew.
+    """The command was checked under an auth revision that is no longer in force. The command is sent again, and checked
+    under the new revision.
 
-    `auth_revision`: under which the command was judged, 0 if authentication was off. `in_force`: the present one.
+    `auth_revision`: the revision under which the command was checked; 0 if authentication was off. `in_force`: the
+    present auth revision.
     """
 
     code = ResultCode.AUTH_REVISION_OLD

@@ -1,7 +1,7 @@
-"""What the client and the recipes need of an event loop: time, waiting, cancellation and tasks.
+"""The functions of an event loop that the client and the recipes need: time, waiting, cancellation and tasks.
 
-The same code so runs on trio (`TrioLoop`) and on asyncio (`kvstore.asyncio.loop`). All times are seconds on the
-monotonic clock of the loop.
+With this interface, the same code runs on trio (`TrioLoop`) and on asyncio (`kvstore.asyncio.loop`). All times are
+seconds on the monotonic clock of the loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 
 class CancelScope(Protocol):
-    """A block that can be cancelled from outside. The cancellation ends at the end of the block."""
+    """A block that can be cancelled from outside. At the end of the block, the cancellation ends."""
 
     @property
     def cancel_called(self) -> bool:
@@ -28,7 +28,7 @@ class CancelScope(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Cancel the block. If the block has not begun, it is cancelled when it waits for the first time."""
+        """Cancel the block. If the block has not begun yet, it is cancelled at its first wait."""
         ...
 
     def __enter__(self) -> Any: ...
@@ -39,7 +39,8 @@ class CancelScope(Protocol):
 
 
 class Nursery(Protocol):
-    """Tasks that end with a block. If one raises, the others are cancelled, and an exception group is raised."""
+    """Tasks that end with a block. If one of the tasks raises an error, the others are cancelled, and an exception
+    group is raised."""
 
     @property
     def cancel_scope(self) -> CancelScope:
@@ -52,7 +53,7 @@ class Nursery(Protocol):
 
 
 class LoopEvent(Protocol):
-    """Something that happens at most once, and for which tasks can wait."""
+    """An event that happens at most once, and for which tasks can wait."""
 
     def is_set(self) -> bool:
         """True once `set` was called."""
@@ -63,12 +64,12 @@ class LoopEvent(Protocol):
         ...
 
     async def wait(self) -> Any:
-        """Wait until `set` is called; return at once if it was."""
+        """Wait until `set` is called. Return at once if `set` was called already."""
         ...
 
 
 class EventLoop(Protocol):
-    """An event loop. All methods but `time` are called in a task of the loop."""
+    """An event loop. All methods except `time` are called in a task of the loop."""
 
     def time(self) -> float:
         """The present time."""
@@ -83,24 +84,24 @@ class EventLoop(Protocol):
         ...
 
     async def checkpoint(self) -> None:
-        """Let other tasks run, and be cancelled if this task is to be."""
+        """Let other tasks run. If this task is to be cancelled, the cancellation happens here."""
         ...
 
     def move_on_at(self, moment: float) -> CancelScope:
-        """A block that is cancelled at a time."""
+        """A block that is cancelled at a given time."""
         ...
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> CancelScope:
-        """A block that is cancelled after some seconds. With `shield`, a cancellation that has reached the task already
-        does not end the block."""
+        """A block that is cancelled after some seconds. With `shield`, the block continues even if the task has already
+        received a cancellation."""
         ...
 
     def open_scope(self) -> CancelScope:
-        """A block that is cancelled only by `cancel`."""
+        """A block that only a call of `cancel` cancels."""
         ...
 
     def open_nursery(self) -> AbstractAsyncContextManager[Nursery]:
-        """A block whose tasks end with it."""
+        """A block at whose end all its tasks have ended."""
         ...
 
     def new_event(self) -> LoopEvent:
@@ -108,7 +109,7 @@ class EventLoop(Protocol):
         ...
 
     def new_lock(self) -> AbstractAsyncContextManager[Any]:
-        """A lock that one task at a time holds, in the order of arrival."""
+        """A lock that only one task at a time holds. Waiting tasks get the lock in the order of their arrival."""
         ...
 
 
@@ -128,11 +129,11 @@ class TrioLoop:
         await trio.sleep_until(moment)
 
     async def checkpoint(self) -> None:
-        """Let other tasks run, and be cancelled if this task is to be."""
+        """Let other tasks run. If this task is to be cancelled, the cancellation happens here."""
         await trio.lowlevel.checkpoint()
 
     def move_on_at(self, moment: float) -> trio.CancelScope:
-        """A block that is cancelled at a time."""
+        """A block that is cancelled at a given time."""
         return trio.CancelScope(deadline=moment)
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> trio.CancelScope:
@@ -140,11 +141,11 @@ class TrioLoop:
         return trio.move_on_after(seconds, shield=shield)
 
     def open_scope(self) -> trio.CancelScope:
-        """A block that is cancelled only by `cancel`."""
+        """A block that only a call of `cancel` cancels."""
         return trio.CancelScope()
 
     def open_nursery(self) -> AbstractAsyncContextManager[trio.Nursery]:
-        """A block whose tasks end with it."""
+        """A block at whose end all its tasks have ended."""
         return trio.open_nursery()
 
     def new_event(self) -> trio.Event:
@@ -152,7 +153,7 @@ class TrioLoop:
         return trio.Event()
 
     def new_lock(self) -> trio.Lock:
-        """A lock that one task at a time holds."""
+        """A lock that only one task at a time holds."""
         return trio.Lock()
 
 

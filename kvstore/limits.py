@@ -77,20 +77,20 @@ class StoreLimits:
 
     quota_bytes: int = 2 * 1024 * MIB  # Every member holds all stored bytes in memory.
     sessions_max: int = 10_000  # Each session costs memory until it expires.
-    results_per_session_max: int = 4_096  # Kept results of one session, which its client has not acknowledged.
-    results_bytes_per_session_max: int = 8 * MIB  # The same in bytes, so that no client can use up `results_bytes_max`.
+    results_per_session_max: int = 4_096  # Kept results of one session that its client has not acknowledged.
+    results_bytes_per_session_max: int = 8 * MIB  # Their bytes, so that no client can use up `results_bytes_max`.
     results_bytes_max: int = (
         256 * MIB
-    )  # Kept results of all sessions. One result may exceed this bound, or the bound on the bytes of a session.
+    )  # Kept results of all sessions, in bytes. One result may exceed this bound, or the bound of a session.
     deletions_max: int = 100_000  # Deleted keys whose revision is remembered exactly.
     # The limits from here on need feature level 2. If one of the two limits of the history is 0, no history is kept.
     history_bytes_max: int = 64 * MIB  # The bytes of keys and old values of the events, plus 64 for each event.
     history_events_max: int = 1_000_000
     leases_max: int = 100_000
     lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for this time.
-    delete_keys_max: int = 1_024  # Keys that the ranges of one command delete together, and keys of one lease. A member
+    delete_keys_max: int = 1_024  # Keys that one command can delete by ranges, and keys of one lease. A member
     # removes them in one step, in 2 to 5 µs per key, and does nothing else meanwhile.
-    min_in_sync: int = 1  # How many voters must be in sync for a write of level IN_SYNC.
+    min_in_sync: int = 1  # The number of voters that must be in sync for a write of level IN_SYNC.
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -157,8 +157,8 @@ class AdmissionLimits:
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
     lease_ttl_ns_min: int = SECOND_NS  # With a shorter time, a busy owner would often lose its lease.
     lease_ttl_ns_max: int = 365 * 86_400 * SECOND_NS
-    lease_renewals_max: int = 1_000  # In one command: about 1 ms at apply.
-    session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine would often lose its session.
+    lease_renewals_max: int = 1_000  # The number in one command: about 1 ms at apply.
+    session_ttl_ns_min: int = SECOND_NS  # With a shorter time, a client on a busy machine would often lose its session.
     session_ttl_ns_max: int = 300 * SECOND_NS  # After a client has disappeared, its session and the kept
     # results stay for at most this time, which is five times the TTL that the client of this package requests.
     # `hwm serve --session-ttl-max` changes this bound.
@@ -182,7 +182,7 @@ class ServiceLimits:
     closing_connections_max: int = 32  # Refused connections, open for a moment so that clients can read the reason.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further requests wait in the socket.
     unsent_bytes_max: int = 8 * MIB  # Unread responses of a connection; at the bound, no more responses are made.
-    incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: 32 frames of the greatest size.
+    incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: room for 32 frames.
     unsent_bytes_total_max: int = (
         256 * MIB
     )  # All connections together: 32 clients that read nothing, each at `unsent_bytes_max`.
@@ -190,6 +190,6 @@ class ServiceLimits:
     watches_max: int = 100_000
     watches_per_connection_max: int = 10_000
     watch_ranges_max: int = 10_000  # Distinct watched ranges of keys.
-    history_age_ns_max: int = 0  # The leader compacts older history; 0: no bound (`resources.history_age`).
+    history_age_ns_max: int = 0  # The age at which the leader compacts history; 0: none (`resources.history_age`).
     log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work); the first may be larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -1,4 +1,5 @@
-"""Who may do what: users and roles as replicated state, the judgement of requests by it, passwords and tokens.
+"""Access control: users and roles as replicated state, the check of requests against this state, passwords and tokens.
 
-No I/O and no clock belong here. The commands that change users and roles are in `kvstore.protocol.access_commands`.
+The modules of this package do no I/O and read no clock. The commands that change users and roles are in
+`kvstore.protocol.access_commands`.
 """

@@ -29,7 +29,7 @@ ViewT = TypeVar("ViewT", UserView, RoleView)
 
 
 class Asks(Protocol):
-    """A client, of which only `ask` is used."""
+    """The part of a client that these calls use."""
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
         """Send a request, and return the response."""
@@ -41,18 +41,19 @@ RunInThread = Callable[[Callable[[str], bytes], str], Awaitable[bytes]]
 
 
 async def change_access(client: Asks, command: AccessCommand, deadline_seconds: float | None = None) -> None:
-    """Carry out a change of users and roles, without a session. If the response is lost, the change may have been made,
-    and OutcomeUnknown is raised. Raises AccessRefused, PermissionDenied."""
+    """Carry out a change of users and roles, without a session. If the response is lost, OutcomeUnknown is raised,
+    because the change may have been made. Raises AccessRefused, PermissionDenied."""
     await client.ask(SessionlessRequest(RequestKind.COMMAND, command), deadline_seconds)
 
 
 async def add_user(client: Asks, name: str, password: str | None, run_in_thread: RunInThread) -> None:
-    """Add a user. Without a password, only a certificate proves the name. The verifier is computed in a thread."""
+    """Add a user. A user without a password can authenticate only with a certificate. The verifier is computed in a
+    thread."""
     await change_access(client, UserAdd(name, await _verifier(password, run_in_thread)))
 
 
 async def change_password(client: Asks, name: str, password: str | None, run_in_thread: RunInThread) -> None:
-    """Change the password of a user, who then has to authenticate again everywhere."""
+    """Change the password of a user. Every connection of the user must then authenticate again."""
     await change_access(client, UserPassword(name, await _verifier(password, run_in_thread)))
 
 

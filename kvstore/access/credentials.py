@@ -1,4 +1,4 @@
-"""Who a client is, for clusters in which authentication is on."""
+"""The user of a client and the password, for clusters in which authentication is on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The rights that each request needs while authentication is on. A command that is missing in the table needs root.
+"""The rights that each request needs while authentication is on. A command that is not in the table needs the role
+root.
 
-Each check takes the rights of a user, and raises PermissionDenied if they do not suffice.
+Each check takes the rights of a user, and raises PermissionDenied if these rights do not suffice.
 
 See docs/reference/specification.md#816-users-and-roles.
 """
@@ -18,20 +19,20 @@ from kvstore.protocol.messages import RequestKind
 
 
 class Need(enum.Enum):
-    """Who may make a request."""
+    """The rights that a request or a command needs."""
 
-    NOBODY = "nobody"  # The request tells nothing that is secret, and changes nothing: no user is needed.
+    NOBODY = "nobody"  # No user is needed: the answer contains no secret, and the request changes nothing.
     USER = "user"  # Any user.
     ROOT = "root"  # A user with the role root.
     KEYS = "keys"  # A user with rights on the keys of the request.
-    COMMAND = "command"  # As the kind of the command says.
+    COMMAND = "command"  # The rights depend on the kind of the command.
 
 
 NEEDS_OF_REQUESTS: dict[int, Need] = {
     RequestKind.MEMBERS: Need.NOBODY,
     RequestKind.COMMAND: Need.COMMAND,
     RequestKind.READ: Need.KEYS,
-    RequestKind.STATUS: Need.USER,  # With a hash of the state: root.
+    RequestKind.STATUS: Need.USER,  # A hash of the state needs the role root.
     RequestKind.READ_LOG: Need.ROOT,
     RequestKind.TRANSFER: Need.ROOT,
     RequestKind.SNAPSHOT: Need.ROOT,
@@ -51,7 +52,8 @@ NEEDS_OF_REQUESTS: dict[int, Need] = {
     RequestKind.AUTHENTICATE: Need.NOBODY,
     RequestKind.ACCESS: Need.USER,
 }
-"""Three requests about a watch are about a watch of the same connection. If there is no such watch, they do nothing."""
+"""UNWATCH, WATCH_WINDOW and WATCH_PROGRESS need no user, because they concern only a watch of the same connection. If
+the connection does not have this watch, the request does nothing."""
 
 NEEDS_OF_COMMANDS: dict[int, Need] = {
     CommandKind.PUT: Need.KEYS,
@@ -61,7 +63,7 @@ NEEDS_OF_COMMANDS: dict[int, Need] = {
     CommandKind.COMPARE_AND_SET: Need.KEYS,
     CommandKind.TXN: Need.KEYS,
     CommandKind.DELETE_RANGE: Need.KEYS,
-    CommandKind.JUDGED: Need.ROOT,  # Only members make it: the form of a request refuses it before.
+    CommandKind.JUDGED: Need.ROOT,  # A client cannot send this command, only members make it.
     CommandKind.APPEND: Need.KEYS,
     CommandKind.ADD: Need.KEYS,
     CommandKind.REGISTER_SESSION: Need.USER,
@@ -71,11 +73,11 @@ NEEDS_OF_COMMANDS: dict[int, Need] = {
     CommandKind.RAISE_FEATURE_LEVEL: Need.ROOT,
     CommandKind.LEASE_GRANT: Need.USER,
     CommandKind.LEASE_REVOKE: Need.KEYS,
-    CommandKind.LEASE_RENEW: Need.USER,  # A lease whose keys the user may not write is as if it were not there.
+    CommandKind.LEASE_RENEW: Need.USER,  # A lease whose keys the user may not write counts as absent.
     CommandKind.COMPACT: Need.ROOT,
     CommandKind.USER_ADD: Need.ROOT,
     CommandKind.USER_REMOVE: Need.ROOT,
-    CommandKind.USER_PASSWORD: Need.KEYS,  # The own password, or root.
+    CommandKind.USER_PASSWORD: Need.KEYS,  # For the user's own password; else root.
     CommandKind.USER_GRANT: Need.ROOT,
     CommandKind.USER_REVOKE: Need.ROOT,
     CommandKind.USER_LIMITS: Need.ROOT,
@@ -201,8 +203,8 @@ def check_keys_of_lease(rights: Rights, lease_id: int, leases: Leases) -> None:
 
 
 def renewable(rights: Rights, lease_ids: Sequence[int], leases: Leases) -> tuple[int, ...]:
-    """Return the ids, with 0 in the place of each lease that the user may not renew: the owner of a lease that has lost
-    the right to write its keys loses the lease, too."""
+    """Return the ids, with 0 in the place of each lease that the user may not renew. A lease therefore expires when its
+    owner has lost the right to write its keys."""
 
     def is_denied(lease_id: int) -> bool:
         try:

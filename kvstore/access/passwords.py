@@ -1,7 +1,7 @@
-"""Passwords: the verifier that the cluster keeps instead of a password, and its check.
+"""Passwords: the verifier that the cluster stores instead of a password, and the check of a password.
 
-scrypt takes about 50 ms and 16 MiB on purpose, so that a thief of a verifier needs long to guess the password.
-Neither function may run on an event loop.
+scrypt takes about 50 ms and 16 MiB on purpose, so that a password cannot be guessed quickly from a stolen verifier.
+Neither `make_verifier` nor the check may run on an event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ COST_LOG2, BLOCK_SIZE, PARALLELISM = 14, 8, 1
 """The parameters of scrypt for new verifiers: n = 2**14, r = 8, p = 1."""
 
 COST_LOG2_MAX, BLOCK_SIZE_MAX, PARALLELISM_MAX = 17, 16, 4
-"""A verifier with greater parameters is taken for wrong. It would let a check take seconds, or much memory."""
+"""With greater parameters, a check could take seconds or much memory. A verifier with greater parameters is therefore
+treated as wrong."""
 
 _HEAD = struct.Struct(">2sBBB")
 _MAGIC = b"s1"
@@ -57,7 +58,7 @@ def make_verifier(password: str) -> bytes:
 def matches(password: str, verifier: bytes) -> bool:
     """Return True if the verifier was made of the password.
 
-    Takes 50 ms, also for a user without a password, so that the duration does not tell which users there are.
+    The function takes 50 ms even for a user without a password, so that the duration does not reveal which users exist.
     """
     is_known = len(verifier) == _HEAD.size + SALT_BYTES + HASH_BYTES and verifier[:2] == _MAGIC
     magic, cost, size, parallelism = _HEAD.unpack_from(verifier if is_known else _NOBODY)
@@ -71,7 +72,7 @@ def matches(password: str, verifier: bytes) -> bool:
 
 
 _NOBODY = _HEAD.pack(_MAGIC, COST_LOG2, BLOCK_SIZE, PARALLELISM)
-"""The parameters for the check of a user who has no password, or is not there."""
+"""The parameters for the check of a user who has no password, or does not exist."""
 
 
 def _hash(raw: bytes, salt: bytes, cost_log2: int, block_size: int, parallelism: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The rights of one user under one auth revision, in a form in which a key is looked up by one bisection."""
+"""The rights of one user under one auth revision, stored so that one bisection finds the rights on a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about users: the proof who a client is, and the users and roles that there are.
+"""Requests about users: `authenticate` proves which user a client is, and `access` shows users and roles.
 
     authenticate [id, 21, user, password]      answered [token], a byte string, empty if authentication is off
                  [id, 21, user, token]         token: a byte string, from an earlier answer of any member
@@ -7,7 +7,7 @@
                    1   [[[name, has_password, [role, ...], [bound, ...]], ...], whether there are more]
                    2   [[[role, [[start, end, rights], ...]], ...], whether there are more]
 
-A user without the role root sees only the own user and the own roles. `after`: a page begins after this name.
+A user without the role root sees only the user's own entry and roles. `after`: a page begins after this name.
 
 See docs/reference/specification.md#816-users-and-roles.
 """
@@ -37,7 +37,7 @@ class AccessTopic(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessSwitch:
-    """Whether authentication is on, the auth revision, and who the caller is (None: nobody is needed)."""
+    """Whether authentication is on, the auth revision, and the user who asks (None: no user is needed)."""
 
     is_enabled: bool
     auth_revision: int
@@ -47,7 +47,7 @@ class AccessSwitch:
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """A user as others see it. `limits`: what the user may use of each member."""
+    """The public part of a user. `limits`: what the user may use of each member."""
 
     name: str
     has_password: bool
@@ -64,7 +64,7 @@ class RoleView:
 
 
 def authenticate_request(user: str, secret: str | bytes) -> Request:
-    """Request that the member take the requests of this connection for those of a user. `secret`: the password, or a
+    """Request that the member treat all requests of this connection as requests of a user. `secret`: the password, or a
     token."""
     return Request(RequestKind.AUTHENTICATE, items=(user, secret), anywhere=True)
 

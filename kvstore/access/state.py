@@ -1,7 +1,7 @@
 """Users, roles and the switch of authentication, as replicated state.
 
-A state never changes: a command makes a new one, whose revision is one higher. So a revision stands for exactly one
-state, and whoever has judged a request under a revision need not judge it again while the revision is the same.
+A state never changes: a command makes a new one, whose revision is one higher. A revision therefore stands for exactly
+one state. A request that was checked under a revision need not be checked again until the revision changes.
 
 See docs/reference/specification.md#816-users-and-roles.
 """
@@ -17,7 +17,8 @@ from kvstore.protocol.access_commands import NO_LIMITS, USER_LIMIT_NAMES, UserLi
 from kvstore.protocol.commands import CommandKind
 
 ROOT = "root"
-"""The name of a role that has every right, and of the user that must have this role before authentication is on."""
+"""The name `root`: the role `root` has every right, and the user `root` must have this role before authentication can
+be turned on."""
 
 FIRST_AUTH_REVISION = 1
 
@@ -33,7 +34,8 @@ Permission = tuple[bytes, bytes | None, int]
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user. `roles` are in the order of their names. `verifier`: of the password; empty if the user has none."""
+    """A user. `roles` are in the order of their names. `verifier`: the verifier of the user's password; empty if the
+    user has no password."""
 
     name: str
     verifier: bytes
@@ -53,7 +55,7 @@ class AccessState:
     roles: Mapping[str, tuple[Permission, ...]] = field(default_factory=dict)
 
     def changed_by(self, body: Sequence[Any]) -> AccessState:
-        """Return the state after a valid command. Raises AccessRefused, and nothing has changed."""
+        """Return the state after a valid command. Raises AccessRefused without a change."""
         state: AccessState = _CHANGES[body[0]](self, *body[1:])
         return replace(state, revision=self.revision + 1)
 
@@ -171,7 +173,7 @@ class AccessState:
             raise AccessRefused(AccessReason.ROOT_IS_FIXED, role)
 
     def _keep_root(self, user: User) -> None:
-        """Refuse a change after which nobody could turn authentication off."""
+        """Refuse a change that would leave no user who can turn authentication off."""
         if self.is_enabled and user.name == ROOT:
             raise AccessRefused(AccessReason.ROOT_NEEDED, ROOT)
 
@@ -198,7 +200,7 @@ _CHANGES: dict[int, Any] = {
 }
 
 NO_ACCESS_STATE = AccessState()
-"""The state of a store in which nobody has made a user or a role."""
+"""The state of a store that has no users and no roles."""
 
 
 def _without(roles: Sequence[str], role: str) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Tokens: the proof that a member has checked the password of a user. Every member can verify a token without the log.
 
 A token is `user, expiry, signature`. The signature is an HMAC under a key of the replicated state, and covers the
-verifier of the user's password. So a token ends with the password, with the user, and with authentication. The only
-clock is leader time. A member whose state is behind accepts a token for longer, but by the same state it also judges
-the requests.
+verifier of the user's password. A token therefore becomes invalid if the password changes, if the user is removed, or
+if authentication is turned off. A token expires by leader time, not by the clock of a member. A member whose state is
+behind accepts an expired token for longer, but this member also checks the requests against its old state.
 """
 
 from __future__ import annotations

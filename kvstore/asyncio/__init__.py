@@ -5,8 +5,8 @@
 
 `client` is the class, `pump` moves bytes and keeps time, `connection` is one connection to a member, `dial` opens its
 socket, and `loop` gives the recipes time, cancellation and tasks. `embedded` runs a member inside an asyncio program;
-it is loaded on first use. The calls themselves are in `kvstore.client`, and the recipes of `kvstore.recipes` take this
-client, too.
+it is loaded on first use. The calls themselves are in `kvstore.client`. The recipes of `kvstore.recipes` also take this
+client.
 """
 
 from __future__ import annotations

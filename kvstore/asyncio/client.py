@@ -19,8 +19,8 @@ class AsyncioClient(ClientCalls):
     """A client of one cluster, for the tasks of one asyncio loop. Its arguments, calls and errors are those of
     `kvstore.Client`; a `dialer` opens connected sockets.
 
-    A cancelled call has an unknown outcome, as in trio. If the loop is closed while the client is open, nothing more is
-    sent, and the session of the client expires by itself.
+    A cancelled call has an unknown outcome, as in trio. If the loop is closed while the client is open, the client
+    sends nothing more, and its session expires by itself.
     """
 
     def __init__(

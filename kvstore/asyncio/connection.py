@@ -15,23 +15,24 @@ if TYPE_CHECKING:
     from raft.runtime import TlsFailed, TlsSession
 
 SocketDialer = Callable[[str], Awaitable[socket.socket | None]]
-"""Opens a connected socket to an address; None lets the client open it as usual. Raises OSError or InvalidAddress."""
+"""Opens a connected socket to an address; None: the client opens the socket as usual. Raises OSError or
+InvalidAddress."""
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells the client. All methods are called in the event loop."""
+    """The reports of a connection to its client. All methods are called in the event loop."""
 
     def heard(self, connection_id: int, data: bytes) -> None:
         """Bytes have come from the member."""
         ...
 
     def lost(self, connection_id: int, reason: BaseException | None) -> None:
-        """The connection has ended: by the member (None), or with an error."""
+        """The connection has ended: the member has ended it (None), or an error has."""
         ...
 
 
 class MemberProtocol(asyncio.Protocol):
-    """A connection that is being dialed, or is established. `ended` is set once no socket is open any more."""
+    """A connection that is being dialed, or is established. `ended` is set as soon as no socket is open."""
 
     def __init__(self, connection_id: int, address: str, owner: ConnectionOwner) -> None:
         self.connection_id, self.address = connection_id, address
@@ -40,7 +41,7 @@ class MemberProtocol(asyncio.Protocol):
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._session: TlsSession | None = None
-        self._is_secured = asyncio.Event()  # The handshake is over, well or badly.
+        self._is_secured = asyncio.Event()  # The handshake has succeeded or failed.
         self._failure: TlsFailed | None = None
         self._is_established = False  # `dial` has returned.
         self._is_over = False  # The owner has closed the connection, or knows that it has ended.
@@ -53,7 +54,7 @@ class MemberProtocol(asyncio.Protocol):
             self._is_over = True
             if self._transport is None:
                 self.ended.set()
-            elif self._failure is None:  # Else the alert is on its way.
+            elif self._failure is None:  # After a TlsFailed, the alert is still being sent.
                 self._transport.abort()
             raise
         self._is_established = True
@@ -87,7 +88,7 @@ class MemberProtocol(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake, if there is one."""
+        """Begin the TLS handshake, if the connection uses TLS."""
         self._transport = cast(asyncio.Transport, transport)
         if self._is_over:
             self._transport.abort()
@@ -96,16 +97,16 @@ class MemberProtocol(asyncio.Protocol):
             self._transport.write(self._session.take_output())
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what the member says."""
+        """Pass the received bytes on to the owner."""
         if self._failure is not None:
-            return  # The other side has yet to read the alert, and what it says before counts no more.
+            return  # The other side may still send data before it reads the alert. This data is dropped.
         if self._session is not None:
             data = self._decrypt(self._session, data)
         if data and not self._is_over:
             self._owner.heard(self.connection_id, data)
 
     def connection_lost(self, reason: Exception | None) -> None:
-        """Tell the owner, unless it has closed the connection itself."""
+        """Report the end to the owner, unless the owner itself has closed the connection."""
         self.ended.set()
         if self._session is not None and not self._session.is_established and self._failure is None:
             from raft.runtime import TlsFailed
@@ -119,7 +120,7 @@ class MemberProtocol(asyncio.Protocol):
     # Called by the owner.
 
     def send(self, data: bytes) -> None:
-        """Send bytes: at once what the socket takes, and the rest later."""
+        """Send bytes: as many as the socket takes at once, and the rest later."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._failure is not None:
             return
@@ -135,7 +136,7 @@ class MemberProtocol(asyncio.Protocol):
         transport.write(data)
 
     def close(self) -> None:
-        """End the connection. The owner hears nothing more of it."""
+        """End the connection. The owner gets no further reports about the connection."""
         self._is_over = True
         if self.dialing is not None:
             self.dialing.cancel()
@@ -159,7 +160,7 @@ class MemberProtocol(asyncio.Protocol):
         if session.has_output:
             self._transport.write(session.take_output())
         if self._failure is not None:
-            self._transport.write_eof()  # The other side has some time to read the alert.
+            self._transport.write_eof()  # The other side gets some time to read the alert.
             asyncio.get_running_loop().call_later(ALERT_SECONDS_MAX, self._transport.abort)
         elif session.is_established:
             self._is_secured.set()

@@ -1,7 +1,8 @@
 """Opens a TCP connection from asyncio: the addresses of a name are tried in turn, and the first that responds is used.
 
-`create_connection(happy_eyeballs_delay=…)` of asyncio does the same, but if it is cancelled in the turn of the loop in
-which an attempt succeeds, it forgets the socket. A client that is closed while it connects would leave the socket open.
+`create_connection(happy_eyeballs_delay=…)` of asyncio does the same, but it can lose a socket: if it is cancelled in
+the turn of the loop in which an attempt succeeds, it does not close the socket. The socket of a client that is closed
+while it connects would then stay open.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import socket
 from typing import Any
 
 ATTEMPT_SECONDS = 0.25
-"""If a name has several IP addresses, the next one is tried after this time (RFC 8305 §5)."""
+"""If a name has several IP addresses, the next address is tried after this time (RFC 8305 §5)."""
 
 
 async def open_socket(host: str, port: int) -> socket.socket:
-    """Connect to a host. Raises OSError; with several addresses its text names what each attempt met."""
+    """Connect to a host. Raises OSError. If the host has several addresses, the text of the error names the failure of
+    each attempt."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     remaining = _alternating(found)
     opened: list[socket.socket] = []
@@ -33,7 +35,7 @@ async def open_socket(host: str, port: int) -> socket.socket:
         return opened.pop(0)
     finally:
         for attempt in attempts:
-            attempt.cancel()  # It closes its socket itself.
+            attempt.cancel()  # A cancelled attempt closes its socket itself.
         for extra in opened:
             extra.close()
 

@@ -1,4 +1,4 @@
-"""A member inside an asyncio program: it runs on trio in a thread of its own, and ends with its block."""
+"""A member inside an asyncio program. The member runs on trio in its own thread, and ends with its block."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class AsyncioStore(AsyncioClient):
 
 class AsyncioNode(NodeOptions):
     """Run a member during the block `async with open_node(...) as store` of an asyncio program. Its arguments and
-    errors are those of `kvstore.open_node`; if the member fails, the block is cancelled, and the error is raised.
+    errors are those of `kvstore.open_node`. If the member fails, the block is cancelled, and the error is raised.
 
-    The member has a thread and a trio loop of its own, so a block that keeps the asyncio loop busy does not delay its
-    heartbeats, as long as the interpreter runs the other thread.
+    The member has its own thread and trio loop. A block that keeps the asyncio loop busy therefore does not delay the
+    member's heartbeats, as long as the interpreter lets the other thread run.
     """
 
     async def __aenter__(self) -> AsyncioStore:
@@ -69,7 +69,8 @@ class AsyncioNode(NodeOptions):
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread cannot be cancelled, and its folder must be free when this call ends.
+            # A cancellation cannot stop the start in the thread. The call waits, because the folder must be free when
+            # the call ends.
             with suppress(Exception):
                 await starting
                 await asyncio.to_thread(self._node.stop)

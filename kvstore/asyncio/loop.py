@@ -1,7 +1,7 @@
 """The event loop of asyncio, in the form in which the client and the recipes use it (`kvstore.event_loop`).
 
-A scope cancels its task as `asyncio.timeout` does: once. Code that suppresses the `CancelledError` goes on, as
-everywhere in asyncio, while trio would cancel it again.
+A scope cancels its task only once, like `asyncio.timeout`. Code that suppresses this `CancelledError` continues, as
+everywhere in asyncio. trio would cancel such code again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class AsyncioScope:
         self.cancel_called = self.cancelled_caught = False
         self._deadline = deadline
         self._task: asyncio.Task[Any] | None = None  # Set during the block.
-        self._cancelling = 0  # The cancellations of the task that came before the block.
+        self._cancelling = 0  # The number of cancellations that the task got before the block.
         self._handle: asyncio.Handle | None = None
         self._is_delivered = False
 
     def cancel(self) -> None:
-        """Cancel the block. If the block has not begun, it is cancelled when it waits for the first time."""
+        """Cancel the block. If the block has not begun yet, it is cancelled at its first wait."""
         if self.cancel_called:
             return
         self.cancel_called = True
@@ -58,7 +58,8 @@ class AsyncioScope:
 
     def _deliver_soon(self, task: asyncio.Task[Any]) -> None:
         if asyncio.current_task() is task:
-            # The task runs now. If it left the block without waiting, the cancellation would hit what follows.
+            # The task runs now. If it left the block without waiting, an immediate cancellation would hit the code
+            # after the block.
             self._handle = asyncio.get_running_loop().call_soon(self._deliver)
         else:
             self._deliver()
@@ -106,20 +107,20 @@ class AsyncioLoop:
         await asyncio.sleep(0)
 
     def move_on_at(self, moment: float) -> AsyncioScope:
-        """A block that is cancelled at a time."""
+        """A block that is cancelled at a given time."""
         return AsyncioScope(moment)
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> AsyncioScope:  # noqa: ARG002
-        """A block that is cancelled after some seconds. It needs no shield: asyncio delivers a cancellation once, so
-        one that has reached the task already does not end the block."""
+        """A block that is cancelled after some seconds. The block needs no shield, because asyncio delivers each
+        cancellation only once. A cancellation that the task has already received does not end the block."""
         return AsyncioScope(self.time() + seconds)
 
     def open_scope(self) -> AsyncioScope:
-        """A block that is cancelled only by `cancel`."""
+        """A block that only a call of `cancel` cancels."""
         return AsyncioScope()
 
     def open_nursery(self) -> AbstractAsyncContextManager[AsyncioNursery]:
-        """A block whose tasks end with it."""
+        """A block at whose end all its tasks have ended."""
         return _open_nursery()
 
     def new_event(self) -> asyncio.Event:

@@ -1,7 +1,7 @@
 """The asyncio shell of a client: it moves bytes and fires timers. `ClientStateMachine` makes all decisions.
 
-All calls of one turn of the loop are sent together by one callback. A call has no task of its own: its caller waits for
-one future. Nothing runs between calls but the timer of the state machine.
+All calls of one turn of the loop are sent together by one callback. A call has no task of its own: the caller waits for
+one future. Between calls, only the timer of the state machine runs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ASYNCIO_WORDS = LoopWords(
 
 
 class CallWaiter(Protocol):
-    """Somebody who waits for the end of one call. `asyncio.Future` has this form."""
+    """The receiver of the end of one call. `asyncio.Future` has this form."""
 
     def done(self) -> bool:
-        """True if nobody waits any more."""
+        """True if the caller no longer waits."""
         ...
 
     def set_result(self, ended: CallEnded, /) -> None:
-        """Tell how the call has ended."""
+        """Report how the call has ended."""
         ...
 
 
@@ -66,7 +66,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open: list[MemberProtocol] = []  # Connections whose sockets may be open.
         self._is_flush_due = False
-        self._due = NEVER_NS  # Monotonic ns at which `_alarm` rings.
+        self._due = NEVER_NS  # The time (monotonic, in ns) at which `_alarm` rings.
         self._alarm: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._aio: asyncio.AbstractEventLoop
@@ -91,7 +91,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
                 self._give_room(len(self._room))
                 with self.loop.move_on_after(CLOSE_SECONDS_MAX):
                     await self._closed.wait()
-            await asyncio.sleep(0)  # A task that is cancelled before it has begun could not tell its callers.
+            await asyncio.sleep(0)  # A task that is cancelled before its start cannot report its end to its callers.
         finally:
             await self._end_all()
         if self._failure is not None:
@@ -137,17 +137,18 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
 
     @property
     def is_full(self) -> bool:
-        """True if a further call has to wait until fewer are open."""
+        """True if a further call has to wait until fewer calls are open."""
         return self._core is not None and self._core.is_full and not self._core.is_closed
 
     def submit(self, request: Request, deadline: int, waiter: CallWaiter) -> int:
-        """Begin a call whose deadline is in ns; `waiter` is told its end. Returns its ticket. Raises ClientClosed."""
+        """Begin a call whose deadline is in ns. `waiter` gets the end of the call. Returns the ticket of the call.
+        Raises ClientClosed."""
         core = self._core
         if core is None:
             raise ClientClosed()
         ticket = self._last_ticket = self._last_ticket + 1
         if request.address is not None:
-            core.tick(self._now_ns())  # A new connection counts as silent from now on.
+            core.tick(self._now_ns())  # The silence of a new connection is measured from now on.
         core.submit(ticket, request, deadline)
         self._waiters[ticket] = waiter
         if not self._is_flush_due:
@@ -165,7 +166,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
         self._run_task(wait)
 
     def withdraw(self, ticket: int) -> None:
-        """Give up a call: nobody waits for its end. Its outcome is unknown."""
+        """Give up a call whose end no caller waits for. The outcome of the call is unknown."""
         if self._waiters.pop(ticket, None) is not None and self._core is not None:
             self._core.cancel(ticket)
             self._give_room(1)
@@ -239,7 +240,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
         except (OSError, InvalidAddress, RaftError) as error:
             self.lost(connection.connection_id, error)
             return
-        except ValueError as error:  # Includes UnicodeError: the resolver cannot take this name.
+        except ValueError as error:  # For example a UnicodeError: the resolver cannot take this name.
             words = f"its host cannot be looked up: {error}"
             self.lost(connection.connection_id, InvalidAddress(connection.address, words))
             return
@@ -250,7 +251,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
             self._core.connected(connection.connection_id)
             self._run_flush()
 
-    # What a connection tells (`ConnectionOwner`).
+    # The methods that a connection calls (`ConnectionOwner`).
 
     def heard(self, connection_id: int, data: bytes) -> None:
         """Bytes have come from a member."""

@@ -212,7 +212,7 @@ class AtomicFile:
         self._aside: Path | None = None  # The temporary name; None: written in place.
         self._file: BinaryIO | None = None
         self._is_copying = False
-        self._folder: int | None = None  # Opened before the rename: if opening fails, nothing was renamed.
+        self._folder: int | None = None  # Opened before the rename, so that a failure prevents the rename.
 
     def __enter__(self) -> Self:
         with self._says():

@@ -24,10 +24,11 @@ LINE_BYTES_MAX = 6 * RESPONSE_BYTES_MAX
 """The longest line. A record fits in a response, and JSON writes a byte as at most six characters (`\\u0000`)."""
 
 BATCH_KEYS_MAX = 64
-"""The most keys of one transaction: each key can need a comparison and a put, and a transaction has room for 128."""
+"""The greatest number of keys in one transaction: each key can need a comparison and a put, and a transaction has room
+for 128."""
 
 BATCH_BYTES_MAX = 512 * 1024
-"""The most bytes of keys and values of one transaction that has more than one key."""
+"""The greatest number of bytes of keys and values in one transaction with more than one key."""
 
 
 class InvalidLine(ValueError):
@@ -49,7 +50,7 @@ class KeyLine:
 
 
 def header_line(revision: int, prefix: bytes) -> bytes:
-    """Return the first line. All keys of the lines are as they were at `revision`."""
+    """Return the first line. All lines show the keys as they were at `revision`."""
     return _line({"format": FORMAT, "version": VERSION, "revision": revision, "prefix": to_text(prefix)})
 
 
@@ -106,7 +107,7 @@ def read_key_lines(source: BinaryIO) -> Iterator[KeyLine]:
 
 
 def batches_of(lines: Iterator[KeyLine]) -> Iterator[list[KeyLine]]:
-    """Yield the keys in groups that each fit in one transaction. No key is twice in a group."""
+    """Yield the keys in groups that each fit in one transaction. No group contains a key twice."""
     batch: dict[bytes, KeyLine] = {}
     size_bytes = 0
     for line in lines:

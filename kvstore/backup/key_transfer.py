@@ -16,7 +16,7 @@ from kvstore.protocol.results import GetResult
 
 
 class Existing(enum.Enum):
-    """How an import treats a key that the store has already."""
+    """How an import treats a key that already exists in the store."""
 
     REFUSE = "refuse"  # The import ends.
     KEEP = "keep"
@@ -24,7 +24,7 @@ class Existing(enum.Enum):
 
 
 class KeyExists(OperationFailed):
-    """A key of an import exists. No key of its batch was written."""
+    """A key of an import already exists. No key of its batch was written."""
 
     def __init__(self, line_no: int, key: bytes, mod_revision: int) -> None:
         super().__init__(line_no, key, mod_revision)
@@ -40,17 +40,17 @@ class Exported:
 
     revision: int = 0
     keys: int = 0
-    leased: int = 0  # How many of the keys have a lease.
+    leased: int = 0  # The number of these keys that have a lease.
 
 
 @dataclass(slots=True)
 class Imported:
-    """The progress of an import. After an error, the lines from `open_from` to `open_to` are those that were under way;
-    all keys of earlier lines are done."""
+    """The progress of an import. After an error, the lines from `open_from` to `open_to` belong to the unfinished
+    transaction. All keys of earlier lines are done."""
 
     written: int = 0
-    kept: int = 0  # Left as they were, because they existed.
-    leased: int = 0  # Left out, because they had a lease.
+    kept: int = 0  # Keys that were left unchanged, because they already existed.
+    leased: int = 0  # Keys that were left out, because they had a lease.
     open_from: int = 0
     open_to: int = 0
 
@@ -65,8 +65,9 @@ async def export_keys(
 ) -> Exported:
     """Write all keys with `prefix` as lines, page by page, all as they were at one revision.
 
-    `at_revision`: this revision; with 0, the present one. Raises RevisionCompacted if the revision can no longer be
-    read. At feature level 1 this happens if the store changes during the export and there is more than one page.
+    `at_revision`: the revision to read; 0: the present revision. Raises RevisionCompacted if the revision can no longer
+    be read. At feature level 1, this error occurs if the export has more than one page and the store changes during the
+    export.
     """
     progress = Exported() if progress is None else progress
     request = Range(*prefix_range(prefix))
@@ -91,8 +92,9 @@ async def import_keys(
 ) -> Imported:
     """Write the keys of `lines`, in transactions of a bounded number of keys and bytes, one after the other.
 
-    A key that had a lease is left out, or, if `with_leased`, written without a lease. Raises KeyExists, InvalidLine and
-    OSError (from `lines`), and the errors of the client. Then the keys of earlier transactions remain written.
+    A key that had a lease is left out, or, with `with_leased`, written without a lease. Raises KeyExists, InvalidLine
+    and OSError (from `lines`), and the errors of the client. After an error, the keys of earlier transactions remain
+    written.
     """
     progress = Imported() if progress is None else progress
     batches = batches_of(_without_leased(lines, progress, with_leased=with_leased))
@@ -120,7 +122,8 @@ def _without_leased(lines: Iterator[KeyLine], progress: Imported, *, with_leased
 
 
 async def _write(client: Client, lines: list[KeyLine], existing: Existing) -> bool:
-    """Write the keys of one batch; False if one of them exists and must not be overwritten."""
+    """Write the keys of one batch. Return False, without a write, if one of the keys exists and must not be
+    overwritten."""
     absent = [Compare(line.key, Target.VERSION, Comparison.EQUAL, 0) for line in lines]
     puts = [Put(line.key, line.value) for line in lines]
     result = await client.txn([] if existing is Existing.OVERWRITE else absent, puts)

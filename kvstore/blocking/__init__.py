@@ -1,5 +1,5 @@
-"""The client of plain threads: `from kvstore.blocking import Client`. It has the calls of `kvstore.Client`, without
-`await`.
+"""The client for programs with plain threads: `from kvstore.blocking import Client`. It has the calls of
+`kvstore.Client`, without `await`.
 
     with Client(["127.0.0.1:7101"]) as client:
         client.put("greeting", "hello")

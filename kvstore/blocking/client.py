@@ -1,4 +1,4 @@
-"""The client of plain threads."""
+"""The client for programs with plain threads."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ DefaultT = TypeVar("DefaultT")
 ValueT = TypeVar("ValueT")
 
 BlockingDialer = Callable[[str], socket.socket | None]
-"""Opens a connected socket to an address, in a thread; None lets the client open it as usual. Raises OSError or
+"""Opens a connected socket to an address, in a thread; None: the client opens the socket as usual. Raises OSError or
 InvalidAddress."""
 
 
 def _inline(
     function: Callable[Concatenate[ClientCalls, ParametersT], Coroutine[Any, Any, ResultT]],
 ) -> Callable[Concatenate[Any, ParametersT], ResultT]:
-    """Make a method of a call that only asks: the thread of the caller runs it, and sleeps while it waits."""
+    """Make a method from a call that only sends requests: the call runs in the caller's thread, which sleeps while it
+    waits."""
 
     def call(client: BlockingClient, /, *arguments: ParametersT.args, **options: ParametersT.kwargs) -> ResultT:
         return finish(function(client.in_thread, *arguments, **options))
@@ -64,7 +65,7 @@ def _inline(
 def _in_loop(
     function: Callable[Concatenate[ClientCalls, ParametersT], Awaitable[ResultT]],
 ) -> Callable[Concatenate[Any, ParametersT], ResultT]:
-    """Make a method of a call that also waits for other things: the loop runs it."""
+    """Make a method from a call that also waits for other events: the call runs in the loop."""
 
     def call(client: BlockingClient, /, *arguments: ParametersT.args, **options: ParametersT.kwargs) -> ResultT:
         return client.loop_thread.run(function, client.in_loop, *arguments, **options)
@@ -73,7 +74,7 @@ def _in_loop(
 
 
 class _Listing(Generic[ItemT]):
-    """The items of an async iterator that never suspends."""
+    """Yield the items of an async iterator that never suspends."""
 
     def __init__(self, items: AsyncIterator[ItemT]) -> None:
         self._items = items
@@ -128,9 +129,9 @@ class BlockingClient:
     """A client of one cluster, for all threads of a program. Its arguments, calls and errors are those of
     `kvstore.Client`; a `dialer` opens connected sockets.
 
-    The client runs an asyncio loop in a thread of its own from the beginning of its block to the end. A call blocks its
-    thread. If Ctrl-C interrupts a call, its outcome is unknown. A thread cannot be cancelled: where `kvstore.Client`
-    cancels the block of a lost lease or lock, the error comes at the end of the block.
+    The client runs an asyncio loop in its own thread, from the beginning of its block to the end. A call blocks its
+    thread. If Ctrl-C interrupts a call, the outcome of the call is unknown. A thread cannot be cancelled. If a lease or
+    lock is lost, `kvstore.Client` cancels the block, but this client raises the error at the end of the block.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class BlockingClient:
 
     @property
     def deadline_seconds(self) -> float:
-        """The deadline of operations that have none of their own."""
+        """The deadline of operations for which the caller gives no deadline."""
         return self.in_thread.deadline_seconds
 
     # Operations on keys.
@@ -300,7 +301,7 @@ class BlockingClient:
         self, name: Text, *, ttl_seconds: float = LOCK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
     ) -> AbstractContextManager[BlockingLock]:
         """Hold a lock during a block, as `kvstore.Client.lock` does. If the lock is lost, LeaseLost is raised at the
-        end of the block; `guarded` transactions and fences protect the next holder meanwhile."""
+        end of the block. Until then, `guarded` transactions and fences protect the next holder."""
 
         def face(lock: Lock, held: HeldBlock) -> BlockingLock:
             return BlockingLock(lock, held, self.in_thread)
@@ -312,7 +313,7 @@ class BlockingClient:
         )
 
     def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> BlockingElection:
-        """An election that the caller can observe, or stand in as a candidate. Needs feature level 2."""
+        """An election, which the caller can observe or enter as a candidate. Needs feature level 2."""
         inner = self.in_loop.election(name, ttl_seconds=ttl_seconds)
         return BlockingElection(inner, self.loop_thread, self.in_thread)
 
@@ -328,8 +329,8 @@ class BlockingClient:
         wait_seconds: float = math.inf,
         window_bytes: int = WINDOW_BYTES_DEFAULT,
     ) -> AbstractContextManager[BlockingConsumer]:
-        """Consume the changes of all keys with a prefix, as `kvstore.Client.consume` does. If the lease is lost, the
-        next call of the consumer raises LeaseLost, and so does the end of the block."""
+        """Consume the changes of all keys with a prefix, as `kvstore.Client.consume` does. If the lease is lost,
+        LeaseLost is raised by the next call of the consumer and at the end of the block."""
 
         def face(consumer: Consumer, held: HeldBlock) -> BlockingConsumer:
             return BlockingConsumer(consumer, held, self.in_thread)
@@ -361,8 +362,9 @@ class BlockingClient:
         window_bytes: int = WINDOW_BYTES_DEFAULT,
     ) -> None:
         """Consume the changes of all keys with a prefix together with the other members of a group, as
-        `kvstore.Client.consume_shares` does. `work` is a plain function, called in a thread of its own for each share.
-        After `handover_seconds` its consumer refuses everything; the thread ends when `work` returns."""
+        `kvstore.Client.consume_shares` does. `work` is a plain function. For each share, it is called in a separate
+        thread. After `handover_seconds`, the consumer of the share refuses every call. The thread ends only when `work`
+        returns."""
         self.loop_thread.run(
             self.in_loop.consume_shares,
             prefix,
@@ -402,7 +404,7 @@ class BlockingClient:
     update_member = _in_loop(ClientCalls.update_member)
     replace_member = _in_loop(ClientCalls.replace_member)
 
-    # About sessions and limits.
+    # Calls about sessions and limits.
 
     sessions = _inline(ClientCalls.sessions)
     close_session = _inline(ClientCalls.close_session)

@@ -25,13 +25,13 @@ class BlockingPositionTransaction(PositionBuilder):
         self._consumer = consumer
 
     def commit(self) -> PositionMoved:
-        """Carry out the transaction, and repeat it until its outcome is known or the lease is lost. It raises what
-        `PositionTransaction.commit` raises."""
+        """Carry out the transaction, and repeat it until its outcome is known or the lease is lost. Raises the errors
+        of `PositionTransaction.commit`."""
         return self._consumer._move(self)
 
 
 class BlockingRecord(RecordChanges):
-    """A record, and its consumer."""
+    """A record, with the consumer that delivered it."""
 
     __slots__ = ("_consumer",)
 
@@ -40,7 +40,7 @@ class BlockingRecord(RecordChanges):
         self._consumer = consumer
 
     def commit(self) -> PositionMoved:
-        """Move the position of the group to this record, and so commit all records up to this one."""
+        """Move the position of the group to this record, which commits all records up to this record."""
         return self._consumer.commit(self.revision)
 
     def transaction(self) -> BlockingPositionTransaction:
@@ -61,8 +61,8 @@ class _PresentRecords:
 
 
 class BlockingConsumer(HeldFace[Consumer]):
-    """The active consumer of a share, during its block, as `Consumer` describes it. An iterator of records, for one
-    thread at a time."""
+    """The active consumer of a share, during its block, as `Consumer` describes it. The object is an iterator of
+    records, and only one thread at a time may use it."""
 
     def __init__(self, inner: Consumer, held: HeldBlock, store: KeyStore) -> None:
         super().__init__(inner, held)
@@ -94,7 +94,7 @@ class BlockingConsumer(HeldFace[Consumer]):
     commit = in_block(Consumer.commit)
 
     def check(self) -> None:
-        """Raise LeaseLost if this consumer has ceased to be the active one, or may have."""
+        """Raise LeaseLost if this consumer is no longer the active consumer, or may no longer be."""
         self.lease.check()
 
     def transaction(self, record: BlockingRecord | int) -> BlockingPositionTransaction:
@@ -104,8 +104,8 @@ class BlockingConsumer(HeldFace[Consumer]):
         return BlockingPositionTransaction(position, self)
 
     def guarded(self) -> BlockingGuardedTransaction:
-        """Begin a transaction that leaves the position as it is, and that is carried out only while this consumer is
-        the active one. If not, its commit raises LockLost."""
+        """Begin a transaction that does not move the position, and that is carried out only while this consumer is the
+        active consumer. Otherwise its commit raises LockLost."""
         return BlockingGuardedTransaction(self._store, self.key, self.fence)
 
     def _move(self, moving: PositionBuilder) -> PositionMoved:
@@ -115,10 +115,10 @@ class BlockingConsumer(HeldFace[Consumer]):
 def work_in_thread(
     thread: LoopThread, store: KeyStore, work: Callable[[BlockingConsumer], None]
 ) -> Callable[[Consumer], Awaitable[None]]:
-    """Make the async work on a share of a function that blocks: it runs in a thread of its own.
+    """Make async work on a share from a function that blocks. The function runs in its own thread.
 
-    If the work is cancelled, because it has not ended in time, its consumer refuses everything from then on; the thread
-    ends when the function returns.
+    The work is cancelled if it has not ended in time. Its consumer then refuses every call, but the thread ends only
+    when the function returns.
     """
 
     async def run(consumer: Consumer) -> None:

@@ -1,7 +1,8 @@
-"""An async block that lives in the loop of a client, and is entered and left by a thread.
+"""An async block that runs in the loop of a client, while a thread enters and leaves it.
 
-One task of the loop runs the whole block, because a lease that is lost cancels the task of its block. The thread cannot
-be cancelled: it learns of the loss by `check`, by its next call of an object of the block, or at the end of the block.
+One task of the loop runs the whole async block, because the loss of a lease cancels the task of the block. The thread
+cannot be cancelled. It notices the loss by `check`, by its next call of an object of the block, or at the end of the
+block.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ ParametersT = ParamSpec("ParametersT")
 
 
 class _BlockFailed(Exception):
-    """The block of the thread has raised: the async block ends with an error, too."""
+    """The code of the thread's block has raised an error, so the async block must also end with an error."""
 
 
 class HeldBlock:
-    """A block in the loop. `run` runs an async function as if it were called in the block."""
+    """An async block that is held open in the loop. `run` runs an async function as if it were called in the block."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.thread = thread
@@ -34,7 +35,7 @@ class HeldBlock:
         self._is_failed = False
         self._holder: asyncio.Task[None] | None = None
         self._is_over = True  # The block has not begun, or has ended.
-        self._error: Exception | None = None  # With which it has ended.
+        self._error: Exception | None = None  # The error with which the block has ended.
         self._inside: set[asyncio.Task[Any]] = set()
 
     def run(
@@ -44,7 +45,7 @@ class HeldBlock:
         *arguments: ParametersT.args,
         **options: ParametersT.kwargs,
     ) -> ResultT:
-        """Run an async function in the loop. If the block ends meanwhile, because its lease is lost, raises the error
+        """Run an async function in the loop. If the block ends meanwhile because its lease is lost, raise the error
         with which the block ended."""
         return self.thread.run(self._run, lambda: function(*arguments, **options))
 
@@ -71,7 +72,7 @@ class HeldBlock:
 
     @asynccontextmanager
     async def held_by_this_task(self) -> AsyncIterator[None]:
-        """Let the block be that of the running task, in the loop."""
+        """Make the running task the owner of the block; called in the loop."""
         self._is_over = False
         try:
             yield
@@ -90,12 +91,12 @@ class HeldBlock:
         entered: asyncio.Future[ValueT] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
         holder = self._holder = asyncio.create_task(self._hold(block, entered))
-        self.thread.blocks.add(holder)  # The loop itself holds tasks only weakly.
+        self.thread.blocks.add(holder)  # The loop itself has only weak references to tasks.
         holder.add_done_callback(self.thread.blocks.discard)
         holder.add_done_callback(_look_at_error)
         try:
             await asyncio.wait((entered, holder), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # The thread does not wait any more.
+        except asyncio.CancelledError:  # The thread no longer waits.
             holder.cancel()
             raise
         if not entered.done():
@@ -111,12 +112,12 @@ class HeldBlock:
                 raise _BlockFailed
 
     def abandon(self) -> None:
-        """Leave the block, in the loop, because its thread does not know that it is entered."""
+        """Leave the block because its thread does not know that the block was entered; called in the loop."""
         if self._holder is not None:
             self._holder.cancel()
 
     async def leave(self, is_failed: bool) -> None:
-        """Leave the block, in the loop. Raises what the end of the block raises."""
+        """Leave the block; called in the loop. Raises the error with which the block ends."""
         holder = self._holder
         assert holder is not None
         self._is_failed = is_failed
@@ -132,13 +133,13 @@ class HeldBlock:
 
 
 def _look_at_error(holder: asyncio.Task[None]) -> None:
-    """Keep the loop from logging the error of a block: the thread gets it."""
+    """Prevent the loop from logging the error of a block, because the thread gets this error."""
     if not holder.cancelled():
         holder.exception()
 
 
 class BlockingContext(Generic[ValueT, FaceT]):
-    """A block of a thread around an async block. `face` makes what the thread gets of the value of the async block."""
+    """A blocking context manager around an async block. `face` converts the value of the async block for the thread."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class BlockingContext(Generic[ValueT, FaceT]):
         held = self._held
         try:
             return self._face(held.thread.run(enter), held)
-        except BaseException:  # Ctrl-C after the block was entered: nobody else would leave it.
+        except BaseException:  # Ctrl-C may come after the block was entered, and then no other code would leave it.
             held.thread.tell(held.abandon)
             raise
 
@@ -166,19 +167,19 @@ class BlockingContext(Generic[ValueT, FaceT]):
         try:
             self._held.thread.run(self._held.leave, error is not None)
         except Exception:
-            if error is None:  # Else the error of the block itself says more.
+            if error is None:  # Otherwise the error of the thread's code is raised, which says more.
                 raise
 
 
 class Face(Generic[ValueT]):
-    """What a thread sees of an object that lives in the loop."""
+    """The blocking form of an object that lives in the loop."""
 
     def __init__(self, inner: ValueT, thread: LoopThread) -> None:
         self._inner, self._thread = inner, thread
 
 
 class HeldFace(Generic[ValueT]):
-    """What a thread sees of an object that lives in an entered block."""
+    """The blocking form of an object that lives in an entered block."""
 
     def __init__(self, inner: ValueT, held: HeldBlock) -> None:
         self._inner, self._held = inner, held
@@ -187,7 +188,7 @@ class HeldFace(Generic[ValueT]):
 def in_loop(
     function: Callable[Concatenate[ValueT, ParametersT], Awaitable[ResultT]],
 ) -> Callable[Concatenate[Any, ParametersT], ResultT]:
-    """Make a method of a `Face`: it runs the async method in the loop, and waits for its result."""
+    """Make a method of a `Face` that runs the async method in the loop, and waits for its result."""
 
     def call(face: Face[ValueT], /, *arguments: ParametersT.args, **options: ParametersT.kwargs) -> ResultT:
         return face._thread.run(function, face._inner, *arguments, **options)
@@ -198,7 +199,8 @@ def in_loop(
 def in_block(
     function: Callable[Concatenate[ValueT, ParametersT], Awaitable[ResultT]],
 ) -> Callable[Concatenate[Any, ParametersT], ResultT]:
-    """Make a method of a `HeldFace`: it runs the async method as if in its block, and waits for its result."""
+    """Make a method of a `HeldFace` that runs the async method as if it were called in the block, and waits for its
+    result."""
 
     def call(face: HeldFace[ValueT], /, *arguments: ParametersT.args, **options: ParametersT.kwargs) -> ResultT:
         return face._held.run(function, face._inner, *arguments, **options)

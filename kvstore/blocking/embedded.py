@@ -1,4 +1,4 @@
-"""A member inside a program of plain threads: it runs on trio in a thread of its own, and ends with its block."""
+"""A member inside a program with plain threads. The member runs on trio in its own thread, and ends with its block."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class BlockingStore(BlockingClient):
 
 class BlockingNode(NodeOptions):
     """Run a member during the block `with open_node(...) as store`. Its arguments and errors are those of
-    `kvstore.open_node`. A thread cannot be cancelled: if the member fails, calls raise Unavailable, and the error of
-    the member is raised at the end of the block."""
+    `kvstore.open_node`. A thread cannot be cancelled. If the member fails, calls raise Unavailable, and the member's
+    error is raised at the end of the block."""
 
     def __enter__(self) -> BlockingStore:
         self._node = NodeThread(self.node())

@@ -1,4 +1,4 @@
-"""Leases, locks and elections of a thread."""
+"""Leases, locks and elections for programs with plain threads."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from kvstore.recipes.store import KeyStore
 
 
 class BlockingEvent:
-    """Something that happens at most once, and for which a thread can wait."""
+    """An event that happens at most once, and for which a thread can wait."""
 
     def __init__(self, event: LoopEvent, thread: LoopThread) -> None:
         self._event, self._thread = event, thread
 
     def is_set(self) -> bool:
-        """True once it has happened."""
+        """True once the event has happened."""
         return self._event.is_set()
 
     def wait(self) -> None:
-        """Wait until it happens; return at once if it has."""
+        """Wait until the event happens. Return at once if it has happened already."""
         self._thread.run(self._event.wait)
 
 
 class BlockingLease(LeaseHandle):
-    """A lease that the client keeps alive. A thread cannot be cancelled: it learns of the loss of its lease by `check`,
+    """A lease that the client keeps alive. A thread cannot be cancelled. It notices the loss of its lease by `check`,
     by `lost`, or by LeaseLost at the end of the block."""
 
     def __init__(self, inner: Lease, thread: LoopThread) -> None:
@@ -53,11 +53,12 @@ class BlockingLease(LeaseHandle):
 
     @property
     def expires_at(self) -> float:
-        """The time until which the lease certainly lives, on the clock of `time.monotonic()`."""
+        """The time, on the clock of `time.monotonic()`, until which the lease certainly lives."""
         return self._inner.expires_at
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease has ended, or may have ended. The keys of the lease may be gone then."""
+        """Raise LeaseLost if the lease has ended, or may have ended. In this case the keys of the lease may be removed
+        already."""
         self._thread.run(_check, self._inner)
 
 
@@ -79,14 +80,15 @@ class BlockingPlainTransaction(TransactionBuilder):
 
 
 class BlockingGuardedTransaction(GuardedBuilder):
-    """A transaction that is carried out only while its caller owns a key. The object may be committed again."""
+    """A transaction that is carried out only while its caller owns a key. The same transaction may be committed
+    again."""
 
     def __init__(self, store: KeyStore, key: bytes, fence: int, lost: type[LockLost] = LockLost) -> None:
         super().__init__(key, fence, lost)
         self._store = store
 
     def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
-        """Carry out the transaction. Raises LockLost, with nothing done, if the caller no longer owns the key.
+        """Carry out the transaction. If the caller no longer owns the key, nothing is done, and LockLost is raised.
 
         The `succeeded` of the result is true if all comparisons of `when` held.
         """
@@ -96,7 +98,8 @@ class BlockingGuardedTransaction(GuardedBuilder):
 
 
 class BlockingLock(HeldFace[Lock]):
-    """A lock that is held. `key`: the owner's key; `fence`: its create revision, which rises from owner to owner."""
+    """A lock that is held. `key`: the owner's key; `fence`: the create revision of this key, which is higher for each
+    later owner."""
 
     def __init__(self, inner: Lock, held: HeldBlock, store: KeyStore) -> None:
         super().__init__(inner, held)
@@ -108,7 +111,8 @@ class BlockingLock(HeldFace[Lock]):
         self.lease.check()
 
     def guarded(self) -> BlockingGuardedTransaction:
-        """Begin a transaction that is carried out only while this lock is held. If not, its commit raises LockLost."""
+        """Begin a transaction that is carried out only while this lock is held. Otherwise its commit raises
+        LockLost."""
         return BlockingGuardedTransaction(self._store, self.key, self.fence)
 
 
@@ -127,7 +131,7 @@ class BlockingLeadership(HeldFace[Leadership]):
     wait_until_lost = in_block(Leadership.wait_until_lost)
 
     def term(self) -> AbstractContextManager[BlockingLeadership]:
-        """Run a block. If the leadership has ended in the meantime, LeadershipLost is raised at the end of the block:
+        """Run a block. If the leadership ends meanwhile, LeadershipLost is raised only at the end of the block, because
         a thread cannot be cancelled."""
         return BlockingContext(self._held.thread, self._inner.term, lambda _, __: self)
 
@@ -152,7 +156,7 @@ class BlockingLeaders(Face[Any]):
 
 
 def next_of(held: HeldBlock, iterator: Any) -> Any:
-    """The next item of an async iterator, in an entered block. Raises StopIteration."""
+    """Return the next item of an async iterator that belongs to an entered block. Raises StopIteration."""
     try:
         return held.run(iterator.__anext__)
     except StopAsyncIteration:
@@ -160,7 +164,7 @@ def next_of(held: HeldBlock, iterator: Any) -> Any:
 
 
 class BlockingElection(Face[Election]):
-    """An election, as `Election` describes it. A candidate enters it with `with`."""
+    """An election, as `Election` describes it. A candidate enters the election with `with`."""
 
     def __init__(self, inner: Election, thread: LoopThread, store: KeyStore) -> None:
         super().__init__(inner, thread)
@@ -196,7 +200,7 @@ class BlockingElection(Face[Election]):
     proclaim = in_loop(Election.proclaim)
 
     def resign(self) -> None:
-        """Give up the leadership; the next candidate follows. This candidate may campaign again."""
+        """Give up the leadership, so that the next candidate becomes the leader. This candidate may campaign again."""
         self.leadership = None
         self._thread.run(self._inner.resign)
 

@@ -1,7 +1,7 @@
-"""An asyncio loop in a thread of its own, and the work that other threads give it.
+"""An asyncio loop in its own thread, and the work that other threads hand to this loop.
 
-Work goes through one queue, and the loop is woken once for all that has gathered. When the thread ends, whoever still
-waits is told, so no caller waits for a loop that is gone.
+All work goes through one queue. The loop is woken once for all work that has gathered in the queue. When the thread
+ends, all waiting callers get an error, so that no caller waits for a loop that has ended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ OWN_THREAD = (
 
 
 class Work(Protocol):
-    """Something to do in the loop."""
+    """Work for the loop."""
 
     def begin(self) -> None:
-        """Do it, in the loop."""
+        """Begin the work; called in the loop."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller that it was not done. Called in any thread."""
+        """Report to the caller that the work was not done. Called in any thread."""
         ...
 
 
@@ -65,29 +65,29 @@ class Job(Generic[ResultT]):
         self._done.release()
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller that the loop is gone."""
+        """Report to the caller that the loop has ended."""
         self._error = error
         self._done.release()
 
     def cancel(self) -> None:
-        """Give up, in the loop: nobody waits for the result."""
+        """Cancel the function, because no caller waits for its result; called in the loop."""
         self._is_withdrawn = True
         if self._task is not None:
             self._task.cancel()
 
     def wait(self) -> ResultT:
-        """Wait for the result, in another thread."""
+        """Wait for the result; called in another thread."""
         self._done.acquire()
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                self._error = None  # Else the error and this frame would hold each other.
+                self._error = None  # Without this line, the error and this frame would keep each other alive.
         return self._result
 
 
 class LoopThread:
-    """The thread. It is a daemon: a program that ends without closing its client is not kept from ending."""
+    """The thread of the loop. The thread is a daemon, so that a program can end without closing its client."""
 
     def __init__(self, name: str) -> None:
         self.loop: asyncio.AbstractEventLoop
@@ -127,7 +127,7 @@ class LoopThread:
         self._thread.join()
 
     def post(self, work: Work) -> None:
-        """Give work to the loop. Raises ClientClosed, WrongContext."""
+        """Add work to the queue of the loop. Raises ClientClosed, WrongContext."""
         if self._thread is None or self._is_over:
             raise ClientClosed()
         if self._binding.is_forked:
@@ -139,7 +139,7 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(self._begin_all)
             except RuntimeError:  # The loop was closed meanwhile.
                 self._is_over = True
-            except BaseException:  # Ctrl-C between the two lines: the next caller wakes the loop.
+            except BaseException:  # After Ctrl-C between these two lines, the next caller must wake the loop.
                 self._is_woken = False
                 raise
         if self._is_over:
@@ -152,8 +152,8 @@ class LoopThread:
         *arguments: ParametersT.args,
         **options: ParametersT.kwargs,
     ) -> ResultT:
-        """Run an async function in the loop, and wait for its result. If the wait is interrupted (Ctrl-C), the function
-        is cancelled. Raises ClientClosed, WrongContext."""
+        """Run an async function in the loop, and wait for its result. If Ctrl-C interrupts the wait, the function is
+        cancelled. Raises ClientClosed, WrongContext."""
         if self._thread is threading.current_thread():
             raise WrongContext(OWN_THREAD)
         job = Job(lambda: function(*arguments, **options))
@@ -184,7 +184,7 @@ class LoopThread:
         await self._stop.wait()
 
     def _begin_all(self) -> None:
-        self._is_woken = False  # Before the queue is read: who appends from now on wakes the loop again.
+        self._is_woken = False  # Reset before the queue is read, so that later work wakes the loop again.
         queue = self._queue
         while queue:
             queue.popleft().begin()

@@ -1,4 +1,5 @@
-"""The recipes of `kvstore.recipes`, for threads. A program passes its blocking client to them."""
+"""The recipes of `kvstore.recipes`, for programs with plain threads. A program passes its blocking client to these
+recipes."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from kvstore.recipes.work_queue import WORK_TTL_SECONDS_DEFAULT, WorkItem, WorkQ
 
 
 class ThreadStore(Protocol):
-    """What the recipes of threads use of a blocking client."""
+    """The part of a blocking client that the recipes use."""
 
     @property
     def in_loop(self) -> KeyStore:
-        """The client in the loop."""
+        """The asyncio client, whose calls run in the loop."""
         ...
 
     @property
@@ -167,7 +168,7 @@ class BlockingWorkItem(HeldFace[WorkItem]):
         return self._inner.is_done
 
     def guarded(self) -> BlockingGuardedTransaction:
-        """Begin a transaction that is carried out only while this worker has the item. Otherwise its commit raises
+        """Begin a transaction that is carried out only while this worker holds the item. Otherwise its commit raises
         LockLost."""
         return BlockingGuardedTransaction(self._store, self._inner.claim, self._inner.fence)
 
@@ -186,8 +187,8 @@ class BlockingWorkQueue(Face[WorkQueue]):
     def take(
         self, *, ttl_seconds: float = WORK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
     ) -> AbstractContextManager[BlockingWorkItem]:
-        """Take the first item that no other worker has, and keep it during a block, as `WorkQueue.take` does. If the
-        lease is lost, LeaseLost is raised at the end of the block."""
+        """Take the first item that no other worker holds, and hold the item during a block, as `WorkQueue.take` does.
+        If the lease is lost, LeaseLost is raised at the end of the block."""
 
         def face(item: WorkItem, held: HeldBlock) -> BlockingWorkItem:
             return BlockingWorkItem(item, held, self._store.in_thread)

@@ -1,7 +1,7 @@
-"""Calls of threads: a thread gives its request to the pump in the loop, and sleeps until the call has ended.
+"""Calls from threads: a thread hands its request to the pump in the loop, and sleeps until the call has ended.
 
-The calls of `ClientCalls` are coroutines. With this pump, none of their awaits suspends: the thread itself sleeps. So
-`finish` runs such a coroutine to its end by one `send`, and no task is made for a call.
+The calls of `ClientCalls` are coroutines. With this pump, these coroutines never suspend, because the thread itself
+sleeps. `finish` therefore runs such a coroutine to its end by one `send`, and a call needs no task.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class ThreadLoop(AsyncioLoop):
         time.sleep(seconds)  # noqa: ASYNC251
 
     async def checkpoint(self) -> None:
-        """Do nothing: other threads run anyway."""
+        """Do nothing, because the interpreter runs other threads anyway."""
 
 
 class _Call:
-    """A call of a thread. The loop sees a `CallWaiter`."""
+    """A call of a thread. The loop uses this object as a `CallWaiter`."""
 
     __slots__ = ("_deadline", "_lock", "_pump", "_request", "ended", "error", "is_withdrawn", "ticket")
 
@@ -80,12 +80,12 @@ class _Call:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Wake the thread with an error: nothing was sent."""
+        """Wake the thread with an error, because nothing was sent."""
         self.error = error
         self._wake()
 
     def done(self) -> bool:
-        """True if the thread does not wait any more."""
+        """True if the thread no longer waits."""
         return self.is_withdrawn
 
     def set_result(self, ended: CallEnded) -> None:
@@ -100,7 +100,7 @@ class _Call:
             self._pump.withdraw(self.ticket)
 
     def wait(self) -> None:
-        """Sleep until the call has ended. Ctrl-C ends the sleep."""
+        """Sleep until the call has ended. Ctrl-C interrupts the sleep."""
         self._lock.acquire()
 
     def _wake(self) -> None:
@@ -108,7 +108,7 @@ class _Call:
 
 
 class _CallOfMany(_Call):
-    """One of the calls of a bulk call. All of them wake one queue."""
+    """One call of a bulk. All calls of the bulk wake the thread through one queue."""
 
     __slots__ = ("_ends",)
 
@@ -121,7 +121,7 @@ class _CallOfMany(_Call):
 
 
 class ThreadPump:
-    """The pump of a client of threads: `ask` and `ask_each` block the thread that calls them."""
+    """The pump of a client for plain threads: `ask` and `ask_each` block the thread that calls them."""
 
     def __init__(self, pump: AsyncioPump, thread: LoopThread) -> None:
         self.loop = ThreadLoop(thread)
@@ -129,7 +129,7 @@ class ThreadPump:
 
     @property
     def members(self) -> MembersView | None:
-        """The members of the cluster, as some member last reported them."""
+        """The members of the cluster, as last reported by any member."""
         return self._pump.members
 
     def learn(self, addresses: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ class ThreadPump:
             self._thread.stop()
 
     async def ask(self, request: Request, seconds: float) -> tuple[Response, int]:
-        """Send `request`, and block the thread until its end. If the wait is interrupted (Ctrl-C), the outcome is
+        """Send `request`, and block the thread until the call has ended. If Ctrl-C interrupts the wait, the outcome is
         unknown."""
         thread = self._thread
         call = _Call(self._pump, request, int((thread.time() + seconds) * 1e9))
@@ -196,7 +196,7 @@ class ThreadPump:
             for call in calls:
                 thread.tell(call.withdraw)
 
-    # A client of threads uses the asyncio pump itself for background work and watches.
+    # In a client for plain threads, background work and watches use the asyncio pump directly.
 
     def start_soon(self, function: Callable[[], Awaitable[None]]) -> None:
         """Refuse."""

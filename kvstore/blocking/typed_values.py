@@ -1,4 +1,4 @@
-"""Values as objects, for threads."""
+"""Values as objects, for programs with plain threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ThreadValues(Protocol):
-    """The calls of a blocking client that typed values use."""
+    """The part of a blocking client that typed values use."""
 
     @property
     def in_thread(self) -> ClientCalls:
@@ -54,7 +54,7 @@ class BlockingTypedValues(Generic[ValueT]):
         return finish(self._inner.delete(key))
 
     def compare_and_set(self, key: Text, value: ValueT, mod_revision: int) -> CompareAndSetResult:
-        """Write an object if the last write of the key is still that at `mod_revision`; 0: if the key is absent."""
+        """Write an object if the last write of the key has the revision `mod_revision`; 0: if the key is absent."""
         return finish(self._inner.compare_and_set(key, value, mod_revision))
 
     def items(self, *, prefix: Text | None = None) -> Iterator[TypedItem[ValueT]]:
@@ -69,7 +69,7 @@ class BlockingTypedValues(Generic[ValueT]):
 
 
 class BlockingTypedWatch(Generic[ValueT]):
-    """A watch that gives objects."""
+    """A watch whose changes contain objects."""
 
     def __init__(self, watch: BlockingWatch, codec: Codec[ValueT]) -> None:
         self._watch, self._codec = watch, codec

@@ -14,13 +14,14 @@ from kvstore.protocol.watches import Change
 
 
 class BlockingWatch(Face[Watch]):
-    """A watch during the block `with client.watch(...) as watch`, as `Watch` describes it. It is an iterator of
-    changes, for one thread at a time. Another thread may close the watch by `close`, and so end the wait."""
+    """A watch during the block `with client.watch(...) as watch`, as `Watch` describes it. The watch is an iterator of
+    changes, and only one thread at a time may use it. Another thread may call `close`, which ends the watch and the
+    wait for changes."""
 
     def __init__(self, inner: Watch, thread: LoopThread) -> None:
         super().__init__(inner, thread)
-        self._current: deque[Change] = deque()  # The changes of a revision that the caller has yet to receive.
-        self._before = 0  # The revision before them.
+        self._current: deque[Change] = deque()  # The changes of one revision that the caller has not received yet.
+        self._before = 0  # The revision before these changes.
 
     @property
     def revision(self) -> int:
@@ -55,7 +56,7 @@ class BlockingWatch(Face[Watch]):
             yield self.next_batch()
 
     def next_batch(self) -> tuple[Change, ...]:
-        """All changes of the next revision, or the rest of them."""
+        """Return all changes of the next revision that the caller has not received yet."""
         if not self._current:
             self._thread.run(self._fetch)
         changes = tuple(self._current)
@@ -63,5 +64,6 @@ class BlockingWatch(Face[Watch]):
         return changes
 
     async def _fetch(self) -> None:
-        """Take the next batch, in the loop: if Ctrl-C then interrupts the thread, its next call finds the changes."""
+        """Take the next batch; called in the loop. If Ctrl-C interrupts the thread afterwards, its next call returns
+        these changes."""
         self._current.extend(await self._inner.next_batch())

@@ -57,7 +57,8 @@ def check(folder: Path, as_json: bool) -> None:
         files.close()
     if report.problems:
         # The hard state is known only if the log is valid. `inspect` then also reports a problem if no valid snapshot
-        # reaches the first entry of the log. So if only snapshots are damaged, the member can start.
+        # reaches the first entry of the log. Thus a member whose snapshots alone are damaged can start if the log is
+        # complete.
         starts = report.hard_state is not None and all(".snap: damaged" in each for each in report.problems)
         remedy = REMEDY_OF_A_SNAPSHOT if starts else REMEDY_OF_THE_REST
         _tell_damage(folder, report.problems, remedy, as_json, in_use=holder is not None)

@@ -34,7 +34,7 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json, from
 from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
-SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # The bounds of a deadline: 1 ms and a day.
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # The bounds of a deadline: 1 ms and one day.
 HAS_PRINTED = "kvstore.has_printed"  # Set in `Context.meta` once a JSON value was printed to stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])

@@ -34,7 +34,7 @@ OPERATION = Operation()
 
 
 def say(words: str) -> None:
-    """Print a message of one line to stderr. If printing fails, the line is dropped."""
+    """Print a message of one line to stderr. If the message cannot be printed, it is dropped."""
     with suppress(OSError):
         click.echo(escape_controls(words), err=True)
 
@@ -45,9 +45,9 @@ def show(line: object) -> None:
 
 
 async def show_when_read(line: object) -> None:
-    """Print one line of data to stdout. Meanwhile the other tasks run, even if the reader of a pipe reads nothing.
+    """Print one line of data to stdout. While the line waits for the reader of a pipe, other tasks run.
 
-    If this is cancelled, only a part of the line may be printed.
+    If the call is cancelled, a part of the line may have been printed.
     """
     await show_bytes_when_read(_line_bytes(line))
 

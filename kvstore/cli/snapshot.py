@@ -25,8 +25,8 @@ from storage import SNAPSHOT_FORMAT
 
 
 def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
-    """Return None for `-`. A file named `-` can be given as `./-`. Compare texts, not paths: as paths, `-` and `./-`
-    are equal."""
+    """Return None for `-`. A file named `-` can be given as `./-`. The texts are compared instead of paths, because as
+    paths `-` and `./-` are equal."""
     return None if value == "-" else Path(value)
 
 
@@ -97,7 +97,7 @@ def save(
             )
         except Unavailable as error:
             if existing and member is not None:
-                raise  # The hint below would suggest options that the user has given already.
+                raise  # The hint below would suggest options that the user has already given.
             failure = failure_of(error)
             failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
             raise failure from error

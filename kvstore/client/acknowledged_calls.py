@@ -50,7 +50,7 @@ def read_in_sync(response: Response, read: Callable[[Response], WriteT]) -> Writ
 
 
 def read_fate(response: Response) -> EntryFate:
-    """Read what became of an accepted entry. Raises ProtocolError."""
+    """Read the outcome of an accepted entry. Raises ProtocolError."""
     try:
         return EntryFate(response.fields[0])
     except (ValueError, IndexError) as error:

@@ -9,8 +9,8 @@ from random import Random
 from kvstore.errors import InvalidAddress
 
 MEMBERS_LEARNED_MAX = 16
-"""The most learned addresses that are kept. A cluster has at most nine members; the bound limits the harm of a wrong
-list."""
+"""The greatest number of learned addresses that are stored. A cluster has at most nine members. The bound limits the
+harm of a wrong list."""
 
 
 class AddressBook:
@@ -44,13 +44,13 @@ class AddressBook:
                 del book[address]
 
     def suggest(self, address: str | None) -> None:
-        """Make `address`, which a member reported as the leader's, the next candidate. An address that was marked
-        with `silent` is still not asked."""
+        """Make `address`, which a member reported as the leader's, the next candidate. However, an address that was
+        marked by `silent` is still not asked."""
         self._hint = address or None
 
     def silent(self, address: str, until: int) -> None:
-        """Do not ask `address` before `until`, even if members report it as the leader's: a member there accepts
-        connections but does not answer."""
+        """Do not ask `address` before the time `until`, even if members report it as the leader's. A member at this
+        address accepts connections but does not answer."""
         self._silent_until[address] = until
 
     def failed(self, address: str, now: int) -> None:
@@ -67,7 +67,7 @@ class AddressBook:
     def may_follow(self, address: str, now: int) -> bool:
         """True if `address` may be asked when a member reports it as the leader's.
 
-        After a failed connection the address may be asked, because the member may be back. A silent address may not be
+        An address whose connection failed may be asked, because the member may be back. A silent address may not be
         asked, because an attempt would cost a time-out.
         """
         return self._silent_until.get(address, 0) <= now
@@ -76,14 +76,14 @@ class AddressBook:
         return max(self._paused_until.get(address, 0), self._silent_until.get(address, 0)) <= now
 
     def answered(self, address: str) -> None:
-        """Forget the failures of `address`: it has answered."""
+        """Forget the failures of `address`, because it has answered."""
         self._failures.pop(address, None)
         self._paused_until.pop(address, None)
         self._silent_until.pop(address, None)
 
     def next_candidate(self, now: int) -> str | None:
         """The address to ask next: the reported address of the leader, or else the next address in turn. None if all
-        addresses are paused; `earliest` then tells when the first pause is over."""
+        addresses are paused. In this case `earliest` returns the time at which the first pause is over."""
         hint, self._hint = self._hint, None
         if hint is not None and self.may_follow(hint, now):
             return hint

@@ -1,6 +1,7 @@
-"""Many operations under one await: the state of the open operations, and the results of all, in order.
+"""Many operations under one await: the state of the open operations, and the results of all operations, in order.
 
-Each operation is a call of its own, with its own request number, retries and outcome; only the waiting is shared.
+Each operation is a call of its own, with its own request number, retries and outcome. The operations share only the
+wait for their ends.
 
 See docs/reference/specification.md#95-outcomes.
 """
@@ -16,7 +17,7 @@ from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import read_answer
 
 OPEN_MAX = 1024
-"""The most operations of one bulk call that are open at a time: as many as a connection and a session have room for."""
+"""The greatest number of open operations of one bulk call, which is what a connection and a session have room for."""
 
 ResultT = TypeVar("ResultT")
 CallError = OperationFailed | OutcomeUnknown | UnderReplicated
@@ -30,9 +31,9 @@ class BulkCall(Generic[ResultT]):
     """One bulk call. An item is taken from `items` only when one more operation may be open. At the end `results` has
     one result for each item, in order.
 
-    Two operations that write the same key are never open together: the second waits until the first has ended.
-    Meanwhile all later items wait as well. So writes of one key take effect in order, even with retries, unless the
-    outcome of an earlier write is unknown.
+    Two operations that write the same key are never open together: the second operation waits until the first has
+    ended. Meanwhile all later items also wait. Writes of one key therefore take effect in order, even with retries,
+    unless the outcome of an earlier write is unknown.
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
@@ -44,12 +45,12 @@ class BulkCall(Generic[ResultT]):
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # The keys of open operations.
         self._key: bytes | None = None  # The key of the last request from `next_request`.
-        self._ends: list[tuple[int, bool, CallEnded]] = []  # Not read yet: (position, is a write, how it ended).
-        self.wake: Callable[[], object] | None = None  # Set by the caller while it sleeps: called at the next end.
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Unread ends: (position, is a write, how it ended).
+        self.wake: Callable[[], object] | None = None  # Called at the next end; set only while the caller sleeps.
 
     def next_request(self) -> Request | None:
-        """The next request to submit. None if an open request must end first. Also None if no requests are left;
-        `wants_more` is false then."""
+        """The next request to submit. None if an open request must end first, or if no requests are left. In the second
+        case, `wants_more` is false."""
         while len(self.open) < OPEN_MAX:
             item = self._held_back or next(self._items, None)
             if item is None:
@@ -98,4 +99,4 @@ class BulkCall(Generic[ResultT]):
             return error
 
 
-_NOT_YET = ClientClosed()  # A placeholder. No caller sees it, because a bulk call returns after all its operations.
+_NOT_YET = ClientClosed()  # A placeholder. No caller sees it, because a bulk call waits for all its operations.

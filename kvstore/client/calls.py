@@ -1,7 +1,7 @@
 """Calls of a client, and the queues in which they wait. A call is one operation with its request number and deadline.
 
-A request number is open as long as an attempt may still send it; the numbers up to `acknowledged_up_to` are closed for
-ever (docs/reference/specification.md#93-kept-results).
+A request number is open as long as an attempt may still send it. The numbers up to `acknowledged_up_to` are closed
+permanently (docs/reference/specification.md#93-kept-results).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kvstore.protocol.messages import Request, Response
 
 
 class RequestSequence:
-    """The request numbers of one session: 1, 2, 3, … All numbers up to `acknowledged_up_to` are closed for ever.
+    """The request numbers of one session: 1, 2, 3, … All numbers up to `acknowledged_up_to` are closed permanently.
 
-    A member forgets the results of acknowledged numbers, and executes no request with such a number. So the client
-    closes a number only when no further attempt will send it, whatever the outcome of the request.
+    A member forgets the results of acknowledged numbers, and executes no request with such a number. Therefore the
+    client closes a number only when no further attempt will send it, whatever the outcome of the request.
     """
 
     def __init__(self, open_max: int) -> None:
         self._last = 0
         self._floor = 0
-        self._closed: set[int] = set()  # Closed numbers above the floor: an older number is still open.
+        self._closed: set[int] = set()  # Closed numbers that are above an older open number.
         self._open_max = open_max
 
     @property
@@ -36,7 +36,7 @@ class RequestSequence:
 
     @property
     def has_room(self) -> bool:
-        """False if a further number could make a member keep more than `open_numbers_max` results of this session."""
+        """False if a further number could make a member store more than `open_numbers_max` results of this session."""
         return self._last - self._floor < self._open_max
 
     def open(self) -> int:
@@ -46,7 +46,7 @@ class RequestSequence:
         return self._last
 
     def close(self, request_no: int) -> None:
-        """Close a number: no attempt will send it any more."""
+        """Close a number, because no further attempt will send it."""
         assert self._floor < request_no <= self._last, (self._floor, request_no, self._last)
         if request_no == self._floor + 1 and not self._closed:
             self._floor = request_no  # The usual case: responses arrive in order.
@@ -62,7 +62,7 @@ class RequestSequence:
 class Call:
     """One operation. A call is either in a queue, or paused, or in flight on one connection.
 
-    `uncertain`: the outcome of some attempt is unknown, so this call can no longer end as certainly failed.
+    `uncertain`: the outcome of some attempt is unknown, so the call can no longer end with a certain failure.
     `numbers`, `session_id`: the sequence that assigned `request_no`, and the id of its session.
 
     See docs/reference/specification.md#97-retries.
@@ -100,7 +100,7 @@ class ClientEffects:
 
     dial: list[tuple[int, str]] = field(default_factory=list)  # The host then calls `connected` or `disconnected`.
     send: list[tuple[int, bytes]] = field(default_factory=list)
-    close: list[int] = field(default_factory=list)  # The host need not call `disconnected` for these.
+    close: list[int] = field(default_factory=list)  # For these connections, no `disconnected` is needed.
     ended: list[CallEnded] = field(default_factory=list)
     watched: list[WatchStream] = field(default_factory=list)  # Watches with something new for their readers.
 
@@ -122,7 +122,7 @@ class DeadlineQueue:
         return len(self._row) + len(self._heap)
 
     def push(self, moment: int, call: Call) -> None:
-        """Add `call`; `pop_expired` returns it from the time `moment` on."""
+        """Add `call`, which `pop_expired` returns from the time `moment` on."""
         self._serial += 1
         if not self._row or self._row[-1][0] <= moment:
             self._row.append((moment, self._serial, call))
@@ -159,7 +159,7 @@ class DeadlineQueue:
         while heap and heap[0][2].done:
             heapq.heappop(heap)
         if row and heap:
-            return min(row[0], heap[0])  # Serial numbers differ, so calls are never compared.
+            return min(row[0], heap[0])  # The serial numbers differ, so calls are never compared.
         return row[0] if row else heap[0] if heap else None
 
 
@@ -197,8 +197,8 @@ class CallQueues:
         self._paused = DeadlineQueue()
 
     def queue_of(self, call: Call) -> CallQueue:
-        """The queue of `call`. Commands need the leader and a session, reads need the leader, other calls need any
-        member."""
+        """Return the queue in which `call` waits. Commands need the leader and a session, reads need the leader, other
+        calls need any member."""
         if call.request.is_command:
             return self.commands
         return self.anywhere if call.request.anywhere else self.reads
@@ -213,7 +213,7 @@ class CallQueues:
             self.queue_of(call).put_back(call)
 
     def next_moment(self) -> int | None:
-        """When the next pause is over; None if no call is in a pause."""
+        """The time at which the next pause is over; None if no call pauses."""
         return self._paused.first_moment()
 
     def needs_leader(self) -> bool:

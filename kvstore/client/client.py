@@ -160,21 +160,21 @@ DEADLINE_SECONDS_MAX = 10_000_000.0
 PAGE_LIMIT_DEFAULT = 1_000
 
 WAIT_SECONDS_MAX = 60.0
-"""The longest time for which a member keeps a request waiting."""
+"""The longest time that a request may ask a member to wait before it answers."""
 
 
 Pairs = Mapping[bytes, Text] | Mapping[str, Text] | Iterable[tuple[Text, Text]]
 
 
 class ClientCalls(MemberCalls, LeaseCalls):
-    """All calls of a client. They wait for `pump` and its event loop alone, so the clients of trio, of asyncio and of
-    threads share them."""
+    """All calls of a client. The calls wait only by `pump` and its event loop, so the clients of trio, of asyncio and
+    of threads share this class."""
 
     def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
         self._pump = pump
-        self._prefix = b""  # Of all keys, in a view (`under`).
-        self._known_addresses: dict[str, str] = {}  # Of members that are reached in a way of their own, by node id.
+        self._prefix = b""  # The prefix of all keys in a view (`under`).
+        self._known_addresses: dict[str, str] = {}  # By node id: addresses of members that are reached in another way.
         self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
 
     @property
@@ -262,7 +262,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
         `keep_lease`: the key stays attached to its present lease. Without `lease` and `keep_lease`, the key is attached
         to no lease afterwards. `previous`: the result has the record that the write replaced.
 
-        Raises LeaseNotFound. Raises InvalidRequest if the key does not exist, and its value or its lease is to be kept.
+        Raises LeaseNotFound. Raises InvalidRequest if the key does not exist although its value or lease is to stay
+        unchanged.
         """
         is_usual = acknowledge is Acknowledge.MAJORITY and lease is None and not (previous or keep_lease)
         if is_usual and value is not None:  # Saves 3 µs.
@@ -529,8 +530,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
         acknowledge: Acknowledge = Acknowledge.MAJORITY,
         deadline_seconds: float | None = None,
     ) -> AppendResult | Accepted | None:
-        """Write a value under a new key: `prefix`, followed by the revision of this write as 8 bytes, big-endian. So
-        the keys with this prefix sort in the order of the writes. Needs feature level 2."""
+        """Write a value under a new key: `prefix`, followed by the revision of this write as 8 bytes, big-endian. The
+        keys with this prefix therefore sort in the order of the writes. Needs feature level 2."""
         command = Append(_bytes(prefix), _bytes(value), _lease_id(lease))
         return await self._write(command, AppendResult, acknowledge, deadline_seconds)
 
@@ -775,8 +776,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
     ) -> ResultT:
         """Read, compute and write as one step. `work` reads and writes through the transaction that it receives.
 
-        After `work` has returned, its writes are carried out if nothing that it has read was changed meanwhile.
-        Otherwise `work` is called again, with a new transaction. Returns what the last call of `work` returned.
+        After `work` has returned, its writes are carried out if all data that it has read is still unchanged. Otherwise
+        `work` is called again, with a new transaction. Returns the result of the last call of `work`.
 
             async def move(tx):
                 left = int(await tx.get("a", b"0")) - 1
@@ -786,14 +787,14 @@ class ClientCalls(MemberCalls, LeaseCalls):
             left = await client.transact(move)
 
         `work` may be called several times, so it should have no other effects. If `work` raises, nothing is written.
-        Raises TransactionConflict after `attempts_max` attempts, with nothing written.
+        After `attempts_max` attempts, raises TransactionConflict without a write.
         """
         return await transact(self, work, attempts_max)
 
     async def compact(self, revision: int, *, deadline_seconds: float | None = None) -> None:
-        """Forget the history below `revision`. Reads and watches at `revision` or a later revision still work.
+        """Drop the history below `revision`. Reads and watches at `revision` or a later revision still work.
 
-        Needs feature level 2. Raises RevisionCompacted if the history below `revision` is forgotten already, and
+        Needs feature level 2. Raises RevisionCompacted if the history below `revision` is already dropped, and
         RevisionAhead if the store has not reached `revision`.
         """
         await self.execute(Compact(revision), deadline_seconds=deadline_seconds)
@@ -812,7 +813,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
 
         `at_revision`: read the record as it was at an older revision (feature level 2). Raises RevisionCompacted,
         RevisionAhead. `max_staleness_ms`: any member may answer if it can prove that its state is not older than this
-        many milliseconds. Raises TooStale if no member can prove it.
+        many milliseconds. Raises TooStale if no member can prove this.
         """
         is_usual = member is None and max_staleness_ms is None and not at_revision
         if is_usual and consistency is Consistency.LINEARIZABLE:  # Saves 3 µs.
@@ -840,7 +841,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         deadline_seconds: float | None = None,
     ) -> RangeResult:
         """Read one page: of `request`, of all keys with `prefix`, or of all keys. If `more` of the result is true,
-        further keys follow. `at_revision`: as for `get`; it replaces the revision of `request`."""
+        further keys follow. `at_revision`: as for `get`; it overrides the revision of `request`."""
         request = _listing(request, prefix)
         request = replace(request, revision=at_revision) if at_revision else request
         answer = await self.execute(
@@ -913,15 +914,15 @@ class ClientCalls(MemberCalls, LeaseCalls):
             async with client.lock("report") as lock:
                 await lock.guarded().put("report", "...").commit()
 
-        A program may have lost the lock and not know it yet. Even then, `guarded` transactions and requests to services
-        that compare `lock.fence` do no harm to the next holder. Other writes can do harm.
-        Raises LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised.
-        Needs feature level 2.
+        A program may have lost the lock without knowing this. Even then, `guarded` transactions do no harm to the next
+        holder, and neither do requests to services that compare `lock.fence`. Other writes can do harm. Raises
+        LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised. Needs
+        feature level 2.
         """
         return held_lock(self, name, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
 
     def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> Election:
-        """An election that the caller can observe, or stand in as a candidate. Needs feature level 2."""
+        """An election, which the caller can observe or enter as a candidate. Needs feature level 2."""
         return Election(self, name, ttl_seconds)
 
     def consume(
@@ -942,15 +943,15 @@ class ClientCalls(MemberCalls, LeaseCalls):
                 async for record in orders:
                     await record.transaction().put(b"bills/" + record.key, bill_for(record.value)).commit()
 
-        One consumer of a group is active at a time. The others wait in the order of their arrival; one of them takes
-        over when the active consumer leaves the block or dies. The position is in the store, and moves by a commit of a
-        record or by a transaction with further writes, which then take effect once for each record.
+        One consumer of a group is active at a time. The others wait in the order of their arrival. The first of them
+        takes over when the active consumer leaves the block or dies. The position is in the store. It is moved by the
+        commit of a record, or by a transaction with further writes, which take effect exactly once for each record.
 
-        `from_revision`: where a new group begins; 0: with the next change. `member`: a name that `hwm group` shows.
-        `only`: only puts, or only deletions. Raises GroupMismatch if the group has another prefix or has shares,
-        LockTimeout after `wait_seconds`, and ValueError for a name that no group can have, or for a prefix that
-        includes the keys of groups. If the lease is lost, the block is cancelled, and LeaseLost is raised. Needs
-        feature level 2. See docs/concepts/consumers.md.
+        `from_revision`: the first revision for a new group; 0: a new group begins with the next change. `member`: a
+        name that `hwm group` shows. `only`: only puts, or only deletions, are delivered. Raises GroupMismatch if the
+        group has another prefix or has shares, LockTimeout after `wait_seconds`, and ValueError for a name that no
+        group can have, or for a prefix that includes the keys of groups. If the lease is lost, the block is cancelled,
+        and LeaseLost is raised. Needs feature level 2. See docs/concepts/consumers.md.
         """
         return consumed(
             self,
@@ -980,14 +981,14 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """Consume the changes of all keys with a prefix together with the other members of a group. The keys are split
         into shares; each share has a position and an active consumer of its own.
 
-        `shares`: how many, split evenly by the bytes after the prefix; or the bytes after the prefix with which each
-        share begins, the first of them empty. All members of a group name the same shares. The shares are divided
-        evenly among the members: a member has at most ceil(shares / members) of them.
+        `shares`: the number of shares, which are split evenly by the bytes after the prefix. Or a list: the bytes after
+        the prefix with which each share begins, of which the first is empty. All members of a group must name the same
+        shares. The shares are divided evenly among the members: a member has at most ceil(shares / members) of them.
 
         `work` is called with the consumer of each share that this member gets, each time in a task of its own. When the
-        share is to go to another member, the iteration of its consumer ends, and `work` must return; it is cancelled
-        after `handover_seconds`. If `work` returns earlier, all shares are given up, and the call returns. If it
-        raises, the call raises the same error. The other arguments and errors are those of `consume`.
+        share must go to another member, the iteration of its consumer ends, and `work` must return. It is cancelled
+        after `handover_seconds`. If `work` returns earlier, all shares are given up, and the call returns. If `work`
+        raises an error, the call raises the same error. The other arguments and errors are those of `consume`.
         """
         await consume_shares(
             self,
@@ -1001,7 +1002,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         )
 
     async def consumer_group(self, group: Text) -> GroupStatus | None:
-        """The prefix, positions, active consumers and lag of a consumer group; None if there is no such group."""
+        """The prefix, positions, active consumers and lag of a consumer group; None if the group does not exist."""
         return await read_group(self, group)
 
     async def consumer_groups(self, *, after: Text = b"", limit: int = GROUPS_LISTED_MAX) -> list[bytes]:
@@ -1029,8 +1030,9 @@ class ClientCalls(MemberCalls, LeaseCalls):
                     print(change.kind, change.key, change.record)
 
         Each change comes once, in order, from `from_revision` on; 0 means: from the next change on. With `initial`, all
-        present records come first, as puts. `previous`: each change also has the record that it replaced. `only`: only
-        puts, or only deletions. `window_bytes`: about how many received bytes may wait for the iterator.
+        present records come first, in the form of puts. `previous`: each change also has the record that the change
+        replaced. `only`: only puts, or only deletions, are delivered. `window_bytes`: the approximate number of
+        received bytes that may wait for the iterator.
 
         If the member that serves the watch fails, the client continues the watch at another member. If changes were
         lost to compaction, the iterator raises RevisionCompacted. Entering the block raises Unsupported below feature
@@ -1055,25 +1057,28 @@ class ClientCalls(MemberCalls, LeaseCalls):
             is_absent = Compare(b"a", Target.VERSION, Comparison.EQUAL, 0)
             await client.when(is_absent).put("a", "1").otherwise(Get(b"a")).commit()
 
-        The object collects comparisons and operations. `commit` sends them, as `txn` does; it may be called again.
+        The object collects comparisons and operations. `commit` sends the transaction, as `txn` does, and may be called
+        again.
         """
         return Transaction(self).when(*compares)
 
     def under(self, prefix: Text) -> Self:
-        """A view of this client in which all keys are below `prefix`: every call adds the prefix to keys, and takes it
-        from the keys of results. Watches, locks and all recipes of the view work below the prefix, too.
+        """A view of this client in which all keys are below `prefix`. Every call adds the prefix to its keys, and
+        removes the prefix from the keys of results. Watches, locks and all recipes of the view also work below the
+        prefix.
 
             settings = client.under("service/settings/")
             await settings.put("colour", "green")    # writes service/settings/colour
 
-        The view and the client are one client: either of them is entered, once. Leases, sessions and the calls about
-        the cluster are those of the client. A prefix protects nothing: a view separates names, not users.
+        The view and the client are one client: enter either the view or the client, and only once. Leases, sessions and
+        the calls about the cluster are shared with the client. A prefix does not protect data: a view separates names,
+        not users.
         """
         return self._with_prefix(self._prefix + _bytes(prefix))
 
     def typed(self, encode: Callable[[ValueT], Text], decode: Callable[[bytes], ValueT]) -> TypedValues[ValueT]:
-        """A view of this client whose values are objects: `encode` makes bytes or text of an object, and `decode` makes
-        an object of bytes.
+        """A view of this client whose values are objects: `encode` converts an object to bytes or text, and `decode`
+        converts bytes to an object.
 
             settings = client.under("settings/").typed(json.dumps, json.loads)
             await settings.put("limits", {"rate": 10})
@@ -1123,8 +1128,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
     # About the cluster.
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Set the current client addresses of all members. The client also learns them from the members, with some
-        delay."""
+        """Set the current client addresses of all members. Without this call, the client learns the addresses from the
+        members, with some delay."""
         self._pump.learn(addresses)
 
     async def status(
@@ -1138,7 +1143,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
     async def cluster_status(
         self, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> dict[str, MemberStatus | StoreError]:
-        """The status of each member, by node id. A member that did not report its status has an error there."""
+        """The status of each member, by node id. For a member that did not report its status, the value is an error."""
         view = await self.members(deadline_seconds=deadline_seconds)
         found: dict[str, MemberStatus | StoreError] = {}
 
@@ -1178,8 +1183,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """Read a page of committed entries, beginning with the entry at `from_index`. The page has at least one entry.
 
         `wait_seconds`: how long to wait until the entry at `from_index` is committed, 60 at most. The deadline begins
-        after this time. Raises NotCommitted if `from_index` is above the high-water mark even then, and Compacted if
-        the entry at `from_index` is no longer in the log.
+        after this time. Raises NotCommitted if `from_index` is still above the high-water mark after this time, and
+        Compacted if the entry at `from_index` is no longer in the log.
         """
         wait_ms = _wait_ms(wait_seconds)
         if from_index < 0 or bytes_max < 0:
@@ -1192,11 +1197,13 @@ class ClientCalls(MemberCalls, LeaseCalls):
     async def outcome_of(
         self, index: int, term: int, *, wait_seconds: float = 0.0, deadline_seconds: float | None = None
     ) -> EntryFate:
-        """What became of an entry that the leader of `term` has accepted (`Accepted`, for a write of level LEADER).
+        """Return the outcome of an entry that the leader of `term` has accepted (`Accepted`, for a write of level
+        LEADER).
 
-        COMMITTED: the entry is in the log for good, and the store has carried the write out, or has refused it by its
-        rules. LOST: the write certainly has no effect. OPEN: not decided within `wait_seconds` (60 at most).
-        FORGOTTEN: decided long ago; the leader's log no longer has this entry.
+        COMMITTED: the entry is permanently in the log, and the store has carried out the write, or has refused the
+        write by its rules. LOST: the write certainly has no effect. OPEN: the outcome was not decided within
+        `wait_seconds` (60 at most). FORGOTTEN: the outcome was decided long ago, and the leader's log no longer has
+        this entry.
         """
         wait_ms = _wait_ms(wait_seconds)
         if index < 1 or term < 1:
@@ -1209,7 +1216,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """Send any request of `kvstore.protocol.messages`; return the response unchanged."""
         return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
-    # About sessions and limits.
+    # Calls about sessions and limits.
 
     async def sessions(
         self, *, after_id: int = 0, limit: int = PAGE_SESSIONS_MAX, deadline_seconds: float | None = None
@@ -1223,8 +1230,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
     async def close_session(
         self, session_id: int, *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> bool:
-        """Close a session, whichever client it belongs to. Returns False if the session does not exist, or if it was
-        used and `only_unused` is set.
+        """Close a session of any client. Returns False if the session does not exist, or if it was used and
+        `only_unused` is set.
 
         The client of the closed session registers another session when it needs one. If that client has an open command
         and an attempt of this command was lost, the outcome of the command becomes unknown. Repeating `close_session`
@@ -1250,8 +1257,8 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """Change replicated limits by name; the other limits stay as they are. Needs no session.
 
         Raises LimitsRefused, with nothing changed, for an invalid name or number. Without `force`, a limit below its
-        present use is refused in the same way, except for the limits of the history. Raises OutcomeUnknown if the
-        response is lost; the call can then be repeated.
+        present use is refused in the same way, except for the limits of the history. If the response is lost, raises
+        OutcomeUnknown. The call can then be repeated.
         """
         for name, value in limits.items():
             if name not in StoreLimits.names():
@@ -1306,7 +1313,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
     async def _ask_command(
         self, request: Request, body: tuple[Any, ...], deadline_seconds: float | None
     ) -> tuple[Response, int]:
-        """Send a command. Raises LevelTooLow if it needs a feature level that is not in force."""
+        """Send a command. Raises LevelTooLow if the command needs a feature level that is not in force."""
         try:
             return await self._pump.ask(request, self._seconds(deadline_seconds))
         except InvalidRequest as error:
@@ -1352,13 +1359,13 @@ class Client(ClientCalls):
     addresses from the members.
 
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
-    does not send a command again after its response was lost, and the first command needs one round trip less. `tls`:
-    the certificates for connections with TLS. `user`, `password`: who the client is, if authentication is on; without
-    them, the name in the client's certificate is the user. `cluster_id`: the id of the cluster that is meant, as bytes
-    or in hex (as `hwm status --json` shows it); members of other clusters are refused. Without it, the cluster of
-    the first member
-    that answers is meant. Raises InvalidAddress, UnusableCertificates, and InvalidConfiguration if the cluster id is
-    none, or if a `dialer` is given beside `tls`, which opens the connections itself.
+    does not send a command again after the response was lost. The first command then needs one round trip less. `tls`:
+    the certificates for connections with TLS. `user`, `password`: the user of the client, if authentication is on.
+    Without them, the name in the client's certificate is the user. `cluster_id`: the id of the intended cluster, as
+    bytes or in hex (as `hwm status --json` shows it). Members of other clusters are refused. Without `cluster_id`, the
+    client accepts the cluster of the first member that answers. Raises InvalidAddress and UnusableCertificates. Raises
+    InvalidConfiguration if the cluster id is not valid, or if both `tls` and a `dialer` are given: the dialer opens
+    the connections, so `tls` would have no effect.
     """
 
     _pump: ClientPump
@@ -1410,7 +1417,8 @@ def connect(url: str, *, password: str | None = None) -> Client:
 
 
 def cluster_id_of(text: bytes | str) -> bytes:
-    """The id of a cluster from bytes or from hex; empty: any cluster. Raises InvalidConfiguration."""
+    """Return the id of a cluster, which is given as bytes or in hex; empty: any cluster. Raises
+    InvalidConfiguration."""
     try:
         cluster_id = bytes.fromhex(text) if isinstance(text, str) else text
     except ValueError:
@@ -1421,7 +1429,7 @@ def cluster_id_of(text: bytes | str) -> bytes:
 
 
 def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> None:
-    """Raise InvalidAddress if `endpoints` is no list of addresses. With a dialer, endpoints are any texts."""
+    """Raise InvalidAddress if `endpoints` is not a list of addresses. With a dialer, endpoints are any texts."""
     if isinstance(endpoints, str):
         raise InvalidAddress(endpoints, "endpoints are a list of addresses")
     if are_addresses:
@@ -1430,11 +1438,11 @@ def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> 
 
 
 _BELOW_LEVEL = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
-"""The reasons that a member gives when it refuses a valid command of a feature level that is not in force yet."""
+"""The reasons with which a member refuses a valid command whose feature level is not in force yet."""
 
 
 def _checked_body(command: Command) -> tuple[Any, ...]:
-    """The body of a command that a caller has made. Raises Unsupported, InvalidRequest, TypeError."""
+    """Return the body of a command that a caller has made. Raises Unsupported, InvalidRequest, TypeError."""
     if isinstance(command, RegisterSession | CloseSession | KeepAlive):
         raise Unsupported("commands about sessions: a client keeps its own")
     try:
@@ -1450,7 +1458,7 @@ def _checked_body(command: Command) -> tuple[Any, ...]:
 
 
 def _compared_and_deleted(result: TxnResult) -> CompareAndSetResult:
-    """The result of `compare_and_delete`, from that of its transaction."""
+    """Convert the result of its transaction to the result of `compare_and_delete`."""
     acknowledged_by = result.acknowledged_by
     if result.succeeded:
         return CompareAndSetResult(result.revision, True, acknowledged_by=acknowledged_by)
@@ -1487,7 +1495,7 @@ def _key(text: Text) -> bytes:
 
 
 def _wait_ms(wait_seconds: float) -> int:
-    """Raises InvalidRequest for a time that is negative, longer than a minute, or no number."""
+    """Raises InvalidRequest for a time that is negative, longer than a minute, or not a number."""
     if not 0 <= wait_seconds <= WAIT_SECONDS_MAX:
         raise InvalidRequest(Reason.OUT_OF_RANGE)
     return math.ceil(wait_seconds * 1e3)
@@ -1496,7 +1504,7 @@ def _wait_ms(wait_seconds: float) -> int:
 def _watched_range(
     key: Text | None, prefix: Text | None, start: Text | None, end: Text | None
 ) -> tuple[bytes, bytes | None]:
-    """The start and the end of the keys that are watched."""
+    """Return the start and the end of the watched keys."""
     if (key is not None) + (prefix is not None) + (start is not None or end is not None) > 1:
         raise TypeError("watch a key, a prefix, or the keys from start to end: only one of these")
     if key is not None:

@@ -11,14 +11,14 @@ MILLISECOND_NS = 1_000_000
 class ClientLimits:
     """The times (in ns) and the bounds of a client."""
 
-    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # How long a member with open requests may be silent.
-    pause_min_ns: int = 20 * MILLISECOND_NS  # After the first failure; each further failure doubles it; with jitter.
+    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # The time for which a member with open requests may be silent.
+    pause_min_ns: int = 20 * MILLISECOND_NS  # After the first failure; doubled by each further failure, with jitter.
     pause_max_ns: int = 500 * MILLISECOND_NS
-    search_pause_max_ns: int = 100 * MILLISECOND_NS  # Bound on the pause while no leader is known.
-    members_refresh_ns: int = 30_000 * MILLISECOND_NS  # How often the leader is asked for the current members.
+    search_pause_max_ns: int = 100 * MILLISECOND_NS  # The greatest pause while no leader is known.
+    members_refresh_ns: int = 30_000 * MILLISECOND_NS  # The interval of requests for the current members.
     calls_max: int = 8192  # Open operations of one client; further operations have to wait.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member accepts 4,096.
-    open_numbers_max: int = 1024  # Open request numbers of a session, and so results that a member keeps for it.
+    open_numbers_max: int = 1024  # Open numbers of a session: a bound on its kept results.
     keep_alive_ns: int = 10_000 * MILLISECOND_NS  # An idle session is kept alive at this interval.
 
     def __post_init__(self) -> None:

@@ -1,11 +1,13 @@
-"""The state machine of a client: finds the leader, keeps a session, retries what may be retried, reports outcomes.
+"""The state machine of a client: finds the leader, keeps a session, retries requests where this is safe, and reports
+outcomes.
 
 Like the Raft node, it does no I/O: the simulator and production run the same code. Time (`tick`, in monotonic ns) and
 randomness come from the host.
 
-Outcomes: a call ends with a response; with `OperationFailed`, if *every* attempt certainly had no effect; or else with
-`OutcomeUnknown`. A command that may have taken effect is sent again only under the same number of the same session. So
-it is carried out at most once, however often it arrives. A read has no effect, so a read without a response has failed.
+A call ends in one of three ways: with a response; with `OperationFailed`, if *every* attempt certainly had no effect;
+or else with `OutcomeUnknown`. A command that may have taken effect is sent again only under the same number of the same
+session. The command is therefore carried out at most once, however often it arrives. A read has no effect, so a read
+without a response has failed.
 
 See docs/reference/specification.md#97-retries.
 """
@@ -67,7 +69,8 @@ INTERNAL_TICKET: Final = 0
 
 SILENT_REQUESTS_PER_PROBE = 256
 SILENT_REQUESTS_MAX = 4 * SILENT_REQUESTS_PER_PROBE
-"""At most this many requests of level NONE are on a connection and not certainly read by the member."""
+"""The greatest number of requests of level NONE that were sent on a connection and that the member may not have read
+yet."""
 
 SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
 """After this time without a command, the session of a client expires, and the cluster forgets its results."""
@@ -77,8 +80,9 @@ class ClientStateMachine:
     """One client. The host dials, moves bytes, calls `tick` no later than `next_deadline`, and takes the effects after
     every event.
 
-    If `session_ttl_ns` is 0, there is no session. Then a command is not sent again after its response was lost: its
-    outcome is unknown. `cluster_id`: the cluster that is meant; empty: that of the first member that answers.
+    If `session_ttl_ns` is 0, there is no session. Then a command is not sent again after its response was lost, and its
+    outcome is unknown. `cluster_id`: the id of the intended cluster; empty: the cluster of the first member that
+    answers.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class ClientStateMachine:
 
     @property
     def members(self) -> MembersView | None:
-        """The members of the cluster, as some member last reported them; None before the first report."""
+        """The members of the cluster, as last reported by any member; None before the first report."""
         return self._members
 
     @property
@@ -190,7 +194,7 @@ class ClientStateMachine:
 
     @property
     def is_closing(self) -> bool:
-        """True once `close` was called: no further call is accepted."""
+        """True once `close` was called. Further calls are then refused."""
         return self._closed
 
     @property
@@ -273,7 +277,7 @@ class ClientStateMachine:
         self._deadlines.shrink(len(self._calls))
         return effects
 
-    # Moving calls onto connections.
+    # The methods that assign calls to connections.
 
     def _advance(self) -> None:
         self._waiting.end_pauses(self._now)
@@ -370,8 +374,8 @@ class ClientStateMachine:
     def _send_silently(self, connection: MemberConnection, call: Call, body: bytes) -> None:
         """Send a request that the member never answers, and end its call.
 
-        The member answers the requests of a connection in the order in which it reads them. So a request that it does
-        answer is sent from time to time, and its answer shows how far the member has read.
+        The member answers the other requests of a connection in the order in which it reads them. Therefore the client
+        sometimes sends a request with an answer, which shows how far the member has read.
         """
         if not connection.knows_levels:
             self._finish(call, error=Unsupported("acknowledgement level NONE: the leader has an older build"))
@@ -410,7 +414,7 @@ class ClientStateMachine:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
         if connection.patient:
             connection.patient.discard(response.request_id)
-        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Most responses are of this kind: skip `classify`.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Most responses need no `classify`.
             del connection.in_flight[response.request_id]
             call.request_id = 0
             if connection is self._search.leader:
@@ -418,8 +422,8 @@ class ClientStateMachine:
             if not call.done:
                 self._finish(call, response=response)
             return
-        # Decode while the call is still in flight: if a malformed response raises ProtocolError, the attempt counts as
-        # lost.
+        # The response is decoded while the call is still in flight: if a malformed response raises ProtocolError, the
+        # attempt counts as lost.
         outcome = classify(response)
         told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
         del connection.in_flight[response.request_id]
@@ -444,12 +448,12 @@ class ClientStateMachine:
     def _conclude(self, call: Call, outcome: ResponseClass, response: Response) -> None:
         match outcome:
             case Succeeded() if call.uncertain and response.code == Code.ACCEPTED:
-                # The fate of this attempt's entry would say nothing about the entry of the lost attempt.
+                # The outcome of this attempt's entry would not show the outcome of the lost attempt's entry.
                 self._finish(call, error=OutcomeUnknown("an attempt was lost, a later one was accepted by the leader"))
             case Succeeded():
                 self._finish(call, response=response)
             case Redirected() if call.request.address is not None and call.request.kind is RequestKind.READ:
-                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # Only this member may answer.
+                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # No other member may answer.
             case Redirected() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
             case Failed(error=TooStale()) if call.request.address is None:  # Another member may be less stale.
@@ -462,7 +466,7 @@ class ClientStateMachine:
                 self._lost_attempt(call, outcome.reason)
             case Failed(error=Unauthenticated()) if self._credentials is not None:
                 call.last_error = outcome.error
-                self._pause(call)  # The connection authenticates again meanwhile.
+                self._pause(call)  # Meanwhile the connection authenticates again.
             case Failed() if call.uncertain:
                 lost = f"an attempt was lost, a later one was refused: {outcome.error}"
                 self._finish(call, error=OutcomeUnknown(lost))
@@ -502,14 +506,14 @@ class ClientStateMachine:
                 if self._credentials is None:
                     self._refuse_waiting(outcome.error)
 
-    # Who this client is.
+    # The proof of this client's user.
 
     def _authenticate(self, connection: MemberConnection, credentials: Credentials) -> None:
-        """Prove the user of this client, by the token of an earlier proof if there is one."""
+        """Prove the user of this client, with the token of an earlier proof if there is such a token."""
         self._send_own(connection, authenticate_request(credentials.user, self._token or credentials.password))
 
     def _authenticate_again(self, connection: MemberConnection) -> None:
-        """Prove the user again on a connection whose user the member does not know any more."""
+        """Prove the user again on a connection whose user the member no longer knows."""
         if self._credentials is not None and connection.is_ready:
             connection.state, self._token = ConnectionState.AUTHENTICATING, b""
             self._authenticate(connection, self._credentials)
@@ -517,13 +521,14 @@ class ClientStateMachine:
     def _authenticated(
         self, connection: MemberConnection, call: Call, told: MembersView | int | bytes | None, outcome: ResponseClass
     ) -> None:
-        """Process the answer to a proof. Only the leader refuses a password; another member names the leader."""
+        """Process the answer to a proof. Only the leader can refuse a password. Another member names the
+        leader instead."""
         assert self._credentials is not None
         match outcome:
             case Succeeded():
                 self._token = told if isinstance(told, bytes) else b""
                 self._begin_calls(connection)
-            case Failed(error=Unsupported()):  # An older build, in which there are no users.
+            case Failed(error=Unsupported()):  # A member of an older build knows no users.
                 self._begin_calls(connection)
             case Failed(error=Unauthenticated()) if isinstance(call.request.items[1], bytes):
                 self._token = b""
@@ -541,7 +546,7 @@ class ClientStateMachine:
         self._send_own(connection, members_request())
 
     def _refuse_waiting(self, error: OperationFailed) -> None:
-        """End the calls and watches that wait for a member, because no member knows the user of this client."""
+        """End the calls and watches that wait for a member, because no member accepts the user of this client."""
         for call in list(self._calls.values()):
             if call.request_id == 0:
                 lost = f"an attempt was lost, and then: {error}"
@@ -571,7 +576,7 @@ class ClientStateMachine:
             self.book.failed(connection.address, self._now)
         self._search.lost(connection, self._now)
         self._watches.lost(connection)
-        for call in reversed(connection.in_flight.values()):  # Reversed, because `put_back` puts each call in front.
+        for call in reversed(connection.in_flight.values()):  # Reversed, as `put_back` puts each call in front.
             call.request_id = 0
             if call.ticket == INTERNAL_TICKET:
                 self._lost_own(call)

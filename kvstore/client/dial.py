@@ -23,7 +23,7 @@ def dialer_of(tls: Tls | None) -> Dialer:
 
 
 class CallerCertificates:
-    """The certificates with which a client calls. Raises UnusableCertificates."""
+    """The certificates that a client presents when it connects. Raises UnusableCertificates."""
 
     def __init__(self, tls: Tls) -> None:
         # Loaded here, because a client without TLS does not need `raft.runtime`.
@@ -36,7 +36,7 @@ class CallerCertificates:
             raise UnusableCertificates(str(error)) from error
 
     def present(self) -> Credentials:
-        """The credentials for the next connection. The files are looked at, and read again if they have changed."""
+        """The credentials for the next connection. If the certificate files have changed, they are read again."""
         from raft.runtime import UnusableTlsFiles
 
         try:
@@ -55,7 +55,7 @@ class TlsDialer:
         self._certificates = CallerCertificates(tls)
 
     async def __call__(self, address: str) -> TlsStream:
-        """Connect to `host:port`, whose certificate must be for this host. Raises OSError, InvalidAddress and
+        """Connect to `host:port`. The certificate of the member must name this host. Raises OSError, InvalidAddress and
         BrokenResourceError."""
         from raft.runtime import call
 
@@ -69,8 +69,9 @@ class TlsDialer:
 
 
 def server_name_of(address: str) -> str:
-    """The name or IP address that a certificate must have: without the zone of an IPv6 address, and the dot at the end
-    of a name. An internationalized name is in the ASCII form that trio looks up; that of `ssl` may be another name.
+    """The name or IP address that a certificate must contain, without the zone of an IPv6 address and without a dot at
+    the end of a name. An internationalized name is converted to the ASCII form that trio looks up, because the
+    conversion by `ssl` may give another name.
 
     >>> server_name_of("[fe80::1%eth0]:7101"), server_name_of("s1.example.org.:7101"), server_name_of("straße.de:7101")
     ('fe80::1', 's1.example.org', 'xn--strae-oqa.de')

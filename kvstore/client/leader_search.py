@@ -1,4 +1,5 @@
-"""The search for the leader: the connection to the leader, or, while none is known, to the member that is asked."""
+"""The search for the leader. The client is connected to the leader, or, while no leader is known, to the member that it
+asks for the leader."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ class LeaderSearch:
         self.leader: MemberConnection | None = None
         self.probe: MemberConnection | None = None
         self.not_before = 0
-        self._known_since: int | None = None  # When the leader last got a request for the members; None: just found.
-        self._rounds = 0  # Consecutive pauses without a leader.
+        self._known_since: int | None = None  # The last request to the leader for the members; None: just found.
+        self._rounds = 0  # The number of consecutive pauses without a leader.
         self._followed: set[str] = set()  # Reported leader addresses that were tried since the last pause.
         self._book, self._random = book, random
         self._members_refresh_ns = limits.members_refresh_ns
@@ -31,7 +32,7 @@ class LeaderSearch:
             self.probe = None
 
     def confirmed(self) -> None:
-        """Note that the leader has carried out a request: the search is over."""
+        """Note that the leader has carried out a request, which ends the search."""
         self._rounds = 0
 
     def on_not_leader(self, connection: MemberConnection, leader_address: str | None, now: int) -> None:
@@ -58,7 +59,7 @@ class LeaderSearch:
             self.not_before = now
 
     def membership_is_stale(self, now: int) -> bool:
-        """True once per `members_refresh_ns`: the members may have changed, and the caller asks the leader for them."""
+        """True once per `members_refresh_ns`. The members may have changed, so the caller asks the leader for them."""
         if self._known_since is None:
             self._known_since = now
         if now - self._known_since < self._members_refresh_ns:

@@ -20,8 +20,8 @@ async def hand_over(
 ) -> str:
     """Request the transfer, and return the id of the new leader once it leads.
 
-    The new leader is `to`. If `to` is None, it is any member but the present leader. Raises TransferRefused if the
-    leader refuses, or the transfer takes too long.
+    The new leader is `to`. If `to` is None, the new leader is any member except the present leader. Raises
+    TransferRefused if the leader refuses, or the transfer takes too long.
 
     The request is sent once, because a second request could undo the first. If the connection is lost before the
     response, Unavailable is raised, and the leadership may nevertheless be transferred.

@@ -17,7 +17,7 @@ from kvstore.errors import WrongContext
 
 
 class LoopWords(NamedTuple):
-    """What to do if there is no loop, or another one."""
+    """The advice for a client without a running loop, or in another loop."""
 
     no_loop: str
     other_loop: str

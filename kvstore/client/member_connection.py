@@ -16,7 +16,7 @@ class ConnectionState(enum.Enum):
 
     DIALING = "dialing"
     GREETING = "greeting"  # The client has sent its hello, and waits for the member's hello.
-    AUTHENTICATING = "authenticating"  # The member does not know yet who the client is.
+    AUTHENTICATING = "authenticating"  # The member has not accepted the user of this client yet.
     READY = "ready"
 
 
@@ -26,15 +26,15 @@ class MemberConnection:
     def __init__(self, connection_id: int, address: str, now: int) -> None:
         self.connection_id, self.address = connection_id, address
         self.state = ConnectionState.DIALING
-        self.greeted_state = ConnectionState.READY  # The state after the hello of the member.
+        self.greeted_state = ConnectionState.READY  # The state that follows the member's hello.
         self.node_id = ""
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
         self.waiting = CallQueue()  # Calls that only this member can answer.
-        self.watches: dict[int, WatchStream] = {}  # By request id. A stream that left stays until the member confirms.
+        self.watches: dict[int, WatchStream] = {}  # By request id. A stream that moved away stays until confirmed.
         self.patient: set[int] = set()  # Request ids in flight that the member may answer only much later.
-        self.silent_count = 0  # Requests sent that the member never answers,
-        self.silent_read = 0  # and how many of them it certainly has read.
+        self.silent_count = 0  # The number of sent requests that the member never answers.
+        self.silent_read = 0  # The number of these requests that the member has certainly read.
         self.probes: dict[int, int] = {}  # Request id of a probe → `silent_count` when it was sent.
         self.silent_ids: deque[int] = deque()  # The ids of the requests that the member may not have read yet.
         self.knows_levels = True  # False once the member has refused a request because its build knows no levels.
@@ -75,7 +75,8 @@ class MemberConnection:
         self._out.append(frame(body))
 
     def probe_answered(self, request_id: int) -> None:
-        """If this request is a probe, the member has read all silent requests that were sent before it."""
+        """If the request of this response is a probe, the member has read all silent requests that were sent before the
+        probe."""
         count = self.probes.pop(request_id, None)
         if count is not None:
             self.silent_read = count
@@ -83,8 +84,8 @@ class MemberConnection:
                 self.silent_ids.popleft()
 
     def take_silent_refusal(self, response: Response) -> bool:
-        """True if this is the answer of an older build to a request that others never answer: it does not know
-        requests of this kind."""
+        """True if this response says that the member's older build does not know a request that newer builds never
+        answer."""
         if response.code != Code.UNSUPPORTED or response.request_id not in self.silent_ids:
             return False
         self.silent_ids.remove(response.request_id)
@@ -93,22 +94,22 @@ class MemberConnection:
 
     @property
     def silent_unread(self) -> int:
-        """How many requests that are never answered may not have been read by the member yet."""
+        """The number of requests without an answer that the member may not have read yet."""
         return self.silent_count - self.silent_read
 
     @property
     def needs_pings(self) -> bool:
-        """True if the client waits for something that may come much later. Only answers to pings show meanwhile that
+        """True if the client waits for something that may come much later. Meanwhile only answers to pings show that
         the member is alive."""
         return bool(self.watches or self.patient)
 
     def send_body(self, body: bytes) -> None:
-        """Send a request about a watch. No `Call` belongs to it."""
+        """Send a request about a watch. Such a request has no `Call`."""
         self._out.append(frame(body))
 
     def receive(self, data: bytes, now: int) -> list[Response]:
-        """Split received bytes into responses. Raises ProtocolError if the bytes are malformed, or, with the member's
-        reason, if the member refuses the client."""
+        """Split received bytes into responses. Raises ProtocolError if the bytes are malformed. If the member refuses
+        the client, the error contains the member's reason."""
         self.heard_at = now
         bodies = self._splitter.feed(data)
         if self.state is ConnectionState.GREETING and bodies:
@@ -120,7 +121,7 @@ class MemberConnection:
         return list(map(decode_response, bodies))
 
     def take_output(self) -> bytes:
-        """Bytes to send since the last call."""
+        """The bytes to send, since the last call."""
         out, self._out = b"".join(self._out), []
         return out
 

@@ -1,7 +1,7 @@
 """Calls of a client about the members of the cluster.
 
-A change goes through the log like a command, but without a session: if its response is lost, its outcome is unknown.
-Some calls state a *goal* (`add_member`, …). They read the membership and send the change, again and again, until the
+A change goes through the log like a command, but without a session. If its response is lost, its outcome is unknown.
+Some calls state a *goal* (`add_member`, …). These calls repeatedly read the membership and send the change, until the
 goal is reached.
 """
 
@@ -84,9 +84,9 @@ class MemberCalls:
         """Add `member` as a learner; with `promote`, make it a voter once it has caught up. The member need not run
         yet.
 
-        This method and the next four methods state a goal. A goal that is reached already is no error. If another
-        change is under way, the method waits for its end. The whole wait takes at most `wait_seconds`; with `promote`,
-        at most `wait_seconds` for each of the two steps. Raises ChangeRefused, OutcomeUnknown, Unavailable.
+        This method and the next four methods state a goal. It is not an error if the goal is reached already. If
+        another change is under way, the method waits for its end. The whole wait takes at most `wait_seconds`; with
+        `promote`, at most `wait_seconds` for each of the two steps. Raises ChangeRefused, OutcomeUnknown, Unavailable.
         """
         found = await self._reach(_adding(member), wait_seconds)
         return await self.promote_member(member.node_id, wait_seconds=wait_seconds) if promote else found
@@ -115,9 +115,9 @@ class MemberCalls:
         """Replace a member, which may be dead, by `new`. Add `new`, wait until it has caught up, then promote it and
         remove the old member in one change.
 
-        The cluster never has fewer voters than before. If the call was interrupted, at whatever point, it can be
-        repeated. Promotion and removal are one change, so this call never makes both members voters. If both are voters
-        before the call, ChangeRefused is raised.
+        The cluster never has fewer voters than before. If the call was interrupted at any point, it can be repeated.
+        Promotion and removal are one change, so this call never makes both members voters. If both are voters before
+        the call, ChangeRefused is raised.
         """
         if old_id == new.node_id:
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
@@ -134,9 +134,9 @@ class MemberCalls:
                 None,
                 f"to remove {old_id} alone: `hwm member remove {old_id}`; to replace it, give the new member a new id",
             )
-        await self._reach(_adding(new), wait_seconds)  # Refused if a member with this id has other addresses.
-        # The change that removes a voter also promotes the new member. So if the old member is gone and the new member
-        # is a learner, the old member was not a voter.
+        await self._reach(_adding(new), wait_seconds)  # Refused if this id has other addresses.
+        # The change that removes a voter also promotes the new member. If the old member is gone and the new member is
+        # a learner, the old member was therefore not a voter.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
         change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))
 
@@ -149,8 +149,8 @@ class MemberCalls:
 
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
-        is_certain = True  # True while each attempt was refused or never sent: none had an effect.
-        is_hopeless = False  # True after an attempt that was refused for good.
+        is_certain = True  # True while no attempt has had an effect, because each was refused or never sent.
+        is_hopeless = False  # True after an attempt that was refused permanently.
         with self.loop.move_on_after(wait_seconds):
             while True:
                 was_certain = is_certain
@@ -165,7 +165,7 @@ class MemberCalls:
                     error, is_certain = refused, was_certain
                     if not refused.is_passing and (is_certain or is_hopeless):
                         break
-                    # Read the membership once more before giving up: an earlier attempt may have succeeded.
+                    # Read the membership once more before giving up, because an earlier attempt may have succeeded.
                     is_hopeless = not refused.is_passing
                 except Unavailable as lost:
                     error, is_certain = lost, was_certain  # There may be no leader for a moment.

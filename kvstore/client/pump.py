@@ -1,8 +1,8 @@
 """The trio shell of a client: it moves bytes and fires timers. `ClientStateMachine` makes all decisions.
 
-One task sends all calls of one turn of the loop together, one task keeps time, and each connection has two tasks (one
-reads, one writes the bytes that the socket does not take at once). A request has no task of its own: its caller sleeps
-until the outcome wakes it, and many calls can share one sleep (`ask_each`).
+One task sends all calls of one turn of the loop together, and one task keeps time. Each connection has two tasks: one
+reads, and one writes the bytes that the socket does not take at once. A request has no task of its own: its caller
+sleeps until the outcome arrives. Many calls can share one sleep (`ask_each`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class _Connection:
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
-        self.socket: trio.socket.SocketType | None = None  # Set if bytes may be written directly.
-        self.send_at_once: Callable[[bytes], int] | None = None  # Set for a connection with TLS.
+        self.socket: trio.socket.SocketType | None = None  # Set if bytes may be written directly to the socket.
+        self.send_at_once: Callable[[bytes], int] | None = None  # Set if the connection has TLS.
         self.outbox: list[bytes] = []
         self.has_output = trio.Event()
         self.is_writing = False
@@ -51,7 +51,7 @@ class _Connection:
         wake-up for nearly every call.
         """
         if self.socket is not None and not self.outbox and not self.is_writing:
-            with suppress(OSError):  # The socket is full or broken: the writer handles both cases.
+            with suppress(OSError):  # If the socket is full or broken, the writer handles this.
                 data = data[os.write(self.socket.fileno(), data) :]  # `fileno()` is -1 after a close.
             if not data:
                 return
@@ -82,8 +82,8 @@ class ClientPump(ClientShell[trio.lowlevel.Task, _Connection]):
             endpoints, session_ttl_ns=session_ttl_ns, loop=TRIO_LOOP, binding=LoopBinding(), cluster_id=cluster_id
         )
         self._dial = dialer or dial_tcp
-        self._flusher: trio.lowlevel.Task | None = None  # Set only while this task sleeps.
-        self._due = NEVER_NS  # Monotonic ns at which `_keep_time` wakes.
+        self._flusher: trio.lowlevel.Task | None = None  # Set only while the flushing task sleeps.
+        self._due = NEVER_NS  # The time (monotonic, in ns) at which `_keep_time` wakes.
         self._clock = trio.CancelScope()
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
@@ -113,7 +113,7 @@ class ClientPump(ClientShell[trio.lowlevel.Task, _Connection]):
                     await self._closed.wait()
         finally:
             self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)  # Else a group would wrap the caller's exception.
+            await self._manager.__aexit__(None, None, None)  # Otherwise a group would wrap the caller's exception.
 
     async def ask(self, request: Request, seconds: float) -> tuple[Response, int]:
         """Send `request`. Returns, within `seconds`, the response and the id of the session under which the request was
@@ -131,7 +131,7 @@ class ClientPump(ClientShell[trio.lowlevel.Task, _Connection]):
         self._last_ticket += 1
         ticket = self._last_ticket
         if request.address is not None:
-            core.tick(now_ns())  # A new connection counts as silent from now on.
+            core.tick(now_ns())  # The silence of a new connection is measured from now on.
         core.submit(ticket, request, deadline)
         self._waiters[ticket] = trio.lowlevel.current_task()
         self._flush_soon()
@@ -242,8 +242,8 @@ class ClientPump(ClientShell[trio.lowlevel.Task, _Connection]):
 
 
 def _trio_seconds(moment: int) -> float:
-    """Convert a time of `now_ns` to seconds for trio, rounded up a little, so that trio never wakes before the work is
-    due."""
+    """Convert a time of `now_ns` to seconds for trio. The result is rounded up a little, so that trio never wakes
+    before the work is due."""
     return math.inf if moment == NEVER_NS else (moment + 1) / 1e9
 
 
@@ -257,7 +257,7 @@ async def dial_tcp(address: str) -> trio.SocketStream:
     host, port = parse_address(address)
     try:
         return await trio.open_tcp_stream(host, port)
-    except ValueError as error:  # Includes UnicodeError: the resolver cannot take this name.
+    except ValueError as error:  # For example a UnicodeError: the resolver cannot take this name.
         raise InvalidAddress(address, f"its host cannot be looked up: {error}") from error
 
 

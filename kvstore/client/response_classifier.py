@@ -53,7 +53,7 @@ class Retryable:
 
 @dataclass(frozen=True, slots=True)
 class Ambiguous:
-    """The command may have taken effect, or may still do so."""
+    """The command may have taken effect, or may take effect later."""
 
     reason: str
 
@@ -87,14 +87,14 @@ def classify(response: Response) -> ResponseClass:
     try:
         outcome = _classify_refusal(response.code, response.fields, response.node_id)
         if isinstance(outcome, Failed):
-            str(outcome.error)  # If a field has a wrong type, fail here and not when the error is printed.
+            str(outcome.error)  # A wrong type of a field must fail here, not when the error is printed.
         return outcome
     except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
 
 def _busy_with(text: str) -> str:
-    """Strip the prefix "busy: ". Members of older builds send it, and `Busy` would add it a second time."""
+    """Strip the prefix "busy: ". Members of older builds send this prefix, and `Busy` would add it a second time."""
     return text.removeprefix("busy: ")
 
 

@@ -13,7 +13,7 @@ class Admission(enum.Enum):
 
     READY = "ready"
     WAIT = "wait"  # The command waits for a session, or until fewer numbers are open.
-    LOST = "lost"  # An attempt under an expired session may have had an effect: do not retry under another session.
+    LOST = "lost"  # An attempt under an expired session may have had an effect: no retry under a new session.
 
 
 class SessionKeeper:
@@ -26,8 +26,8 @@ class SessionKeeper:
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
-        self.not_before = 0  # No registration before this time (monotonic ns), because one was refused.
-        self.refused = ""  # Why the last registration was refused; empty if it was not.
+        self.not_before = 0  # The earliest time of the next registration (monotonic, in ns), after a refused one.
+        self.refused = ""  # The reason why the last registration was refused; empty if it was not refused.
         self._used_at = 0
         self._open_max = limits.open_numbers_max
         self._keep_alive_ns = min(limits.keep_alive_ns, max(1, ttl_ns // 3))
@@ -38,7 +38,8 @@ class SessionKeeper:
         return self.numbers.acknowledged_up_to
 
     def admit(self, call: Call) -> Admission:
-        """Decide whether `call` can be sent now. If it can and has no request number, give it one of this session."""
+        """Decide whether `call` can be sent now. If the call can be sent and has no request number, give it a number of
+        this session."""
         if not self.ttl_ns:
             return Admission.READY
         if call.request_no and call.session_id != self.session_id:
@@ -53,7 +54,7 @@ class SessionKeeper:
         return Admission.READY
 
     def release(self, call: Call) -> None:
-        """Close the number of `call`: no attempt will send it any more."""
+        """Close the number of `call`, because no further attempt will send it."""
         if call.numbers is not None:
             call.numbers.close(call.request_no)
         call.numbers, call.session_id, call.request_no = None, 0, 0
@@ -79,7 +80,8 @@ class SessionKeeper:
         self._used_at = now
 
     def keep_alive_moment(self) -> int | None:
-        """When a keep-alive is due (monotonic ns); None if there is no session, or a keep-alive is in flight."""
+        """The time at which a keep-alive is due (monotonic, in ns); None if there is no session, or a keep-alive is in
+        flight."""
         if not self.session_id or self.keep_alive is not None:
             return None
         return self._used_at + self._keep_alive_ns

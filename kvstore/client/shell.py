@@ -1,5 +1,5 @@
 """The part of a client's shell that is the same on every event loop. It takes the effects of the state machine, and
-wakes the callers. `ClientPump` moves bytes and keeps time on trio, `kvstore.asyncio.pump` does it on asyncio.
+wakes the callers. `ClientPump` moves bytes and keeps time on trio, and `kvstore.asyncio.pump` does the same on asyncio.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from kvstore.event_loop import EventLoop, LoopEvent
 from kvstore.protocol.messages import MembersView, Request, Response
 
 CLOSE_SECONDS_MAX = 0.5
-"""How long `stop` waits for the cluster to close the session. If this takes longer, the session expires later."""
+"""The time for which `stop` waits until the cluster has closed the session. If the cluster needs longer, the session
+expires later."""
 
 NEVER_NS = 1 << 63
 
@@ -40,7 +41,7 @@ class ShellConnection(Protocol):
 
 
 class PumpOfCalls(WatchHost, Protocol):
-    """What the calls of a client (`ClientCalls`) use of its pump. `ClientShell` says what each method does."""
+    """The part of a pump that the calls of a client (`ClientCalls`) use. The docstrings are in `ClientShell`."""
 
     @property
     def members(self) -> MembersView | None: ...
@@ -87,7 +88,7 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
 
     @property
     def members(self) -> MembersView | None:
-        """The members of the cluster, as some member last reported them."""
+        """The members of the cluster, as last reported by any member."""
         return self._core.members if self._core else None
 
     def learn(self, addresses: Sequence[str]) -> None:
@@ -95,7 +96,7 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
         if self._core is not None:
             self._core.book.learn(addresses)
 
-    # What each event loop does in its own way.
+    # The methods that differ between event loops.
 
     @abstractmethod
     async def start(self) -> None:
@@ -138,9 +139,9 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
 
     @abstractmethod
     def _wake(self, waiter: WaiterT, ended: CallEnded) -> None:
-        """Tell a caller how its call has ended."""
+        """Report to a caller how its call has ended."""
 
-    # The same on every loop.
+    # The methods that are the same on every event loop.
 
     async def ask_each(self, group: BulkCall[Any]) -> None:
         """Send all requests of `group`, and wait until all have ended. At most `OPEN_MAX` of them are open at a time.
@@ -235,7 +236,7 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
             if has_room in self._room:
                 self._room.remove(has_room)
             else:
-                self._give_room(1)  # The place is for another caller.
+                self._give_room(1)  # Another caller gets the place.
             raise
 
     def _give_room(self, count: int) -> None:

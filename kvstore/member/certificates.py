@@ -25,7 +25,7 @@ class MemberCertificates:
 
     def __init__(self, node_id: str, tls: MemberTls | None) -> None:
         self._node_id = node_id
-        self._told: dict[str, str] = {}  # Purpose → the last logged reason for which the files cannot be used.
+        self._told: dict[str, str] = {}  # For each purpose: the last logged reason why its files cannot be used.
         self._wanted = trio.Event()
         self.clients: Credentials | None = None
         self.metrics: Credentials | None = None
@@ -53,8 +53,8 @@ class MemberCertificates:
         self._wanted.set()
 
     async def keep_fresh(self) -> None:
-        """Check the files each minute, and after `reread`, until cancelled. Files that cannot be used are logged once,
-        and the former contexts stay in use."""
+        """Check the files each minute, and after `reread`, until cancelled. If files cannot be used, this is logged
+        once, and the former contexts stay in use."""
         while True:
             with trio.move_on_after(REREAD_SECONDS):
                 await self._wanted.wait()

@@ -57,11 +57,11 @@ class MemberConfig:
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
-    listen_when_alone: bool = True  # False: a store of one node opens no client port.
+    listen_when_alone: bool = True  # False: a store of one node has no client port.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False  # True: ports without TLS may listen where other machines can connect.
     tls: MemberTls | None = None
-    root_password: str | None = field(default=None, repr=False)  # Set it once this member leads (`root_password`).
+    root_password: str | None = field(default=None, repr=False)  # Root's new password, set once this member leads.
     raft: RaftConfig = field(default_factory=RaftConfig)
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)
@@ -103,7 +103,7 @@ class MemberConfig:
 
 def _check_addresses(configuration: Configuration) -> None:
     """Refuse addresses that cannot work, because the list is written into the data folder of every member."""
-    is_alone = len(configuration.voters) == 1  # No peer must find this member, so any port is valid.
+    is_alone = len(configuration.voters) == 1  # Peers need not find this member, so any port is valid.
     addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
     for address in filter(None, addresses):
         is_any_port = parse_address(address)[1] == 0

@@ -51,7 +51,7 @@ def _first_start(config: MemberConfig) -> _FirstStart:
     node_id = config.node_id or "s1"
     token: str | bytes = config.cluster_token
     if configuration is None:
-        configuration = Configuration.of([Member(node_id)])  # No addresses: the member reports where it listens.
+        configuration = Configuration.of([Member(node_id)])  # No addresses, because the member reports them.
         token = config.cluster_token or uuid.uuid4().bytes  # Stores of one member must not share a cluster id.
     elif config.node_id is None:
         raise InvalidConfiguration("a member of a cluster is started with its own node id")

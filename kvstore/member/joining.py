@@ -6,8 +6,8 @@ build.) The new member is not a voter in that configuration, so it neither campa
 the new member has been added to the cluster, the leader sends it the rest of the log. Before that, the other members
 refuse its connections, and the new member tries again.
 
-A member that has lost its disk has lost its votes. It cannot join under its old id: the cluster knows the id, and the
-peers have pinned its old incarnation.
+A member that has lost its disk has also lost the record of its votes. It cannot join under its old id: the cluster
+knows the id, and the peers have pinned its old incarnation.
 
 While there is no leader, some peers may pin a new member that waits to be added. If the folder of such a member is made
 again, the member has another incarnation. The member can then still join, because the configuration contains the
@@ -97,7 +97,7 @@ def join_config_of(
     tls: Tls | None = None,
     credentials: Credentials | None = None,
 ) -> JoinConfig:
-    """Make the `JoinConfig` of a new member. `members`: the new member, and perhaps other members. Raises
+    """Make the `JoinConfig` of a new member. `members`: the new member, and possibly other members. Raises
     InvalidConfiguration."""
     own = [member for member in members if member.node_id == (node_id or member.node_id)]
     if len(own) != 1:

@@ -86,7 +86,7 @@ async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio
         raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
     except ValueError as error:  # For example, a UnicodeError for a name that the resolver cannot encode.
         raise CannotServe(purpose, address, f"its host cannot be looked up: {error}") from error
-    await _close(listeners[1:] if number == 0 else [])  # With port 0, each address of a name gets another port.
+    await _close(listeners[1:] if number == 0 else [])  # With port 0, each address of a name would get another port.
     return listeners[:1] if number == 0 else listeners
 
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvstore.member")
 
 STOP_SECONDS_MAX = 5.0
-"""The greatest time of the last sync of a stopping member. After this time the member stops without the sync; data that
-was durable before is not lost."""
+"""The greatest duration of the last sync of a stopping member. After this time the member stops without the sync. Data
+that was already durable is not lost."""
 
 
 class RunningMember:
@@ -76,7 +76,8 @@ class RunningMember:
         return self.node.identity.node_id
 
     def request_stop(self) -> None:
-        """Stop the member. It accepts no more requests and finishes the writes under way; then `run_member` returns."""
+        """Stop the member. The member accepts no more requests and finishes the writes under way. Then `run_member`
+        returns."""
         self.is_stopping = True
         self._driver.request_stop()
 
@@ -264,6 +265,6 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__
-        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The cause has the better hint.
+        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The hint of the cause is better.
     if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)

@@ -7,8 +7,8 @@ The cluster id is new. The new id is derived from the token, the member list and
 of the old cluster refuse members of the new cluster, and members that were restored from different files refuse each
 other. A folder that was made by `hwm init` lacks the restored keys, and its member can never join the restored cluster.
 
-Sessions and their kept results are dropped, and session ids are not used again. The history is not restored. Leases are
-restored with their remaining times: see docs/operations/guide.md.
+Sessions and their kept results are dropped, and the new cluster does not use their session ids again. The history is
+not restored. Leases are restored with their remaining times: see docs/operations/guide.md.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ all ids that the old cluster has assigned since the snapshot."""
 
 REVISION_LEAP = 1 << 32
 """At feature level 2, the default distance of the new cluster's first revision from the revision of the snapshot. With
-this distance, the new cluster uses no revision of the old cluster. So fences do not repeat, and a watch that continues
-from a revision of the old cluster fails with RevisionCompacted."""
+this distance, the new cluster uses no revision of the old cluster. Fences therefore do not repeat, and a watch that
+continues from a revision of the old cluster fails with RevisionCompacted."""
 
 REVISION_LEAP_MAX = 1 << 48
 
@@ -94,7 +94,7 @@ def read_initial_state(path: Path | None, revision_leap: int | None = None) -> I
         try:
             limits = read_header(header)
             store, sessions = read_state(header, chunks)
-            for _ in chunks:  # Also verify the file up to its end.
+            for _ in chunks:  # This call also verifies the file up to its end.
                 pass
         except InvalidSnapshot as error:
             raise BackupDamaged(name, 0, error.reason) from error

@@ -1,7 +1,8 @@
-"""Gives the user root a new password, for a cluster whose operators have lost it (`--reset-root-password`).
+"""Gives the user root a new password, if the operators of the cluster have lost the old password
+(`--reset-root-password`).
 
-A person who can start a member with this option can read all its data anyway. The member makes the change when it
-leads.
+The option gives no further power: a person who can start a member with this option can read all its data anyway. The
+member makes the change as soon as it leads.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from raft import Node, RaftError
 logger = logging.getLogger("kvstore.audit")
 
 LOOK_SECONDS = 0.2
-"""The interval at which the member looks whether it leads, and whether the change is made."""
+"""The interval at which the member checks whether it leads, and whether the change is made."""
 
 
 async def reset_root_password(
     password: str, node: Node, machine: KvMachine, service: Service, wake: Callable[[], None]
 ) -> None:
-    """Wait until this member leads, and make the user root with this password and the role root. Returns when this is
-    done, or at once if the feature level has no users."""
+    """Wait until this member leads, and make the user root with this password and the role root. Returns when the
+    change is made, or at once if the feature level has no users."""
     verifier = await trio.to_thread.run_sync(make_verifier, password)
     while True:
         user = machine.access.users.get(ROOT)
@@ -51,7 +52,7 @@ async def reset_root_password(
                 service.propose_own(command)
                 wake()
             except RaftError:
-                pass  # The next look tries again.
+                pass  # The next turn tries again.
         await trio.sleep(LOOK_SECONDS)
     told = {"node_id": node.identity.node_id, "event": "root_password_reset", "fields": {}, "message": RESET_WORDS}
     logger.warning("%(node_id)s: %(message)s", told)

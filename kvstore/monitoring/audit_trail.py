@@ -1,8 +1,8 @@
 """The audit trail: each change of users and roles, and each refused password, as an event of the structured log.
 
-Every member logs every change when it applies the change; the leader does so as a warning, so that the trail is in the
-log at the default level. After a restart a member applies entries again, and logs them again: `auth_revision` tells
-which events are the same. Verifiers and keys are not logged.
+Every member logs every change when it applies the change. The leader logs the change as a warning, so that the trail is
+in the log at the default level. After a restart, a member applies entries again and logs their changes again:
+`auth_revision` identifies the repeated events. Verifiers and keys are not logged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger("kvstore.audit")
 
 
 class AuditTrail:
-    """Logs the trail of one member. `origin_of` returns the address of the client of a connection."""
+    """Logs the trail of one member. `origin_of` returns the address of the client at the other end of a connection."""
 
     def __init__(self, node: Node, machine: KvMachine, service: Service, origin_of: Callable[[int], str]) -> None:
         self._node, self._machine, self._origin_of = node, machine, origin_of

@@ -32,7 +32,7 @@ from kvstore.store.machine import KvMachine
 
 MARKS_MAX = 1_024
 """The greatest number of recorded times. At this bound, every second recorded time is dropped, and the interval between
-two recorded times is doubled. So all times become less exact, but old changes keep a time."""
+two recorded times is doubled. All times then become less exact, but old changes still have a time."""
 
 MARK_NS_MIN = SECOND_NS
 """The least interval between two recorded times."""

@@ -76,7 +76,7 @@ async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda
     mark = max(node.core.commit_index, node.core.leader_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
         while _lag_problem(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
-            await trio.sleep(LOOK_AGAIN_SECONDS)  # Polling is enough: there is no event to wait for.
+            await trio.sleep(LOOK_AGAIN_SECONDS)  # Polling is used, because there is no event to wait for.
     return STOPPING if is_stopping() else _quorum_problem(node) or _lag_problem(node, mark)
 
 

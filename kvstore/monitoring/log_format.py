@@ -44,7 +44,8 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formats each record as a JSON object with `time` (UTC), `level` and `logger`.
 
-    The record of an event also has `node_id`, `event`, `fields` and maybe `message`. Any other record has `message`.
+    The record of an event also has `node_id`, `event`, `fields` and sometimes `message`. Any other record has
+    `message`.
 
     >>> record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 0.25})
     >>> record.msg, record.args = "%(node_id)s", {"node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}

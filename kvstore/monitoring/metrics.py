@@ -329,5 +329,5 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
 def _version() -> str:
     try:
         return version("highwatermark")
-    except PackageNotFoundError:  # Run from sources, without an installed package.
+    except PackageNotFoundError:  # The program runs from sources, without an installed package.
         return "unknown"

@@ -1,1 +1,1 @@
-"""`hwm user`, `hwm role` and `hwm auth`: who may do what in a cluster."""
+"""`hwm user`, `hwm role` and `hwm auth`: control the access to a cluster."""

@@ -198,7 +198,7 @@ def _cells(view: MemberView) -> list[object]:
 def _as_json(now: Membership) -> dict[str, Any]:
     members = [{**asdict(each), "incarnation_id": each.incarnation_id.hex()} for each in now.members]
     fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
-    del fields["incarnation_id"]  # Always empty, because the request has no id in `about`.
+    del fields["incarnation_id"]  # `about` is always empty here, because the request has no id in it.
     return fields
 
 

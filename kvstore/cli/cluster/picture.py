@@ -1,4 +1,4 @@
-"""The picture that `hwm top` shows: what a look at all members found, and the rates since the look before."""
+"""The picture that `hwm top` shows: the result of a look at all members, and the rates since the previous look."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look at a cluster found.
+    """The result of one look at a cluster.
 
-    `at_seconds`: by the clock of this process; only differences have a meaning. `members`: the status of each member,
-    or why there is none. `round_trip_seconds`: how long each answer took. `read_seconds`: how long a linearizable read
-    took, or why there was none.
+    `at_seconds`: the time by the clock of this process; only differences between two such times have a meaning.
+    `members`: the status of each member, or the error that prevented it. `round_trip_seconds`: the time that each
+    answer took. `read_seconds`: the time that a linearizable read took, or the error that prevented it.
     """
 
     at_seconds: float
@@ -38,7 +38,8 @@ class Look:
 
     @property
     def leader(self) -> MemberStatus | None:
-        """The member that leads the highest term, if it answered. A deposed leader may not know yet that it is."""
+        """The member that leads in the highest term, if this member answered. A deposed leader may not know yet that it
+        is deposed."""
         leaders = [found for found in self.found if found.role == "leader"]
         newest = max(leaders, key=lambda found: found.term, default=None)
         is_newest = newest is not None and newest.term == max(found.term for found in self.found)
@@ -46,13 +47,13 @@ class Look:
 
     @property
     def best(self) -> MemberStatus | None:
-        """The member that describes the whole store best: the leader, or the member that has applied most."""
+        """The member that describes the whole store best: the leader, or else the member that has applied most."""
         return self.leader or max(self.found, key=lambda found: found.last_applied, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What changed per second between two looks. None: there was no look before, or a value fell."""
+    """The changes per second between two looks. None: there was no previous look, or a value fell."""
 
     revisions: float | None
     entries: float | None
@@ -86,13 +87,15 @@ def rates_of(before: Look | None, now: Look) -> Rates:
 
 
 def picture(before: Look | None, now: Look, width: int) -> RenderableType:
-    """Return the picture. At 80 columns it has the columns that matter most; each wider terminal has more of them."""
+    """Return the picture. At 80 columns, the picture has the most important columns. A wider terminal shows more
+    columns."""
     rates = rates_of(before, now)
     return Group(*_head(now, rates), Text(), _table(now, rates, width), Text(), *_held_back(now))
 
 
 def messages_of(look: Look) -> list[str]:
-    """Return what keeps the cluster from its work, or a member from keeping up. Empty if there is nothing to say."""
+    """Return the problems that keep the cluster from its work, or a member from keeping up. Empty if there is no
+    problem."""
     words = [f"{node_id} does not answer: {found}" for node_id, found in look.members.items()
              if isinstance(found, StoreError)]  # fmt: skip
     if look.found and look.leader is None:
@@ -108,7 +111,8 @@ def messages_of(look: Look) -> list[str]:
 
 
 def slowest_of(look: Look) -> str:
-    """Return which peer of the leader has least of the leader's log, and how far behind it is; empty if none is."""
+    """Return the peer that has the smallest part of the leader's log, and how far this peer is behind; empty if no peer
+    is behind."""
     if look.leader is None or not look.leader.peers:
         return ""
     last = look.leader.last_index
@@ -144,11 +148,11 @@ def _head(now: Look, rates: Rates) -> list[Text]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One member that answered, and what else is known of it."""
+    """One member that answered, and the other known facts about it."""
 
     found: MemberStatus
     mark: int  # The highest known high-water mark.
-    peer: PeerView | None  # As the leader sees it.
+    peer: PeerView | None  # The state of this member as the leader sees it.
     last_index: int  # Of the leader; 0 without one.
     applied_per_second: float | None
     round_trip_seconds: float
@@ -173,7 +177,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[_Row], str]], ...] = (
     ("watches", 140, lambda row: f"{row.found.watches:,}"),
     ("connec-\ntions", 140, lambda row: f"{row.found.client_connections:,}"),
 )
-"""(title, the width of the terminal from which on there is room, the cell)"""
+"""(title, the smallest width of the terminal that has room for the column, the cell)"""
 
 
 def _table(now: Look, rates: Rates, width: int) -> Table:
@@ -216,7 +220,7 @@ def _rate(per_second: float | None) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Three digits, with a unit that fits."""
+    """Return three digits, with a suitable unit."""
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 

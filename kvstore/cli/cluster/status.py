@@ -108,7 +108,7 @@ def of_its_peers(found: MemberStatus) -> list[str]:
 
 def of_its_marks(found: MemberStatus) -> list[str]:
     """Return messages about the members that keep the high-water mark or the low-water mark from rising. Only the
-    leader knows these members. For a mark that can rise, there is no message."""
+    leader knows these members. A mark that can rise causes no message."""
     words = []
     if found.commit_held_by:
         waits = ", ".join(found.commit_held_by)

@@ -1,4 +1,4 @@
-"""`hwm top`: looks at all members again and again, and shows what it finds."""
+"""`hwm top`: repeatedly looks at all members, and shows the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS_DEFAULT = 2.0
 LOOK_SECONDS_MAX = 2.0
-"""The longest time for which a look waits for a member. A member that is slower is shown as one without an answer."""
+"""The longest time for which a look waits for a member. A slower member is shown as a member without an answer."""
 
 ABSENT_KEY = b"\0hwm top"
 """A look reads this key to measure a linearizable read. The key is most likely absent."""
@@ -48,11 +48,10 @@ ABSENT_KEY = b"\0hwm top"
 def top(interval_seconds: float, once: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show a live picture of a cluster: the members, their marks, rates and lags, and what is held back by whom.
 
-    Rates are those between two looks. `answer` is the time that a member took to report its status, and `linearizable
-    read` the time of one such read; both include the way through the network. A wider terminal has more columns.
-    `q` or Ctrl-C ends the command. Where standard output is no terminal that
-    can place text, the pictures are printed one after the other.
-    NO_COLOR=1 turns colours off.
+    Rates are those between two looks. `answer` is the time that a member took to report its status, and
+    `linearizable read` the time of one such read; both include the way through the network. A wider terminal has more
+    columns. `q` or Ctrl-C ends the command. If standard output is not a terminal that can place text, the pictures are
+    printed one after the other. NO_COLOR=1 turns colours off.
 
     \b
     Exit codes: 0 ended by the user, or --once; 5 no member could be reached at
@@ -76,13 +75,14 @@ def top(interval_seconds: float, once: bool, endpoints: str, deadline_seconds: f
 
 
 async def _cancel_at(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    """End at a signal. Otherwise KeyboardInterrupt could come while a picture is drawn."""
+    """End at a signal. Without this handling, KeyboardInterrupt could come while a picture is drawn."""
     await anext(signals)
     scope.cancel()
 
 
 async def _look(client: Client, look_seconds: float, before: Look | None) -> Look:
-    """Look at all members at once. After the first look, a failure is part of what is shown."""
+    """Look at all members at once. After the first look, a failure is shown in the picture instead of ending the
+    command."""
     from kvstore.cli.cluster.picture import Look
 
     members: dict[str, MemberStatus | StoreError] = {}
@@ -199,8 +199,8 @@ async def _cancel_at_q(keyboard: int, scope: trio.CancelScope) -> None:
 
 @contextmanager
 def _keys_at_once() -> Iterator[int | None]:
-    """Let keys arrive at once and unseen. Yields the descriptor of the keyboard; None if standard input is no
-    terminal."""
+    """Deliver pressed keys at once, and do not show them on the terminal. Yields the descriptor of the keyboard; None
+    if standard input is not a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield None
         return

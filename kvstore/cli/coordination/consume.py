@@ -226,7 +226,7 @@ async def until_signal(run: Callable[[], Any]) -> None:
             await nursery.start(cancel_at_signal, scope)
             try:
                 await run()
-            except Exception as error:  # Raised below, without an exception group.
+            except Exception as error:  # The errors are raised below, without an exception group.
                 failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
@@ -239,8 +239,7 @@ async def until_signal(run: Callable[[], Any]) -> None:
 def group(name: bytes | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show the consumer group NAME: its positions, its active consumers, and its lag; or list all groups.
 
-    The lag is how many revisions of the store, of all keys, are after the position. Exit code 1 if there is no such
-    group.
+    The lag is the number of revisions of the whole store after the position. Exit code 1 if there is no such group.
     """
     if name is None:
         names = run_with_client(endpoints, deadline_seconds, _all_groups)

@@ -98,8 +98,8 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
 
 
 def _ready_place(path: Path) -> WriteTarget:
-    """Return the target of the ready line. Raises Failure, before any file is created, if the line cannot be written to
-    the target."""
+    """Return the target of the ready line. Raises Failure if the line cannot be written to the target. No file is
+    created before this check."""
     try:
         place = find_target(path)
         is_folder_there = place.path.parent.is_dir()

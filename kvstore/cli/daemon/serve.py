@@ -108,7 +108,8 @@ class Endpoints(EndpointsParamType):
         if isinstance(value, tuple):
             return value
         addresses = tuple(part.strip() for part in value.split(",") if part.strip())
-        # An empty value may come from an unset shell variable. If it were accepted, `init` would make a new cluster.
+        # An empty value may come from an unset shell variable. If an empty value were accepted, `init` would make a new
+        # cluster.
         if not addresses:
             self.fail(f"{value!r} names no member of a running cluster", param, ctx)
         try:

@@ -20,8 +20,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False, readable=False)
 
 
 def _keep(place: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """Return a callback that keeps the value of an option in the context, so that the command needs no parameter for
-    it."""
+    """Return a callback that stores the value of an option in the context, so that the command needs no parameter for
+    this value."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         context.meta.setdefault(place, {})[parameter.name] = value
@@ -43,7 +43,7 @@ def _client_option(name: str, variable: str, help_text: str) -> Callable[[Functi
 
 
 def kept_values(context: click.Context) -> dict[str, Any]:
-    """The values of the options of this module in the running command, by the names of their parameters."""
+    """The values of this module's options in the running command, by the names of their parameters."""
     return {**context.meta.get(_FILES, {}), **context.meta.get(_MEMBER, {})}
 
 
@@ -56,7 +56,8 @@ TLS_OPTIONS: list[Callable[[Any], Any]] = [
 
 
 def client_tls() -> Tls | None:
-    """The certificates that the options of the running command name; None: without TLS. Raises click.UsageError."""
+    """The certificates that the options of the running command name; None: a connection without TLS. Raises
+    click.UsageError."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.meta.get(_FILES, {})
     if not any(given.values()):
@@ -113,7 +114,7 @@ def member_tls_options(function: FunctionT) -> FunctionT:
 
 
 def member_tls() -> MemberTls | None:
-    """The certificates that the options of `hwm serve` name; None: without TLS. Raises InvalidConfiguration,
+    """The certificates that the options of `hwm serve` name; None: ports without TLS. Raises InvalidConfiguration,
     click.UsageError."""
     given = click.get_current_context().meta.get(_MEMBER, {})
     client = client_tls()

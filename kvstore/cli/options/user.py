@@ -1,4 +1,4 @@
-"""The options that name the user of a command, and where its password comes from."""
+"""The options that name the user of a command, and the source of the user's password."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 def kept_user_values(context: click.Context) -> dict[str, Any]:
-    """The values of the options of this module in the running command, by the names of their parameters."""
+    """The values of this module's options in the running command, by the names of their parameters."""
     kept: dict[str, Any] = context.meta.get(_USER, {})
     return kept
 
@@ -60,7 +60,8 @@ USER_OPTIONS: list[Callable[[Any], Any]] = [
 
 
 def client_user() -> UserOptions:
-    """What the options of the running command and the environment say. Raises click.UsageError."""
+    """Return the user and password from the options of the running command and from the environment. Raises
+    click.UsageError."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else kept_user_values(context)
     user, path = given.get("user"), given.get("password_file")
@@ -84,7 +85,7 @@ def read_password_file(path: Path) -> str:
 
 
 def ask_password(words: str, *, confirm: bool) -> str:
-    """Ask for a password at the terminal. Raises click.UsageError if there is none."""
+    """Ask for a password at the terminal. Raises click.UsageError if there is no terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError(
             f"there is no terminal to ask for a password: name a file, or set {PASSWORD_VARIABLE} for --user"

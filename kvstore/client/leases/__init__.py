@@ -1,3 +1,3 @@
-"""The leases of a client: its calls (`lease_calls`), and renewals that are sent together (`renewals`). A lease that is
+"""The calls of a client about leases (`lease_calls`), and renewals that are sent together (`renewals`). A lease that is
 kept alive during a block is in `kvstore.recipes`.
 """

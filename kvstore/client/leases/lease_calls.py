@@ -53,7 +53,8 @@ class LeaseCalls:
         return answer.result
 
     async def lease_renew(self, lease_id: int, *, deadline_seconds: float | None = None) -> float:
-        """Renew a lease: its time to live starts anew. Returns this time to live in seconds. Raises LeaseNotFound.
+        """Renew a lease, so that its time to live starts again. Returns this time to live in seconds. Raises
+        LeaseNotFound.
 
         Renewals without `deadline_seconds` that wait at the same time are sent as one command, with the default
         deadline of the client. A renewal with `deadline_seconds` is sent as a command of its own.
@@ -72,7 +73,7 @@ class LeaseCalls:
         return answer.result
 
     async def lease_time_to_live(self, lease_id: int, *, deadline_seconds: float | None = None) -> LeaseDetails | None:
-        """The lease with its keys and the time that is left, as the leader knows it; None if there is no such lease."""
+        """The lease with its keys and its remaining time, as the leader knows it; None if the lease does not exist."""
         keys: list[bytes] = []
         while True:
             request = lease_request(lease_id, keys[-1] if keys else b"", PAGE_LEASE_KEYS_MAX)

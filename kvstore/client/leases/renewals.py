@@ -1,7 +1,7 @@
 """Renewals of leases in batches: the waiting renewals of a client become one command of up to `RENEWALS_MAX` ids.
 
 One command of 1,000 ids costs a member about 1 ms at apply.
-`RenewalBatches` decides, without I/O, which ids are in which command. `Renewals` sends the commands: one at a time.
+`RenewalBatches` decides, without I/O, which ids are in which command. `Renewals` sends the commands, one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kvstore.event_loop import EventLoop, LoopEvent
 from kvstore.limits import AdmissionLimits
 
 RENEWALS_MAX = AdmissionLimits().lease_renewals_max
-"""The most leases that one command renews."""
+"""The greatest number of leases that one command renews."""
 
 RenewalError = OperationFailed | OutcomeUnknown
 
@@ -29,8 +29,8 @@ class Renewed(NamedTuple):
 
 
 class RenewalBatches:
-    """The renewals that wait, and those of the command under way. If several callers renew one lease at the same time,
-    its id is in the command once."""
+    """The waiting renewals, and the renewals of the command under way. If several callers renew one lease at the same
+    time, the command contains its id only once."""
 
     def __init__(self, renewals_max: int = RENEWALS_MAX) -> None:
         self._renewals_max = renewals_max
@@ -46,12 +46,12 @@ class RenewalBatches:
         return self._last_ticket
 
     def withdraw(self, ticket: int) -> None:
-        """Forget a renewal: nobody waits for it any more."""
+        """Forget a renewal, because its caller no longer waits."""
         self._waiting.pop(ticket, None)
         self._under_way.pop(ticket, None)
 
     def begin(self) -> tuple[int, ...]:
-        """The ids of the next command; empty if nothing waits. No command may be under way."""
+        """The ids of the next command; empty if no renewal waits. No command may be under way."""
         assert not self._ids, self._ids
         chosen: dict[int, None] = {}
         for ticket, lease_id in list(self._waiting.items()):

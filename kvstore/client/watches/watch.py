@@ -19,11 +19,11 @@ from kvstore.protocol.results import RangeResult, Record
 from kvstore.protocol.watches import Change, WatchSpec
 
 INITIAL_PAGE_KEYS = 1_000
-"""How many records of the initial listing are read at once."""
+"""The number of records of the initial listing that are read at once."""
 
 INITIAL_ATTEMPTS_MAX = 5
-"""How often the initial listing is tried. A try fails if the history at the revision of the listing is compacted before
-the watch has begun."""
+"""The number of attempts to read the initial listing. An attempt fails if the history at the revision of the listing is
+compacted before the watch has begun."""
 
 
 TWO_READERS = "another task waits for the changes of this watch: let one task read them and pass them on"
@@ -51,8 +51,8 @@ class WatchHost(Protocol):
 
 
 class Watch:
-    """A watch during the block `async with client.watch(...) as watch`. It is an async iterator of changes, for one
-    task at a time.
+    """A watch during the block `async with client.watch(...) as watch`. The watch is an async iterator of changes, and
+    only one task at a time may use it.
 
     `revision`: the caller has received all changes up to this revision, so another watch may begin at `revision + 1`.
     It is 0 until the caller has received the whole initial listing.
@@ -66,14 +66,14 @@ class Watch:
         read_page: Callable[[Range], Awaitable[RangeResult]] | None = None,
         prefix: bytes = b"",
     ) -> None:
-        """`seconds`: how long the watch may take to begin. `read_page` reads a page of the initial listing; None if
-        there is no such listing. `prefix`: what the keys of changes lose."""
+        """`seconds`: the time within which the watch must begin. `read_page` reads a page of the initial listing; None
+        if there is no such listing. `prefix`: the prefix that is removed from the keys of changes."""
         self._prefix = prefix
         self._host, self._spec, self._seconds, self._read_page = host, spec, seconds, read_page
         self._stream: WatchStream | None = None
-        self._page: RangeResult | None = None  # A page of the initial listing that the caller has yet to receive.
+        self._page: RangeResult | None = None  # A page of the initial listing that was not delivered yet.
         self._groups: deque[tuple[int, tuple[Change, ...]]] = deque()  # (revision, all its changes)
-        self._current: deque[Change] = deque()  # The changes of `_current_revision` that the caller has yet to receive.
+        self._current: deque[Change] = deque()  # Undelivered changes of `_current_revision`.
         self._current_revision = 0
         self._is_read = False  # Some task waits for changes.
         self.revision = 0
@@ -115,8 +115,8 @@ class Watch:
         return _Batches(self)
 
     async def next_batch(self) -> tuple[Change, ...]:
-        """All changes of the next revision. If `__anext__` has returned only some changes of a revision, this returns
-        the rest of them."""
+        """All changes of the next revision. If `__anext__` has returned only some changes of a revision, this method
+        returns the other changes."""
         if self._current:
             revision, changes = self._current_revision, tuple(self._current)
             self._current.clear()

@@ -38,8 +38,8 @@ from kvstore.protocol.watches import (
 from raft import ProtocolError
 
 PING_NS = 3_000 * MILLISECOND_NS
-"""A member that serves watches is asked who leads once it has sent nothing for this time. Other members continue its
-watches if it does not answer, or if it knows no leader while the client knows one."""
+"""If a member that serves watches has sent nothing for this time, it is asked who leads. Other members continue its
+watches in two cases: the member does not answer, or it knows no leader while the client knows a leader."""
 
 
 CarrierT = TypeVar("CarrierT", bound=WatchCarrier)
@@ -48,19 +48,19 @@ CarrierT = TypeVar("CarrierT", bound=WatchCarrier)
 def _is_of_an_old_build(error: OperationFailed) -> bool:
     """True if a member has refused a watch because its build does not know watches. A watch that has begun can then
     continue at another member, because the member at which it began knows watches. False if the history was switched
-    off: then every watch ends."""
+    off. In this case every watch ends."""
     return isinstance(error, Unsupported) and HISTORY_IS_OFF not in str(error)
 
 
 class WatchKeeper(Generic[CarrierT]):
-    """All watches of a client. `news`: the streams with something new for their readers; the host empties this list."""
+    """All watches of a client. `news`: the streams with something new for their readers. The host empties this list."""
 
     def __init__(self, limits: ClientLimits, random: Random, next_request_id: Callable[[], int]) -> None:
         self._limits, self._random, self._next_request_id = limits, random, next_request_id
         self._streams: dict[WatchStream, None] = {}
         self._waiting: dict[WatchStream, None] = {}
         self._cut_off: dict[CarrierT, None] = {}  # Connections that have watches, but whose member knows no leader.
-        self._pinged: dict[CarrierT, int] = {}  # When the member of the connection was last asked who leads.
+        self._pinged: dict[CarrierT, int] = {}  # The time at which the member was last asked who leads.
         self.can_authenticate = False  # True if a member that does not know the user will be asked again.
         self.news: list[WatchStream] = []
 
@@ -94,7 +94,8 @@ class WatchKeeper(Generic[CarrierT]):
         return bool(self._waiting or self._cut_off)
 
     def next_moment(self, now: int, connections: Iterable[CarrierT]) -> int | None:
-        """The next time at which `due_pings` or `assign` has something to do; None if only an event gives them work."""
+        """The next time at which `due_pings` or `assign` has something to do; None if only an event can give them
+        something to do."""
         moments = [stream.not_before for stream in self._waiting if stream.not_before > now]
         moments += [self._ping_moment(connection) for connection in connections if connection.needs_pings]
         return min(moments, default=None)
@@ -162,7 +163,7 @@ class WatchKeeper(Generic[CarrierT]):
             self.news.append(stream)
 
     def refuse(self, error: OperationFailed) -> None:
-        """End the watches that wait for a member: no member knows the user of this client."""
+        """End the watches that wait for a member, because no member accepts the user of this client."""
         for stream in list(self._waiting):
             self._end(stream, error)
 

@@ -1,7 +1,8 @@
-"""One watch of a client, without I/O: the changes that were received and not yet read, and the revision to continue at.
+"""One watch of a client, without I/O: the changes that were received and not yet read, and the revision from which the
+watch continues.
 
-A stream knows the revision up to which it has received all changes. At another member it continues after this revision,
-so it neither repeats nor misses a change.
+A stream knows the revision up to which it has received all changes. At another member, the stream continues after this
+revision. It therefore neither repeats nor misses a change.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from raft import ProtocolError
 
 class WatchCarrier(Protocol):
     """A connection to a member that serves watches. `watches`: the streams by request id. A stream that continues at
-    another member stays in `watches` until this member confirms. `heard_at`: when bytes last came (monotonic ns).
-    `needs_pings`: the client waits for something that may come much later."""
+    another member stays in `watches` until this member confirms. `heard_at`: the time at which the last bytes came
+    (monotonic, in ns). `needs_pings`: the client waits for something that may come much later."""
 
     watches: dict[int, WatchStream]
     heard_at: int
@@ -46,7 +47,7 @@ class WatchBatch(NamedTuple):
 class StreamState(enum.Enum):
     """The phases of a stream."""
 
-    WAITING = "waiting"  # For a connection, or for the end of a pause.
+    WAITING = "waiting"  # The stream waits for a connection, or for the end of a pause.
     ASKED = "asked"  # The request is sent.
     OPEN = "open"
     ENDED = "ended"
@@ -56,7 +57,7 @@ class WatchStream:
     """One watch. `next_revision`: the first revision of which the stream does not have all changes. It is 0 until the
     watch has begun, if the watch begins with the next change.
 
-    `error`: why the watch has ended; `take` raises it after the last received batch.
+    `error`: the reason why the watch has ended. `take` raises this error after the last received batch.
     """
 
     def __init__(self, spec: WatchSpec) -> None:
