@@ -1,4 +1,4 @@
-"""`hwm-harness`: break a cluster on purpose, and remember what clients saw.
+"""`hwm-harness`: break a cluster on purpose, and record what clients saw.
 
 Exit codes: 0: the run is sound (and, with --audit, its history is linearizable); 1: an error stopped the harness or the
 audit; 2: bad input; 3: the run is not sound, or its history is not linearizable; 4: the audit is undecided; 74: as 0,
@@ -110,7 +110,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         for name in self.lazy:
-            # Load every command, so that the suggestion for a mistyped name may be any command.
+            # Load every command, because any of them may be the suggestion for a mistyped name.
             self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 

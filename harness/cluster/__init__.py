@@ -1,4 +1,4 @@
 """A cluster of real processes on one machine: members with their disks, clocks and network, and their status.
 
-The faults that hit them belong to `harness.nemesis`.
+The faults of these processes are in `harness.nemesis`.
 """

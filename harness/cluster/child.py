@@ -28,7 +28,7 @@ def die_with(parent_pid: int) -> None:
     """Make this process end when process `parent_pid` ends. If the parent has already ended, end now."""
     if not _kernel_watches():
         threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
-    if os.getppid() != parent_pid:  # The parent ended before the watch began.
+    if os.getppid() != parent_pid:  # The parent ended before this process began to watch it.
         os._exit(1)
 
 

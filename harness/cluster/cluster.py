@@ -48,7 +48,7 @@ class Cluster:
         self.members: dict[str, MemberProcess] = {}
         self.volumes: dict[str, Volume] = {}
         self._founders = dict(addresses)
-        self._ids_given = len(addresses)  # Includes removed members, because no id is used twice.
+        self._ids_given = len(addresses)  # The number of ids used so far, removed members included.
 
     @property
     def leader_id(self) -> str | None:
@@ -234,7 +234,7 @@ async def running_cluster(
                     cluster.kill_all()
                     await cluster.close_volumes()
             nursery.cancel_scope.cancel()
-        if was_up:  # Otherwise another process took a port, and the next attempt uses other ports.
+        if was_up:  # A cluster that was never up has lost a port to another process: try again with other ports.
             return
 
 

@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(slots=True)
 class ResourcePeaks:
-    """By node id: the highest values that any process of the member has reached."""
+    """The highest values that any process of each member has reached, by node id."""
 
     rss_bytes: dict[str, int] = field(default_factory=dict)
     descriptors: dict[str, int] = field(default_factory=dict)

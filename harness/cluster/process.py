@@ -16,7 +16,8 @@ from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
-# Longer than the five seconds within which a member ends after SIGTERM (`kvstore.member.member.STOP_SECONDS_MAX`).
+# This time is longer than the five seconds within which a member ends after SIGTERM
+# (`kvstore.member.member.STOP_SECONDS_MAX`).
 _STOP_GRACE_SECONDS = 10.0
 _READY = b"ready node="  # `hwm serve` logs this line once it serves.
 

@@ -24,7 +24,8 @@ _DELAYED_BYTES_MAX = 8 * 1024 * 1024
 
 
 Direction = Literal["both", "in", "out", "slow"]
-"""Which frames are lost: those to the victims (`in`), those from them (`out`), or both; `slow` only delays frames."""
+"""The frames that a partition drops: frames to the victims (`in`), frames from the victims (`out`), or both. `slow`
+only delays frames."""
 
 
 class Flow:
@@ -39,7 +40,7 @@ class Flow:
         self.frames_passed = 0
         self.frames_dropped = 0
         self._blocks = 0  # The number of faults that block this flow now. Faults may overlap.
-        # Until this event is set, one side of a connection stays open after the other side has ended.
+        # Until this event is set, a connection of this flow stays open at one side after the other side has ended.
         self._may_end = trio.Event()
         self._may_end.set()
 
@@ -215,7 +216,7 @@ class _DelayLine:
             try:
                 await self._target.send_all(first.data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # The task that reads from this connection also notices its end, and closes both sides.
+                return  # The connection has ended. The task that reads from it notices this too, and closes both sides.
             async with self._changed:
                 self._held.popleft()
                 self.pending_bytes -= len(first.data)

@@ -23,7 +23,7 @@ from harness.errors import VolumeFailed
 FileSystem = Literal["ext4", "tmpfs"]
 
 _MIB = 1024 * 1024
-SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # The file is sparse: only written blocks take space.
+SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # A volume takes less space than this, because its file is sparse.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
 _THAW_GRACE_SECONDS = 5  # The watchdog waits this much longer than `seconds_max`.
@@ -156,7 +156,8 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            # A process still has a file open. With --lazy, the kernel unmounts the file system when that process ends.
+            # The unmount has failed, because a process still has a file open. With --lazy, the kernel unmounts the file
+            # system when that process ends.
             _run("umount", "--lazy", str(self._mountpoint))
         self._is_mounted = False
 

@@ -57,9 +57,9 @@ class NodeHost:
         self.completions: dict[int, Completion] = {}  # The completions of proposals, by ticket.
         self.reads_ready: list[int] = []
         self.reads_failed: list[int] = []
-        self.shown: dict[int, tuple[str, ...]] = {}  # By ticket of a read: the words that the read returned.
+        self.shown: dict[int, tuple[str, ...]] = {}  # The words that each read returned, by the ticket of the read.
         self._tickets = count(1)
-        self._reads: dict[int, int] = {}  # By the node's ticket of a read: the caller's ticket.
+        self._reads: dict[int, int] = {}  # The caller's ticket of each open read, by the node's own ticket.
         configuration = Configuration.of([Voter(member_id) for member_id in member_ids])
         self.node = Node(
             identity=Identity(

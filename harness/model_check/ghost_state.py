@@ -25,11 +25,11 @@ class GhostState:
     duplicates_left: int
     heartbeats_left: int
     hints_left: int
-    leaders: tuple[int, ...]  # By term, from 1: the leader.
-    votes: tuple[int, ...]  # By voter and term: the candidate that got the vote.
-    # By index, from 1: (term of the entry, term in which it was committed).
+    leaders: tuple[int, ...]  # The leader of each term, from term 1.
+    votes: tuple[int, ...]  # The candidate that got the vote, for each voter and term.
+    # For each index, from 1: (term of the entry, term in which it was committed).
     committed: tuple[tuple[int, int], ...] = ()
-    reads: tuple[tuple[int, int], ...] = ()  # By open read: (ticket, number of entries committed when the read began).
+    reads: tuple[tuple[int, int], ...] = ()  # For each open read: (ticket, number of entries committed when it began).
 
     def renamed(self, places: tuple[int, ...]) -> GhostState:
         """Return this ghost state with members renamed."""

@@ -64,20 +64,21 @@ class LocalStates:
     def __init__(self, bounds: Bounds) -> None:
         self.renamings = Renamings(bounds.members, symmetry=bounds.symmetry)
         self._with_pre_votes = bounds.pre_votes
-        self.place: list[int] = []  # By state: the place of the member that is in this state.
+        self.place: list[int] = []  # For each state, the place of the member that is in this state.
         self.facts: list[Facts] = []
-        # By state: its images, which are the states that the renamings make of it.
+        # The images of each state, which are the states that result from it by renaming members.
         self.images: list[tuple[int, ...]] = []
-        # By state: the least number among its images. States that are images of each other have the same least number.
+        # The least number among the images of each state. States that are images of each other have the same least
+        # number.
         self.orbit: list[int] = []
-        # By number: each message that was sent. `letter_images` has the images of these messages.
+        # Each message that was sent, by its number. `letter_images` has the images of these messages.
         self.letters: list[Envelope] = []
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
-        # By state: the pickled member; None if a pickled member is stored for an image of the state instead.
+        # For each state, the pickled member; None if a pickled member is stored for an image of the state instead.
         self._stored: list[bytes | None] = []
-        # By state: (a stored state, the renaming that turns the stored state into this one).
+        # For each state: (a stored state, the renaming that turns the stored state into this one).
         self._origin: list[tuple[int, int]] = []
         self._letter_numbers: dict[StateKey, int] = {}
         self._outcomes: list[dict[tuple[int, int], Outcome]] = []
@@ -120,7 +121,7 @@ class LocalStates:
         sent = tuple(self.letter_images[letter][renaming] for letter in outcome.sent)
         return Outcome(self.images[outcome.state][renaming], sent, notes, outcome.violation)
 
-    # Steps of the production core
+    # The methods below run the production core.
 
     def _run(self, state: int, stored: bytes, kind: int, argument: int) -> Outcome:
         self.steps_run += 1

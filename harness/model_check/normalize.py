@@ -38,7 +38,8 @@ def normalize(member: CoreHost) -> None:
         leadership._elected_at = leadership._leader_time_base = 0
         leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
         leadership.due_at = CONFIG.heartbeat_interval_ns
-        # The set of members in sync depends on time alone, and no event of the search depends on this set.
+        # The set of members in sync is reset, because it depends on time alone, and no event of the search depends on
+        # it.
         leadership.in_sync.begin(0, last_index=0)
         for peer in leadership.peers.values():
             peer.heard_at = 0

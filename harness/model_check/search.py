@@ -81,7 +81,7 @@ class Found:
     letters: int = 0
     frontier: int = 0
     stopped_by: str | None = None
-    levels: list[int] = field(default_factory=list)  # By depth: how many new states were found.
+    levels: list[int] = field(default_factory=list)  # The number of new states at each depth.
     violation: Violation | None = None
     path: list[tuple[ModelEvent, int]] = field(default_factory=list)
 
@@ -283,7 +283,8 @@ class Search:
         """Return True if this message is an answer for which no member waits. Such a message can have no effect.
 
         Whether the receiver may still wait for the answer depends on its *durable* term, because a crash can undo a
-        term that is not yet synced. In addition, the core must ignore the message if it arrives now.
+        term that is not yet synced. In addition, the result is True only if the core would ignore the message if it
+        arrived now.
         """
         known = self._dead.get((letter, state))
         if known is None:
@@ -293,7 +294,7 @@ class Search:
     def _find_dead(self, letter: int, state: int) -> bool:
         message, facts = self.states.letters[letter].message, self.states.facts[state]
         if isinstance(message, AppendEntries | InstallSnapshot | VoteRequest | PreVoteRequest):
-            return False  # The receiver answers even a request of an older term.
+            return False  # This message is a request, and the receiver answers even a request of an older term.
         if message.term > facts.durable_term or (message.term == facts.durable_term and _may_wait_for(message, facts)):
             return False
         outcome = self.states.outcome(state, DELIVER, letter)
@@ -334,7 +335,7 @@ class Search:
         return [self.states.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
 
     def images_of(self, number: int) -> int:
-        """Return how many different states the renamings make of state `number`, including the state itself."""
+        """Return how many different states result from state `number` by renaming, including the state itself."""
         members_count = self.bounds.members
         row = array("I", self._rows[number])
         members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]

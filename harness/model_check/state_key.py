@@ -18,15 +18,16 @@ from raft import Entry
 StateKey = Hashable
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    # Each event resets these fields.
+    # The key omits these fields, because each event resets them.
     "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),
     "CoreState": frozenset(
         {
             "config", "random",  # The fields in this line and the next line never change and are equal on all members.
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
-            # Time stands still, nothing is compacted, and open proposals affect only the outcomes for clients.
+            # These fields are left out, because time stands still, nothing is compacted, and open proposals affect only
+            # the outcomes for clients.
             "now", "compacted_leader_time", "open_proposals",
-            "low_watermark",  # The mark only limits compaction, and nothing is compacted.
+            "low_watermark",  # This mark only limits compaction, and nothing is compacted.
             "leader_match_index",  # The index is only used to refuse messages that no honest peer sends.
             # The search has no bounded reads, and prefers no member as leader.
             "staleness", "yielded_count", "yielded_at",
@@ -35,7 +36,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
     "Leader": frozenset(
         {
-            "has_pending_sends",  # No message waits after a flush.
+            "has_pending_sends",  # The field is always false, because no message waits after a flush.
             "membership",  # The search has no membership changes.
             "lease",  # The search has no lease reads.
             # A cache of the last message. Without the cache, the core would make an equal message again.
@@ -45,7 +46,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     # `last_applied` is only used for the low-water mark, and `heard_at` never changes, because time stands still.
     # `is_idle` and `may_send` follow from the other fields.
     "Progress": frozenset({"last_applied", "heard_at", "_config", "is_idle", "may_send"}),
-    "Outbox": frozenset({"_writes"}),  # A field of the state holds the same object.
+    "Outbox": frozenset({"_writes"}),  # The key has this object already, from a field of the state.
     "Disk": frozenset({"appended"}),  # `appended` follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
     "AppendAccepted": frozenset({"last_applied"}),

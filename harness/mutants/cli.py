@@ -1,5 +1,5 @@
-"""`hwm-harness mutants`: shows for each mutant of the catalogue which seed and rule of the simulator, or which test,
-catch it.
+"""`hwm-harness mutants`: shows what catches each mutant of the catalogue: a seed and a rule of the simulator, or a
+test.
 
 Exit codes: 0: all mutants were caught; 3: some mutants survived; 1: a mutant does not apply or does not run, or the
 code without a mutant breaks a rule.

@@ -56,7 +56,7 @@ class CleanTestsFail(HarnessError):
 
 
 class NoTests(HarnessError):
-    """A mutant is to be killed by tests, and there are none."""
+    """Only tests can kill this mutant, and the tests are not installed."""
 
     def __str__(self) -> str:
         return "only tests can kill this mutant, and they are not installed\nhint: run the search in a checkout"

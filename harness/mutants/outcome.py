@@ -54,7 +54,7 @@ class SeedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuntResult:
-    """How the search for one mutant ended. Without `caught`, `failed_test` and `error`, the mutant survived all
+    """How the search for one mutant ended. If `caught`, `failed_test` and `error` are all None, the mutant survived all
     `seeds_run` seeds, or all its tests."""
 
     name: str

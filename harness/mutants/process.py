@@ -14,7 +14,8 @@ from harness.mutants.errors import WorkerFailed
 from harness.mutants.outcome import HANGS, SeedOutcome
 
 SEED_SECONDS_MAX = 300.0
-"""The time limit of a seed. A usual seed takes about a second, so one that takes this long would never end."""
+"""The time limit of a seed. A usual seed takes about a second, so a seed that takes this long would probably never
+end."""
 
 _TAIL_CHARACTERS = 600
 

@@ -68,7 +68,7 @@ def run_tests(root: Path, tests: Sequence[str]) -> TestOutcome:
 
 def main() -> None:
     """Run the tests that the command line names."""
-    import pytest  # Only a checkout with its tests has pytest.
+    import pytest  # Imported only here, because only a checkout with its tests has pytest.
 
     root, tests = Path(sys.argv[1]), sys.argv[2:]
     check_origin(root)

@@ -19,7 +19,7 @@ from kvstore import Client, StoreError, Tls
 
 _STUTTER_SECONDS = (0.03, 0.2)  # The shortest and the longest freeze, both shorter than an election time-out.
 _BREATH_SECONDS = 0.03
-# A member with a disk error sends its last messages to its peers, and then ends.
+# Within _END_SECONDS, a member with a disk error sends its last messages to its peers and ends.
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 _ASK_SECONDS = 0.5
 _NOBODYS_KEY = "nothing is ever written here"

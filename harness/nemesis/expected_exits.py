@@ -22,8 +22,8 @@ of another fault.
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
     """Return the exit codes with which each victim may end once its disk fails.
 
-    Call this function before the fault, because a victim that still joins may end with other exit codes than one that
-    serves.
+    Call this function before the fault, because a victim that still joins may end with other exit codes than a victim
+    that serves.
     """
     return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 

@@ -86,8 +86,8 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        # This check comes before the fault. After it, a member that had already ended by itself could look like a
-        # victim.
+        # This check comes before the fault. After the fault, a member that had already ended by itself could look like
+        # a victim.
         self.cluster.check_alive()
         record = FaultRecord(
             number=planned.number,
@@ -116,7 +116,7 @@ class Nemesis:
         if planned.kind == "add":
             return []
         hit = self._hit()
-        # In the order in which the members joined.
+        # Members are in the order in which they joined.
         free = [node_id for node_id in self.cluster.members if node_id not in hit]
         if planned.target == "all":
             return sorted(free)

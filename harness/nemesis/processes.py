@@ -13,7 +13,7 @@ from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
 _WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
-# Longer than all time-outs, but only half of a session's time to live.
+# The longest jump exceeds all time-outs, but is only half of a session's time to live.
 _JUMP_NS_MAX = 30_000_000_000
 _TRANSFER_SECONDS = 5.0
 

@@ -63,7 +63,7 @@ FIRST_FAULT_SECONDS = 1.5
 # overlap.
 _CALM_SECONDS = 1.0
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
-    "kill": (0.2, 1.5),  # Sometimes shorter and sometimes longer than an election.
+    "kill": (0.2, 1.5),  # These times are sometimes shorter and sometimes longer than an election.
     "pause": (0.6, 2.5),  # Longer than an election time-out, so that a paused leader has a successor when it resumes.
     "partition": (0.8, 3.0),
     "restart": (0.1, 0.8),
@@ -73,14 +73,14 @@ _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "disk-hang": (0.4, 2.5),
     "disk-slow": (1.5, 4.0),
     "power-loss": (0.2, 1.5),
-    "write-error": (0.5, 2.0),  # The time until the member is started again.
+    "write-error": (0.5, 2.0),  # The duration is the time until the member is started again.
     "boot-clock": (0.2, 1.0),
     "wall-clock": (0.5, 2.0),
     "clock-jump": (0.1, 0.3),  # The clock does not jump back at the end.
     "add": (0.3, 0.6),  # The least duration: the fault ends when the membership change is done.
     "remove": (0.3, 0.6),
     "replace": (0.3, 0.6),
-    "disk-lies": (0.5, 1.5),  # The time until the power is lost.
+    "disk-lies": (0.5, 1.5),  # The duration is the time until the power is lost.
 }
 _Choice = tuple[Target, Direction | None]
 _LEADER_FIRST: tuple[_Choice, ...] = (("leader", None), ("leader", None), ("random", None), ("minority", None))
@@ -107,7 +107,7 @@ _CHOICES: dict[Kind, tuple[_Choice, ...]] = {
     "boot-clock": _LEADER_FIRST,
     "wall-clock": (*_LEADER_FIRST, ("all", None)),
     "clock-jump": (*_LEADER_FIRST, ("all", None)),
-    "add": (("random", None),),  # There is no victim.
+    "add": (("random", None),),  # The fault `add` has no victim.
     "remove": (("leader", None), ("random", None)),
     "replace": (("eldest", None),),
     "disk-lies": (("random", None), ("leader", None)),

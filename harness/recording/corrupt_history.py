@@ -36,7 +36,7 @@ class StaleAnswer:
 
 
 def make_stale(source: Path, target: Path) -> StaleAnswer:
-    """Copy the run `source` to the new folder `target` with one read made stale.
+    """Copy the run `source` to the new folder `target`, and make one of its reads stale.
 
     Raises BadInput if the run has no read that can be made *certainly* stale, usually because the run is too short.
     """

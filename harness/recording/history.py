@@ -90,7 +90,7 @@ class RunWriter:
     def __init__(
         self, folder: Path, *, run_id: str, clock: RunClock, ops_format: str, about: dict[str, object]
     ) -> None:
-        open_sink = _sink_of(ops_format)  # Called first, so that no folder is made if an extra is missing.
+        open_sink = _sink_of(ops_format)  # This call comes first, so that no folder is made if an extra is missing.
         prepare_folder(folder)
         self.folder, self.run_id, self.clock = folder, run_id, clock
         kind = {"format": RUN_FORMAT, "run_id": run_id}

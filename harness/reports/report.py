@@ -137,7 +137,7 @@ class Report:
     kills: int
     faults_planned: int
     faults_carried_out: int
-    faults_skipped: int  # Without the planned faults that had not begun by the end of the load.
+    faults_skipped: int  # Excludes planned faults that had not begun by the end of the load.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -147,10 +147,10 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    # By node id: the exit code after the request to stop at the end of the run. None: not recorded.
+    # The exit code of each member after the request to stop at the end of the run, by node id. None: not recorded.
     exit_codes: dict[str, int] | None
     finished: bool
-    # By acknowledgement level: the writes of the load by status. Empty if the run had no levels.
+    # The number of writes of the load with each status, for each acknowledgement level. Empty if the run had no levels.
     writes_by_level: dict[str, dict[str, int]] = field(default_factory=dict)
     accepted: int = 0  # The number of writes that were answered when only the leader had them.
     # The outcomes of the accepted writes, as later answers reported them.

@@ -26,7 +26,7 @@ from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
 
 NODES, CLIENTS, DEATHS = 3, 12, 2
-# Enough to keep the cluster busy, but few enough for a small machine to audit the history within seconds.
+# This rate keeps the cluster busy, but is low enough for a small machine to audit the history within seconds.
 OPERATIONS_PER_SECOND = 1_500.0
 _COUNTEREXAMPLE_LINES_MAX = 24
 

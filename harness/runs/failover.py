@@ -63,7 +63,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverResult:
-    """The times with and without the hint. `is_half_open`: the killed leader's connections stayed open."""
+    """The measured times, with and without the hint. `is_half_open`: the killed leader's connections stayed open."""
 
     nodes: int
     is_half_open: bool

@@ -41,8 +41,8 @@ P99_RATIO_MAX = 3.0
 percentile without strangers."""
 
 RSS_BYTES_MAX = 768 * 2**20
-"""The bound on one member's resident memory. It is the sum of the member's size without a load (60 MiB), the bounds on
-all incomplete frames and all unread answers, and the sizes of the log and of the answers in flight.
+"""The bound on one member's resident memory. The bound is the sum of the member's size without a load (60 MiB), the
+bounds on all incomplete frames and all unread answers, and the sizes of the log and of the answers in flight.
 """
 
 DESCRIPTORS_MAX = 1_024
@@ -119,7 +119,8 @@ class HostileResult:
 
     @property
     def p99_ratio(self) -> float:
-        """The 99th percentile with strangers divided by that without strangers; infinite if either is missing."""
+        """The 99th percentile with strangers, divided by the 99th percentile without strangers; infinite if one of the
+        two is missing."""
         if not self.quiet.operations or not self.hostile.operations:
             return math.inf
         return self.hostile.p99_ms / self.quiet.p99_ms

@@ -27,7 +27,7 @@ class OperatorChecks:
     counts: Counter[str] = field(default_factory=Counter)
     worst_ms: float = 0.0
     failures: list[str] = field(default_factory=list)
-    # By process id: the trio time of the first check that found the process running.
+    # The trio time of the first check that found the process running, by process id.
     _running_since: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, cluster: Cluster, writer: RunWriter) -> None:

@@ -100,7 +100,7 @@ class RunSettings:
 
     @property
     def lease_reads(self) -> bool:
-        """True if leaders may answer reads by lease. They may do so only if clients request lease reads."""
+        """True if leaders may answer reads by lease. Leaders may do this only if clients request lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property

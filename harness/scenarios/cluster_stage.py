@@ -111,19 +111,19 @@ class ClusterStage:
     config: RaftConfig
     has_nodes: bool = False  # True: the members are whole nodes. False: the members are cores.
     level: Acknowledge = Acknowledge.MAJORITY  # The acknowledgement level of writes without a level.
-    min_in_sync: int = 1  # Set by the verb `minimum`.
+    min_in_sync: int = 1  # The verb `minimum` sets this limit.
     members: dict[str, StagedMember] = field(default_factory=dict)
-    wire: list[HeldMessage] = field(default_factory=list)  # Oldest first.
-    # By name: each message that the verb `keep` has removed from the wire.
+    wire: list[HeldMessage] = field(default_factory=list)  # The messages in flight, oldest first.
+    # The messages that the verb `keep` has removed from the wire, by their names.
     kept: dict[str, HeldMessage] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)  # The members whose disks sync only in the step `sync`.
     cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose every message: (sender, receiver).
-    # By name of the read: (member, number of the member's start, ticket).
+    # For each read, by its name: (member, number of the member's start, ticket).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
-    writes: dict[str, StagedWrite] = field(default_factory=dict)  # By word: the write of the word.
+    writes: dict[str, StagedWrite] = field(default_factory=dict)  # The write of each word.
 
     def begin(self, images: dict[str, Image]) -> None:
         """Start all members, each with its disk as in `images`, or else with an empty disk."""

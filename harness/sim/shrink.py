@@ -169,7 +169,7 @@ class Shrinker:
     # -- what is tried
 
     def _end_early(self) -> None:
-        """Drop the faults and the time after the failure, because they cannot have caused it."""
+        """Drop the faults and the time after the failure, because they cannot have caused the failure."""
         failed_ns = self.result.simulated_ns
         faults = tuple(fault for fault in self.plan.faults if fault.at_ns <= failed_ns)
         self._take(replace(self.plan, faults=faults))

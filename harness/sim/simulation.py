@@ -197,7 +197,7 @@ class Simulation:
         knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
-        # With priorities, a returning member may take over.
+        # With priorities, a returning member may take over, so plans with priorities are left out.
         if was_calm and not knows_more and not self.plan.priorities:
             self.cover("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}

@@ -18,7 +18,7 @@ FIRST_WORDS: tuple[bytes, ...] = (
     b"*1\r\n$4\r\nPING\r\n",  # Redis.
     b"ruok",  # ZooKeeper.
     b"SSH-2.0-OpenSSH_9.6\r\n",
-    b"\x00\x00\x00\x08\x04\xd2\x16\x2f",  # PostgreSQL asks for TLS.
+    b"\x00\x00\x00\x08\x04\xd2\x16\x2f",  # A PostgreSQL client asks for TLS.
     b"\xff" * 64,
     b"\x00" * 64,
     b"\xff\xff\xff\xff",

@@ -19,7 +19,7 @@ IMPOSSIBLE_ADDRESSES: tuple[object, ...] = (
     "a..b:7104", ".a:7104", f"{'a' * 64}.example:7104", f"{'a.' * 130}a:7104", "a b:7104", "\x1b[2J:7104", "a\nb:7104",
     "[::1:7104", "host:99999", "host", "", ":7104", 7104, b"host:1", None, "\u202ehost:7104",
 )  # fmt: skip
-"""Addresses with an impossible host or port, and values that are no address at all."""
+"""Addresses with an impossible host or port, and values that are not addresses."""
 
 
 async def send_changed_requests(stranger: Stranger) -> None:

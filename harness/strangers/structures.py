@@ -29,7 +29,7 @@ class Structures:
         self._random = random
 
     def item(self, depth: int = 0) -> Item:
-        """Return a random item. `depth`: the number of items around the new item."""
+        """Return a random item. `depth`: the number of items that contain the new item."""
         random = self._random
         kind = random.randrange(12 if depth < DEPTH_MAX else 8)
         match kind:

@@ -23,7 +23,7 @@ from harness.workload.tally import Tally, Worker
 from kvstore import Acknowledge, Client, Get, GetResult, OperationFailed, OutcomeUnknown, Put, PutResult
 
 _PUT_SHARE = 0.5  # The share of bulks that are puts.
-_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a bulk without any answer but errors.
+_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a bulk in which no operation succeeded.
 
 Ended = PutResult | GetResult | OperationFailed | OutcomeUnknown
 
@@ -43,7 +43,7 @@ class Bulks:
         levels: LevelShares,
         accepted: AcceptedWrites,
     ) -> None:
-        """`levels`: all puts of a bulk have one level. `accepted` gets the entries of accepted puts."""
+        """`levels` draws one level for all puts of a bulk. `accepted` gets the entries of accepted puts."""
         self._writer, self._tally, self._keys, self._size = writer, tally, keys, size
         self._levels, self._accepted = levels, accepted
         self._random = Random(f"bulks {seed} {client}")

@@ -35,22 +35,22 @@ from kvstore import (
 
 WriteResult = PutResult | DeleteResult | CompareAndSetResult | TxnResult
 EndedWrite = WriteResult | Accepted | UnderReplicated | OutcomeUnknown | OperationFailed | None
-"""The end of a write at a level other than MAJORITY. None: it had the level NONE, and was sent."""
+"""The result of a write at a level other than MAJORITY. None: the write had the level NONE, and was sent."""
 
 ACCEPTED_KEPT_MAX = 256
-"""At most this many accepted writes wait for the question at the end of the run. A newer one replaces the oldest."""
+"""The greatest number of accepted writes whose outcome is asked for at the end of the run. A newer accepted write
+replaces the oldest."""
 
-# The share of the accepted writes with a question about the outcome directly after the answer.
+# The share of the accepted writes whose outcome is asked for directly after the answer.
 ASKED_AT_ONCE_SHARE = 0.5
-# The wait of the leader before it answers such a question; one of these times is drawn.
+# The times for which the leader may wait before it answers such a question. One of these times is drawn.
 _WAIT_SECONDS = (0.0, 0.0, 0.3, 1.0)
-SETTLE_SECONDS = 5.0  # The time limit of a question, besides the wait.
+SETTLE_SECONDS = 5.0  # The time limit of a question, in addition to the leader's wait.
 
 
 @dataclass(slots=True)
 class AcceptedWrites:
-    """The entries of the newest accepted writes of a run whose outcome is still open. Several writes may be in one
-    entry."""
+    """The log entries of the newest accepted writes whose outcome is still open. Several writes may be in one entry."""
 
     open: deque[Accepted] = field(default_factory=lambda: deque(maxlen=ACCEPTED_KEPT_MAX))
 
@@ -158,7 +158,7 @@ async def ask_outcome(
         fate = await worker.store.outcome_of(
             entry.index, entry.term, wait_seconds=wait_seconds, deadline_seconds=SETTLE_SECONDS
         )
-    # A question without an answer has failed, because questions have no effect.
+    # A question without an answer is recorded as failed, because a question has no effect.
     except (OperationFailed, OutcomeUnknown) as error:
         return writer.end(op_id, status="fail", error=error.word, return_ns=writer.clock.now_ns())
     if fate is not EntryFate.OPEN:
@@ -168,6 +168,6 @@ async def ask_outcome(
 
 
 def drawn_question(random: Random) -> float | None:
-    """Draw the wait of the leader, in seconds, for a question directly after an early answer; None: no question."""
+    """Draw the leader's wait, in seconds, for a question directly after an early answer; None: ask no question."""
     wait_seconds = random.choice(_WAIT_SECONDS)
     return wait_seconds if random.random() < ASKED_AT_ONCE_SHARE else None

@@ -1,4 +1,4 @@
-"""The acknowledgement levels of a run's writes: each level but MAJORITY gets a share of the writes.
+"""The acknowledgement levels of a run's writes: each level except MAJORITY gets a share of the writes.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """

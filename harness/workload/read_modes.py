@@ -17,8 +17,8 @@ from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
 _USUAL_SHARE = 0.15  # The share of a mode for which `--read-ways` gives no number.
-# The first age is shorter than a heartbeat interval, the second is shorter than an election, and the third is longer
-# than both.
+# The maximum ages of `bounded` reads: the first is shorter than a heartbeat interval, the second is shorter than an
+# election, and the third is longer than both.
 _AGES_MS = (20, 150, 1_000)
 # The share of the `follower` and `bounded` reads that are sent to a single member, even if this member is cut off.
 _ON_ONE_MEMBER_SHARE = 0.6

@@ -371,8 +371,8 @@ def _appended_key(moved: PositionMoved) -> bytes | None:
 
 
 def _watched(number: int, keys: Sequence[bytes], first: bytes) -> WatchedKeys:
-    """Return the changes that watch `number` requests, among all changes of keys from `first` on that are not keys of
-    locks."""
+    """Return the changes that watch number `number` requests. They are a part of the changes of keys from `first` on,
+    without the keys of locks."""
     keys = [key for key in keys if first <= key < SERVICE_KEYS]
     key = keys[number % len(keys)]
     match number % 5:

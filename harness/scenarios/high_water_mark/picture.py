@@ -30,7 +30,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One member. `mark` and `sees` are None while the member is down; `in_sync` is None while no leader knows it."""
+    """One member. `mark` and `sees` are None while the member is down; `in_sync` is None while no leader knows whether
+    the member is in sync."""
 
     node_id: str
     state: str  # The role of the member, or `down` or `paused`.
@@ -47,7 +48,7 @@ class Marks:
     """The marks of Raft and of Kafka as one leader knows them, as inclusive indexes."""
 
     leader_id: str
-    ours: int  # The median over the majority.
+    ours: int  # The mark of Raft: the majority median.
     kafka: int | None  # The minimum over the members in sync; None while the leader does not know all their logs.
     in_sync_ids: tuple[str, ...]
     unconfirmed_ids: tuple[str, ...]  # The members in sync that have not yet confirmed anything to this leader.

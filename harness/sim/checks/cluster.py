@@ -20,13 +20,13 @@ class SafetyChecker:
 
     def __init__(self, founding: Configuration | None = None) -> None:
         self.members = ConfigurationHistory(founding or Configuration.of([Member("s1")]), self.is_committed)
-        # By (index, term): (previous term, kind, payload) of the entry.
+        # The (previous term, kind, payload) of each entry, by (index, term).
         self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}
-        # By term: (the leader, the life in which it led).
+        # The leader of each term, and the life in which it led.
         self._leaders: dict[int, tuple[str, int]] = {}
-        self._votes: dict[tuple[str, int], str] = {}  # By (voter, term): the candidate that got the vote.
+        self._votes: dict[tuple[str, int], str] = {}  # The candidate that got the vote, by (voter, term).
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".
-        self._committed_in: list[int] = [0]  # By index: the term of the leader that committed the entry.
+        self._committed_in: list[int] = [0]  # The term of the leader that committed each entry, by index.
         self._leader_time = 0  # The leader_time of the newest committed batch.
         self._results: dict[int, tuple[str, Sequence[Any]]] = {}
         self._hashes: dict[int, tuple[str, bytes]] = {}

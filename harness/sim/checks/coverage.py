@@ -184,10 +184,10 @@ class CoverageTracker:
 
     def __init__(self, world: CheckedWorld) -> None:
         self._world = world
-        self._candidates: dict[int, set[str]] = {}  # By term: the candidates of the term.
+        self._candidates: dict[int, set[str]] = {}  # The candidates of each term.
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
-        self._transfers: dict[str, set[tuple[str, int]]] = {}  # By member: snapshot transfers since its last install.
+        self._transfers: dict[str, set[tuple[str, int]]] = {}  # Snapshot transfers since each member's last install.
         # The members that have begun a read round, as leaders, since they last answered reads.
         self._reading: set[str] = set()
 
@@ -239,8 +239,8 @@ class CoverageTracker:
     def _stand(self, node_id: str, term: int) -> None:
         """Note a candidate, and cover a split election (Raft §5.2).
 
-        An election was split if two members were candidates in a term that never had a leader, and a candidate of a
-        later term appears.
+        An election was split if its term never had a leader, two members were candidates in this term, and a candidate
+        of a later term appears.
         """
         self._candidates.setdefault(term, set()).add(node_id)
         earlier = [len(who) for old, who in self._candidates.items() if old < term and old not in self._led]

@@ -53,7 +53,7 @@ BODY_ITEMS = {
     CommandKind.COMPARE_AND_SET: (3,),
     CommandKind.TXN: (3,),
 }
-"""By kind of command: how many items may follow the kind in the log, without and with options."""
+"""How many items may follow the kind of a command in the log, without and with options, for each kind."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
 """Results that a session does not keep: a later attempt under the same request number may end differently."""
@@ -68,14 +68,14 @@ class HistoryChecker:
         self._told: list[tuple[int, int]] = []
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
-        self._by_request: dict[tuple[int, int], Any] = {}  # By (session, request number): the result of the request.
-        self._op_of: dict[bytes, int] = {}  # By value: the op_id of the operation with this value.
-        self._asked: dict[bytes, Command] = {}  # By value: the command with this value.
-        self._results: dict[int, Any] = {}  # By op_id: the results of writes that were carried out.
-        self._failed: dict[bytes, int] = {}  # By value: the operation whose write was reported as certainly failed.
-        self._written: dict[bytes, int] = {}  # By value: the index of the entry that wrote the value.
+        self._by_request: dict[tuple[int, int], Any] = {}  # The result of each request, by (session, request number).
+        self._op_of: dict[bytes, int] = {}  # The op_id of the operation with each value.
+        self._asked: dict[bytes, Command] = {}  # The command with each value.
+        self._results: dict[int, Any] = {}  # The results of writes that were carried out, by op_id.
+        self._failed: dict[bytes, int] = {}  # The operation of each value whose write was reported as failed.
+        self._written: dict[bytes, int] = {}  # For each value, the index of the entry that wrote it.
         self._told_revision = 0  # The greatest revision in any answer so far.
-        # By op_id: the greatest revision in any answer before the operation was called.
+        # The greatest revision in any answer before an operation was called, by the op_id of the operation.
         self._revision_min: list[int] = []
 
     def counts(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class HistoryChecker:
         statuses = [str(row["status"]) for row in self.rows]
         return {f"operations {status}": statuses.count(status) for status in ("ok", "fail", "unknown")}
 
-    # The recording by the clients.
+    # The methods below record the operations of the clients.
 
     def called(self, client: str, session_id: int, command: Command, now_ns: int) -> Row:
         """Add the row of an operation that begins. The row is `unknown` until the operation ends."""
@@ -170,7 +170,7 @@ class HistoryChecker:
                 f"{self._told[place - 1]} had been told",
             )
 
-    # The effects in the log.
+    # The methods below check the effects in the log.
 
     def carried_out(self, index: int, command: Sequence[Any], result: Any) -> None:
         """Check a command of the log and its result, when the first member has applied the command."""
@@ -206,12 +206,13 @@ class HistoryChecker:
         self._written[value] = index
         self._results[self._op_of[value]] = result
 
-    # The comparison of the recording with the log.
+    # The methods below compare the recording with the log.
 
     def check(self, *, is_unclear: bool = False) -> None:
         """Judge the whole history, first with the outcomes that the clients saw.
 
-        If the history is then undecided, it is judged again with the outcomes in the log in place of unknown outcomes.
+        If the verdict is undecided, the history is judged again, and the outcomes in the log replace the unknown
+        outcomes.
 
         `is_unclear`: True if the store is also changed by clients that are not in the history, or if many writes end
         without a known outcome. An unknown write may then have happened at many points, and the search would take long,

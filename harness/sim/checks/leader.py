@@ -57,16 +57,16 @@ class LeaderChecker:
         self._confirmed = 0
         # Like `_confirmed`, but without the answers of members that may not know their lease promise.
         self._promised = 0
-        # By ticket of an open read: (commit index when the read was requested, earliest round that can confirm it).
+        # For each open read, by ticket: (commit index when the read was requested, earliest round that can confirm it).
         self._reads: dict[int, tuple[int, int]] = {}
         self._config, self._now = config, 0  # `_now`: the time at the node's last tick in ns, which all checks use.
         self._began: list[tuple[int, int]] = []  # Pairs (round, time at which the round was sent), both rising.
-        self._by_lease: dict[int, int] = {}  # By ticket of an open read: the time of the request.
-        # By (peer, number of its read-index request): (commit index, earliest round, time of the request).
+        self._by_lease: dict[int, int] = {}  # The time of the request of each open read, by ticket.
+        # For each (peer, number of its read-index request): (commit index, earliest round, time of the request).
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._asked: dict[
             str, tuple[int, int]
-        ] = {}  # By peer that was asked to campaign: (last index of the log at that time, time of the request).
+        ] = {}  # For each peer that was asked to campaign: (last index of the log at that time, time of the request).
         self._transfer_began_at = -1
         # The time of the first step with the present sync of the log; None if no sync is under way.
         self._sync_since: int | None = None
@@ -220,7 +220,7 @@ class LeaderChecker:
 
         The leader must ask within HANG_TIMEOUTS_MAX election time-outs. If no peer could take over when the sync began,
         the leader gets the same time again. This second period begins at the end of the first period. If no peer can
-        take over at that moment, it begins when a peer can take over.
+        take over at that moment, the second period begins only when a peer can take over.
         """
         assert self._sync_since is not None
         if self._successor_since is None:

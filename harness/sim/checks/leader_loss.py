@@ -49,7 +49,7 @@ class LeaderLossChecker:
         self._early_term: int | None = None  # The term for which a hint made the member ask for pre-votes.
         # The pre-vote requests that arrived while the member heard no leader, as (sender, next_term).
         self._asked: set[tuple[str, int]] = set()
-        self._granted: dict[int, set[str]] = {}  # By next_term: the peers that granted a pre-vote.
+        self._granted: dict[int, set[str]] = {}  # The peers that granted a pre-vote, by next_term.
 
     def connections_ended(self, peer_id: str) -> None:
         """Note that both connections with a peer have ended, before the node is informed."""

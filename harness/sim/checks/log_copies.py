@@ -166,8 +166,8 @@ class ShadowLogs:
                 allowed.append((state.term, state.voted_for))
         if (found.term, found.voted_for) in allowed:
             return True
-        # The term may also be that of the snapshot: a member that has an entry of a term knows the term, even if the
-        # entry is only in a snapshot.
+        # The term may also be the term of the snapshot: a member that has an entry of a term knows the term, even if
+        # the entry is only in a snapshot.
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:

@@ -88,7 +88,7 @@ class MemberChecker:
         node.used = partial(self.used, node)
         self._heard_members.clear()
         for known in node.core.configuration.members:
-            if node.pinned_incarnation(known.node_id):  # This pin is from before the restart, so it is final.
+            if node.pinned_incarnation(known.node_id):  # A pin from before the restart is final.
                 check_refuses_others(self._member, node, known.node_id)
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened
@@ -179,8 +179,8 @@ class MemberChecker:
         check_standing(self._world.safety.members, self._member, node)
 
     def stopped(self, core: RaftCore) -> None:
-        """Check the last step of a node that ended in the middle of an event, because its build does not know an entry
-        that it has to apply.
+        """Check the last step of a node that ended in the middle of an event. The node ended because its build does not
+        know an entry that it has to apply.
         """
         self._judge_step(core, is_last=True)
 
@@ -331,7 +331,7 @@ class MemberChecker:
             f"{self._node_id} reads at {read_index} in term {term}; up to {committed} was committed before",
         )
 
-    # The reports of the probes.
+    # The probes report to the methods below.
 
     def applying(self, entry: Entry) -> None:
         """Check that an entry, before it is applied, is committed, the next in order, and durable on this member.

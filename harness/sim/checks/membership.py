@@ -29,7 +29,7 @@ class ConfigurationHistory:
 
     def __init__(self, founding: Configuration, is_committed: Callable[[int, int], bool]) -> None:
         self._founding, self._is_committed = founding, is_committed
-        self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term): the configuration in the entry.
+        self._written: dict[tuple[int, int], Configuration] = {}  # The configuration in each entry, by (index, term).
         self._newest_first: list[tuple[int, int]] = []
         # The appended configurations that are not checked yet: (leader, index, term).
         self.fresh: list[tuple[str, int, int]] = []
@@ -128,7 +128,8 @@ def check_standing(history: ConfigurationHistory, machine: MachineView, node: No
     newest configuration that it knows to be committed. Such a member must neither campaign nor lead.
     """
     log = machine.logs.memory
-    if not history.has_changes or node.failure is not None:  # A failed node may have ended in the middle of a step.
+    # A failed node is not checked, because it may have ended in the middle of a step.
+    if not history.has_changes or node.failure is not None:
         return
     members = history.in_force(log)
     # `require` is not used here: this check runs after every event, and building the text takes 80 µs.

@@ -1,8 +1,8 @@
 """Checks the state that reads show, in every read mode, without data from the member that answers.
 
 `CommitTimeline` knows the cluster's commit index at any time. A linearizable read shows everything that was committed
-when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. Take the time
-at which the read may be answered, minus this age: the read must show everything that was committed at that time.
+when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. The read must
+show everything that was committed at one moment: the time at which the read may be answered, minus this age.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReadChecker:
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline
-        self._marks: dict[int, int] = {}  # By ticket: the cluster's commit index when the read was requested.
+        self._marks: dict[int, int] = {}  # The cluster's commit index when each read was requested, by ticket.
 
     def asked(self, ticket: int) -> None:
         """Note a read that the node has accepted."""

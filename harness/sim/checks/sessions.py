@@ -18,7 +18,7 @@ from kvstore import CommandKind, ResultCode
 
 @dataclass(slots=True)
 class Followed:
-    """One session. `kept`: the request numbers above `floor` that were carried out."""
+    """One session. `kept`: the request numbers above `floor` whose requests were carried out."""
 
     ttl_ns: int
     deadline: int

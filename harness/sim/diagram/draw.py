@@ -54,7 +54,7 @@ class Drawing:
             self._x[place] = x + 20
             x += MEMBER_WIDTH if self._is_member(place) else CLIENT_WIDTH
         self._width = x
-        self._y: dict[int, float] = {}  # By event number: the y coordinate of the event.
+        self._y: dict[int, float] = {}  # The y coordinate of each event, by its number.
         self._times: list[int] = []
         self._heights: list[float] = []
         self._place_rows()

@@ -96,13 +96,13 @@ class Recorder:
     def __init__(self, *, last: int) -> None:
         self._events: deque[DiagramEvent] = deque(maxlen=last)
         self._number = 0
-        # By `id` of the bytes: the flights that have not ended.
+        # The flights that have not ended, by the `id` of their bytes.
         self._flights: OrderedDict[int, Flight] = OrderedDict()
         self._all_flights: deque[Flight] = deque(maxlen=FLIGHTS_MAX)
         self._faults: list[tuple[int, str]] = []
         self._down_since: dict[str, int] = {}
         self._downs: list[tuple[str, int, int | None]] = []
-        self._seen: dict[str, tuple[str, int, int]] = {}  # By member: role, term and commit index at the last event.
+        self._seen: dict[str, tuple[str, int, int]] = {}  # Role, term and commit index of each member, so far.
         self._receiver = ""  # The receiver of the frame that is being sent now.
         self.queue = ObservedQueue()
         self.queue.scheduled = self._scheduled

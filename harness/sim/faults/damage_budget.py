@@ -9,9 +9,9 @@ class DamageBudget:
     """Allows damage to, or loss of, only a minority of the members at any time. All kinds of damage count together.
 
     A member counts as damaged from the moment of the damage, because a copy on a disk that has lied is not a good copy.
-    This holds even before the member notices the damage. The member no longer counts as damaged once it has started,
-    and its disk had everything that it had promised. It then uses no damaged bytes. A lost member always counts,
-    because it never comes back.
+    This holds even before the member notices the damage. The member no longer counts as damaged once it has started and
+    its disk had everything that the member had promised. From then on the member uses no damaged bytes. A lost member
+    always counts, because it never comes back.
     """
 
     def __init__(self, world: World) -> None:

@@ -50,7 +50,7 @@ class DiskLoss:
         self._world, self._processes, self._upgrades, self._membership = world, processes, upgrades, membership
         self._operator = Operator(world)
         self._to_replace: list[str] = []
-        self._spares: dict[str, str] = {}  # By lost member: the spare machine that was chosen to replace the member.
+        self._spares: dict[str, str] = {}  # For each lost member, the spare machine that was chosen to replace it.
         self._reborn: MachineView | None = None  # The second incarnation of a member; there is at most one at a time.
         # True once the second incarnation has received the refusal of a member.
         self._is_refused = False
@@ -88,7 +88,7 @@ class DiskLoss:
         self._operator.is_stopped = True
         self._end_reborn()
 
-    # The restart of the process.
+    # The methods below start the processes of members without files.
 
     def _start_as_ever(self, member: MachineView, fault: Fault) -> None:
         if self._operator.is_stopped:
@@ -174,7 +174,7 @@ class DiskLoss:
             self._world.members[reborn.node_id].stand_in = None
             reborn.crash(power=False)
 
-    # The messages of a second incarnation.
+    # The methods below handle the messages of a second incarnation.
 
     def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
         """Deliver a frame to a second incarnation.

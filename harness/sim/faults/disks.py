@@ -166,8 +166,8 @@ class DiskFaults:
         self._world.queue.after(fault.duration_ns, self._reread, member)
 
     def _rot_log(self, member: MachineView, until_ns: int) -> None:
-        """Damage a frame of the log as soon as the member is about to read one. If the member does not read this frame,
-        its next start must find the damage.
+        """Damage a frame of the log as soon as the member is about to read this frame. If the member does not read this
+        frame, its next start must find the damage.
         """
         queue = self._world.queue
         if self._is_healed or not self._budget.allows(member):

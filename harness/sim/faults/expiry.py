@@ -11,7 +11,7 @@ KINDS_AT_EXPIRY = ("kill", "lose power", "pause", "cut off", "stop", "transfer")
 
 
 class ExpiryFaults:
-    """Injects one fault each time a lease that its owner no longer renews is about to expire."""
+    """Injects one fault each time a lease is about to expire because its owner no longer renews it."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world

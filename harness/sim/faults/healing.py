@@ -33,7 +33,7 @@ class Healing:
     ) -> None:
         self._world, self._injector, self._processes = world, injector, processes
         self._former_folders = former_folders
-        self._dead: dict[str, str] = {}  # By member that stays dead: one of DEAD_KINDS.
+        self._dead: dict[str, str] = {}  # For each member that stays dead: one of DEAD_KINDS.
         self._term_when_cut: dict[str, int] = {}
 
     @property
@@ -63,7 +63,8 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            # A member that was paused or starved may still have to handle frames from before the cut.
+            # This check leaves out members that were paused or starved (`behind`), because they may still have to
+            # handle frames from before the cut.
             if kind == "cut off" and member.is_up and node_id not in behind:
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead

@@ -1,8 +1,8 @@
 """Rot in the log of a running member: before a frame is read back, a bit of it changes or another frame replaces it.
 
 A process reads its whole log at its start, and so finds all rot that happened before. A running process reads back only
-entries that are no longer in its memory. It needs such entries for a follower that is behind, or applies them after a
-start.
+entries that are no longer in its memory. The process needs such entries for a follower that is behind, or applies them
+after a start.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _word(error: Exception) -> str:
 SILENCE_TIMEOUTS = 12
 """How long a silenced member is cut off, in multiples of the longest election time-out.
 
-This is longer than the time for which a leader still replicates to a removed member (`DEPARTURE_TIMEOUTS_MAX`).
+This time is longer than the time for which a leader still replicates to a removed member (`DEPARTURE_TIMEOUTS_MAX`).
 """
 
 

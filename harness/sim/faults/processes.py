@@ -34,7 +34,7 @@ class ProcessFaults:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
-        self._stopping: dict[str, Fault] = {}  # By member whose process was asked to stop: the fault.
+        self._stopping: dict[str, Fault] = {}  # For each member that was asked to stop, the fault.
         self._stays_down: set[str] = set()
         self._is_healed = False
 

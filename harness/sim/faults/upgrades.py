@@ -43,7 +43,7 @@ tickets.
 """
 
 HASTY_SHARE = 0.5
-"""Share of the proposals to raise the level after which a member is at once given a build that lacks the new level."""
+"""After this share of the proposals to raise the level, a member is at once given a build that lacks the new level."""
 
 
 LEFT_OUT_SHARE = 0.6
@@ -64,14 +64,14 @@ class Upgrades:
             for place, name in enumerate(members)
         }
         self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
-        self.best = dict(self._next)  # By member: the highest level that any of its builds has known.
+        self.best = dict(self._next)  # For each member, the highest level that any of its builds has known.
         forgets = stream(world.plan.seed, "upgrades/forgotten")
         self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
         self._haste = stream(world.plan.seed, "upgrades/haste")
         self._rolled = first
-        # By member and connected peer: the feature levels that the peer stated.
+        # The feature levels that each connected peer of each member stated.
         self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}
-        self._asked: list[tuple[int, frozenset[str]]] = []  # By proposal: (level, members at that time).
+        self._asked: list[tuple[int, frozenset[str]]] = []  # For each proposal: (level, members at that time).
         self._last_ticket = OUR_TICKETS
         self._operator = Operator(world)
 
@@ -201,7 +201,7 @@ class Upgrades:
         )
         self._asked.append((level, ids))
 
-    # The reports of members.
+    # The methods below handle the reports of members.
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
         """Forget the levels that the peer stated on a closed connection, because these levels may change."""

@@ -50,8 +50,7 @@ SESSION_TTL_NS = 60 * SECOND_NS
 class CoordinationLoad:
     """All programs of this load, and the checkers of their results.
 
-    `expiry_is_near` is called around the time at which a lease that is no longer renewed may expire, to inject a fault
-    at this time.
+    To inject faults, `expiry_is_near` is called around the time at which a lease that is no longer renewed may expire.
     """
 
     def __init__(self, world: CheckedWorld, connections: ClientConnections) -> None:
@@ -76,7 +75,7 @@ class CoordinationLoad:
             living=lambda: [member.node_id for member in world.living()],
         )
         self._random = stream(seed, "coordination")
-        self._served: dict[str, tuple[int, Any]] = {}  # By member that serves watches: (life, history).
+        self._served: dict[str, tuple[int, Any]] = {}  # For each member that serves watches: (life, history).
         endpoints = [f"{machine}:1" for machine in world.plan.members]
         limits = world.plan.load.client_limits
         self._session_ttl_ns = world.plan.load.session_ttl_ns or SESSION_TTL_NS

@@ -166,7 +166,7 @@ class DirectLoad:
 
         def propose(node: Node) -> None:
             node.propose(command, ticket, level)
-            if level is Acknowledge.NONE:  # The node never reports the end of such a write.
+            if level is Acknowledge.NONE:  # The node never reports the end of a write of level NONE.
                 del self._open[ticket]
 
         self._take(member, ticket, propose)

@@ -15,7 +15,7 @@ from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, 
 
 COMPACTED, AHEAD = 1, 2**40
 """Revisions that a read cannot use if it follows a write in its transaction. The store never reaches AHEAD. After a
-write it can no longer show COMPACTED, unless it has kept its history from the first revision on.
+write the store can no longer show COMPACTED, unless it has kept its history from the first revision on.
 """
 
 

@@ -258,7 +258,7 @@ class ServiceLoad:
             else:
                 self._take(worker, planned, deadline, burst.ended)
         for worker, _ in writes[:1]:
-            worker.client.flush()  # All workers of the burst share this client.
+            worker.client.flush()  # One flush is enough, because all workers of the burst share this client.
 
     def _request(self, planned: Planned) -> Request:
         command = planned.command

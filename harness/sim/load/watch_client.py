@@ -245,7 +245,8 @@ class WatchClient:
                 _, cost, is_whole, events = fields
                 watches.events(watch, revision, cost, is_whole=is_whole, items=events)
                 self._unreturned += cost
-                if self._random.random() < ASK_SHARE:  # While changes come, a hub may lag behind its store.
+                # Ask for progress now, because a hub may lag behind its store while changes come.
+                if self._random.random() < ASK_SHARE:
                     self._ask_progress()
             case 3:
                 watches.progress(watch, revision)

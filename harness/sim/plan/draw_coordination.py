@@ -26,7 +26,8 @@ RAISE_SHAPE = 0.5
 """The `shape` of the step in which an operator raises the level to 2. (The highest level is 3.)"""
 
 RAISED_AT_NS = (50 * MILLISECOND_NS, 400 * MILLISECOND_NS, 900 * MILLISECOND_NS, 1_500 * MILLISECOND_NS)
-"""When the operator asks for level 2. If all builds know level 2, one request to a leader is enough to raise the level.
+"""The time at which the operator asks for level 2. If all builds know level 2, one request to a leader is enough to
+raise the level.
 """
 
 THINK_NS_MIN, CLIENTS_MAX = 60 * MILLISECOND_NS, 2

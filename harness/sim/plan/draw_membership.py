@@ -142,8 +142,8 @@ UPGRADED_SHARE = 0.2
 """Share of the seeds with upgrades."""
 
 OBSERVED_SHARE = 0.5
-"""Among the seeds with upgrades and without other joining machines: the share in which one more machine joins, and
-stays a learner until the faults end.
+"""The share of the seeds in which one more machine joins, and stays a learner until the faults end, among the seeds
+with upgrades and without other joining machines.
 """
 
 
@@ -190,8 +190,8 @@ def with_observer(plan: Plan, random: Random) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""In seeds whose membership changes name the folders of new voters: the share of the machines outside the first
-configuration that have a former folder.
+"""The share of the machines outside the first configuration that have a former folder, in seeds whose membership
+changes name the folders of new voters.
 """
 
 
@@ -228,7 +228,8 @@ FIRST, LAST = 0.4, 0.99
 
 
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
-    """In each round, let the leader of two voters remove itself, and crash the other as it becomes the only voter.
+    """In each round, let the leader of two voters remove itself, and crash the other voter at the moment at which it
+    becomes the only voter.
 
     From then on each of the two could believe that it has a majority. The leader could believe so because of the
     answers that it has received, the other voter because it is alone. Only the promises of the other voter before its

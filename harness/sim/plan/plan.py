@@ -35,8 +35,8 @@ class Fault:
 
 
 Kinds = dict[str, tuple[float, float]]
-"""By kind of fault: (greatest rate per simulated second, longest duration in seconds). Kinds with rate 0 are not drawn
-by `draw_faults` but by other functions.
+"""For each kind of fault: (greatest rate per simulated second, longest duration in seconds). Kinds with rate 0 are not
+drawn by `draw_faults` but by other functions.
 """
 
 PROCESS_KINDS: Kinds = {
@@ -291,7 +291,7 @@ class LoadPlan:
     connections: ConnectionsPlan
     read_modes: bool = False  # True if clients use every read mode, including lease, follower and bounded.
     loyal: int = 0  # Without service: the number of clients that call only their own member, whether it leads or not.
-    extras: ExtraPlan = NO_EXTRAS  # Used only with service.
+    extras: ExtraPlan = NO_EXTRAS  # This value is used only with service.
     burst: int = 0  # With service: the number of burst callers of each client, whose puts leave together.
     # With service: the average time until a client's program is restarted, in ns; 0 means never.
     stay_ns: int = 0
@@ -400,9 +400,9 @@ class Plan:
     silenced_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
-    # By member: the election priority; 0 for all other members.
+    # The election priority of each member; 0 for members that are not listed.
     priorities: dict[str, int] = field(default_factory=dict)
-    # By member: the factor by which its election time-outs exceed the time-outs in `raft`.
+    # The factor by which the election time-outs of a member exceed the time-outs in `raft`.
     patience: dict[str, int] = field(default_factory=dict)
     # The members that do not read by lease when they lead, even if `raft` allows lease reads.
     leaseless: tuple[str, ...] = ()
@@ -410,7 +410,7 @@ class Plan:
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    coordination: CoordinationPlan = NO_COORDINATION  # Used only with service.
+    coordination: CoordinationPlan = NO_COORDINATION  # This value is used only with service.
     acknowledgements: AcknowledgementPlan = USUAL_LEVELS
     first_build: int = 1  # The highest feature level that the first builds know.
 

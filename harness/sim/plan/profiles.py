@@ -569,7 +569,8 @@ def disks_full(plan: Plan, random: Random) -> Plan:
 
 
 def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
-    """The log tail that an old leader wrote while cut off is replaced in frames of a KiB; then this leader crashes."""
+    """An old leader has written entries while it was cut off. These entries are replaced in frames of a KiB; then this
+    leader crashes."""
     until_ns, place = 4 * SECOND_NS, random.randrange(len(plan.members))
     target = (place + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -712,8 +713,8 @@ and so reads the rest back from its disk.
 def with_log_rot(plan: Plan, random: Random) -> Plan:
     """Let logs rot in ROT_SHARE of the seeds.
 
-    In half of these seeds, a log rots just before a member returns. This log is mostly the leader's, and otherwise that
-    of the returning member. For the other half, see `_rot_after_rewrite`.
+    In half of these seeds, a log rots just before a member returns. This is mostly the log of the leader, and otherwise
+    the log of the returning member. For the other half, see `_rot_after_rewrite`.
     """
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan

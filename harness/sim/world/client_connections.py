@@ -71,9 +71,9 @@ class ClientConnection:
     # Data that has arrived at the member, but that the member's service does not yet accept.
     inbox: deque[bytes] = field(default_factory=deque)
     is_to_be_read: bool = False  # True if a read of this connection waits until the member's process is scheduled.
-    # By side (0: the member, 1: the client): True if nothing more arrives at this side.
+    # For each side (0: the member, 1: the client): True if nothing more arrives there.
     hangs: list[bool] = field(default_factory=lambda: [False, False])
-    # By side: the arrivals that wait because of a cut.
+    # For each side, the arrivals that wait because of a cut.
     held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))
 
     def link(self, side: int) -> Link:
@@ -87,8 +87,8 @@ class ClientConnections:
 
     def __init__(self, world: World, plan: ConnectionsPlan) -> None:
         self._world, self._plan = world, plan
-        self._random: dict[str, Random] = {}  # By client: its random stream.
-        # By client name and the client's connection id: the connection.
+        self._random: dict[str, Random] = {}  # The random stream of each client.
+        # The connections, by client name and the client's connection id.
         self._connections: dict[tuple[str, int], ClientConnection] = {}
         self._at_member: dict[int, ClientConnection] = {}
         self._full: dict[int, ClientConnection] = {}  # Connections with data in their inbox.
@@ -231,7 +231,7 @@ class ClientConnections:
     def cut(self, links: Iterable[Link]) -> None:
         """Block these directions between clients and members.
 
-        Each of several cuts of a link needs a separate `mend`.
+        If a link was cut several times, each cut needs a `mend` of its own.
         """
         self._blocked.add(links)
 

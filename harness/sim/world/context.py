@@ -263,7 +263,7 @@ class World(Protocol):
     def note_world(self, what: str) -> None:
         """Record a fault, or another change of the simulated world."""
 
-    # The reports of machines, which other parts handle.
+    # Machines report to the methods below, and other parts handle the reports.
 
     def process_starts(self, member: MachineView) -> LevelRange:
         """Note that a process starts. Returns the feature levels that the build of this process knows."""

@@ -15,7 +15,7 @@ SEALED_PATHS = ("meta", "pins")
 
 
 SEGMENTS_GROWING_MAX = 2
-"""The most segments that can grow between two syncs: the newest segment, and the one before it, which may have been
+"""The most segments that can grow between two syncs: the newest segment, and the segment before it, which may have been
 completed since the first of the two syncs.
 """
 

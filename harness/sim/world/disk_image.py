@@ -23,7 +23,8 @@ from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, 
 SECTOR_BYTES = 512
 
 NAME_BYTES = 32
-"""The free room that a new name in a folder needs: a disk with less refuses the name. A name does not use up this room.
+"""The free room that a new name in a folder needs: a disk with less free room refuses the name. A name does not use up
+this room.
 """
 
 
@@ -154,7 +155,7 @@ class DiskImage:
     def __init__(self) -> None:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
-        # By folder: the atomic changes of names that are not durable yet, in order.
+        # For each folder, the atomic changes of names that are not durable yet, in order.
         self.pending_names: dict[str, list[tuple[Change, ...]]] = {}
         self.size_bytes_max: int | None = None  # The bound on the total size of all files; None if there is no bound.
         # The next sync of this folder (SyncFolder), or of a file in this folder (SyncFile), fails.
@@ -283,8 +284,8 @@ class DiskImage:
     def unsynced(self, folder: str) -> set[str]:
         """Return the files of `folder` that may lose their name or current bytes in a crash.
 
-        A crash may also undo a deletion or a truncation. But a file is not returned for this reason alone, because it
-        loses no current bytes by it.
+        A crash may also undo a deletion or a truncation. But this alone is no reason to return a file, because the file
+        loses no current bytes by such a change.
         """
         start = f"{folder}/"
         return {

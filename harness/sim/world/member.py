@@ -37,7 +37,7 @@ EXPIRY_NS = 1_000_000_000
 """The interval at which a service looks for expired sessions and leases, in ns by the clock of its machine."""
 
 TICKS_IN_PLACE_MAX = 1_000
-"""A node that asks for this many ticks, while no time passes and nothing is applied, is stuck."""
+"""A node is stuck if it asks for this many ticks although no time passes and nothing is applied."""
 
 
 class SimMember:
@@ -242,7 +242,8 @@ class SimMember:
         self.life += 1
 
     def lose_disk(self) -> None:
-        """Lose every file. The machine must be down. Other members still rely on the promises of this machine."""
+        """Lose every file. The machine must be down. Other members still rely on the votes and acknowledgements that
+        this machine has sent."""
         self.image = DiskImage()
         self.proven = ProvenBytes(self.image)
         self.is_damaged = self.is_lost = True
@@ -394,7 +395,7 @@ class SimMember:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
-        if due <= world.queue.now:  # More entries wait to be applied, and each slice takes time.
+        if due <= world.queue.now:  # The next slice of entries can run after one turn.
             due = world.queue.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return

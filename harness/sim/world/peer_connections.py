@@ -104,7 +104,8 @@ class PeerConnections:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def waits_for(self, peer_id: str) -> bool:
-        """Return True during the pause before this member's next call to this peer, which refused the last call."""
+        """Return True while this member must wait before it calls this peer again, because the peer refused the last
+        call."""
         return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
     def was_taken_by(self, peer_id: str) -> None:

@@ -155,7 +155,7 @@ class NodeProbe(Node):
 
     @property
     def has_open_acknowledgements(self) -> bool:
-        """True if the node has an open proposal with another acknowledgement level than MAJORITY."""
+        """True if the node has an open proposal with an acknowledgement level other than MAJORITY."""
         return self._acknowledgements.is_open
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:

@@ -29,7 +29,7 @@ from raft import (
 
 WAIT_HEARTBEATS = 4
 """A write waits for members in sync for at most the lag and this many heartbeat intervals. The lag is measured at
-heartbeats, so a member may leave the set only at a later heartbeat than the one at which its lag reaches the bound."""
+heartbeats, so a member may leave the set only at the next heartbeat after its lag has reached the bound."""
 
 OWN_END = "a write ends as its level says"
 
@@ -44,8 +44,8 @@ LATE = "a former leader said that an accepted write was committed"
 class _Write:
     """One open proposal.
 
-    `applied_at`: the time (ns) of the step that applied it; None before this step. `slack_ns` and `halves`: the pauses
-    of the process until this step, and the voters in this step.
+    `applied_at`: the time (ns) of the step that applied the proposal; None before this step. `slack_ns` and `halves`:
+    the pauses of the process until this step, and the voters in this step.
     """
 
     level: Acknowledge
@@ -63,9 +63,9 @@ class LevelChecker:
     def __init__(self, world: CheckedWorld, member: MachineView, config: RaftConfig) -> None:
         self._world, self._member, self._config = world, member, config
         self._node_id = member.node_id
-        self._open: dict[int, _Write] = {}  # By ticket: the open proposals, and all proposals of level NONE.
-        self._in_sync: dict[int, _Write] = {}  # By ticket: the open proposals of level IN_SYNC.
-        self._unapplied: dict[int, _Write] = {}  # By ticket: proposals of every level, in the order of the log.
+        self._open: dict[int, _Write] = {}  # The open proposals, and all proposals of level NONE, by ticket.
+        self._in_sync: dict[int, _Write] = {}  # The open proposals of level IN_SYNC, by ticket.
+        self._unapplied: dict[int, _Write] = {}  # Proposals of every level by ticket, in the order of the log.
         self._term: int | None = None  # The term in which the node leads.
         self._led_since = 0
         self._voters: frozenset[str] = frozenset()  # The voters when the node began to lead,
@@ -104,7 +104,7 @@ class LevelChecker:
         with the same command, the earliest proposals are applied first, whatever their level."""
         ended: Counter[bytes] = Counter()
         for ticket, write in list(self._unapplied.items()):
-            if write.term is None or write.term < entry.term:  # No later entry can contain it.
+            if write.term is None or write.term < entry.term:  # No later entry can contain this write.
                 del self._unapplied[ticket]
             elif write.term == entry.term and ended[write.command] < entry.payload.count(write.command):
                 ended[write.command] += 1
@@ -123,7 +123,7 @@ class LevelChecker:
             self._follow_leadership(term, now)
         completions = list(completions)
         for completion in completions:
-            if isinstance(completion, Refused):  # It is in no entry.
+            if isinstance(completion, Refused):  # A refused write is in no entry.
                 self._unapplied.pop(completion.ticket, None)
         if not self._open:
             return

@@ -43,7 +43,7 @@ class ResponseChecker:
     def __init__(self, cover: Callable[[str], None]) -> None:
         self._cover = cover
         self._directions: dict[tuple[int, bool], _Direction] = {}
-        # By connection and request id: the level of an open request. Requests of level NONE stay open.
+        # The level of each open request, by connection and request id. Requests of level NONE stay open.
         self._levels: dict[tuple[int, int], int] = {}
 
     def received(self, connection_id: int, data: bytes) -> None:

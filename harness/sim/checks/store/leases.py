@@ -1,8 +1,8 @@
-"""Compares the times until which owners of leases and locks may rely on them with the real ends of the leases.
+"""Compares how long owners rely on their leases and locks with the real ends of the leases.
 
-The replay determines the end of each lease. The owner measures the time to live by its own clock. It starts at the time
-at which it *sent* the last answered renewal, and subtracts the possible drift of two clocks. The times are compared
-only if the drift of all clocks is within its bound.
+The replay determines the end of each lease. The owner counts the time to live by its own clock, from the moment at
+which it *sent* the last answered renewal, and subtracts the possible drift of two clocks. The times are compared only
+if the drift of all clocks is within its bound.
 
 See docs/concepts/leases.md#what-a-lease-promises and docs/concepts/locks.md#what-a-lock-promises.
 """
@@ -77,8 +77,8 @@ class LeaseChecker:
         self._terms: dict[int, Term] = {}
         self._ended: dict[int, EndedLease] = {}
         self._holdings: dict[bytes, list[Holding]] = {}
-        self._owned: dict[bytes, int] = {}  # By lock name: the fence of the first owner.
-        self._fences: dict[bytes, int] = {}  # By lock name: the greatest fence that has been first in the line.
+        self._owned: dict[bytes, int] = {}  # The fence of the first owner of each lock, by name.
+        self._fences: dict[bytes, int] = {}  # The greatest fence that was first in the line of each lock, by name.
         self._followed = 0  # The revision up to which the lines are checked.
 
     # Leases.

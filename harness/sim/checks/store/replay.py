@@ -90,9 +90,9 @@ class StoreReplay:
         self.first_revision = FIRST_REVISION + 1  # The store keeps every event from this revision on.
         self.limits = dict.fromkeys(StoreLimits.names(), 0) | StoreLimits().to_map()
         self._next_lease_id = 1
-        # By revision: all events, even those that the store has dropped.
+        # All events of each revision, even those that the store has dropped.
         self._events: dict[int, tuple[Event, ...]] = {}
-        self._versions: dict[bytes, tuple[list[int], list[MaybeRecord]]] = {}  # By key: (revisions, records).
+        self._versions: dict[bytes, tuple[list[int], list[MaybeRecord]]] = {}  # For each key: (revisions, records).
         self._kept_bytes = self._kept_events = 0
         self._done: set[tuple[int, int]] = set()  # The commands that were carried out: (session, request number).
 

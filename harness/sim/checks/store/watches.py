@@ -53,7 +53,7 @@ class FollowedWatch:
     end: bytes | None
     flags: Flag
     next_revision: int
-    window_bytes: int = 0  # While this is above 0, the member may begin to send another revision.
+    window_bytes: int = 0  # While the window is above 0, the member may begin to send another revision.
     # The received events of a revision that is not yet complete.
     part: list[tuple[int, Any]] = field(default_factory=list)
 
