@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as parquet
 
 ENGINES = ("auto", "local", "spark")
-LOCAL_BYTES_MAX = 2**30  # Limits the estimated resident memory. About 1,200,000 single-key operations reach this limit.
+# A history whose estimated resident memory exceeds this limit is audited on Spark. About 1,200,000 single-key
+# operations reach this limit.
+LOCAL_BYTES_MAX = 2**30
 _ALWAYS_BYTES = 100 * 2**20
 _ROW_BYTES = 650  # Memory per row, in addition to the size of the row itself.
 _MULTI_KEY_ROW_BYTES = 6_000  # Replaces `_ROW_BYTES` if the whole store may have to be replayed.

@@ -134,7 +134,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
         fail(f"{missing}\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         fail("interrupted", JOB_FAILED)
-    except Exception as error:  # An unexpected error, such as a Spark error, is reported by its first line.
+    except Exception as error:  # For an unexpected error, such as a Spark error, the first line is reported.
         if verbose:
             raise
         fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)

@@ -1,9 +1,10 @@
-"""Standard output and standard error of a command: a failed write to them never looks like a failed command.
+"""Standard output and standard error of a command. A failed write to one of these streams never looks like a failure of
+the command's work.
 
-The reader may have gone, the disk may be full, or the descriptor may be closed from the start. If such a write raised
-OSError, the command would seem to have failed in its work. So no write raises OSError: the stream keeps the failure,
-and `StandardStreams.exit_code` reports it once, at the end. `spark_audit` has a copy of this file, because it imports
-no other package of this project; a test keeps the two equal.
+A write can fail because the reader has gone, the disk is full, or the descriptor was closed from the start. If such a
+write raised OSError, the command's work would seem to have failed. Therefore no write raises OSError. The stream stores
+the failure, and `StandardStreams.exit_code` reports it once, at the end. `spark_audit` imports no other package of this
+project, so it has a copy of this file. A test checks that the two files are equal.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ EXIT_OUTPUT_LOST = 74
 """`EX_IOERR`: the command was carried out, but its answer could not be written to standard output."""
 
 WRITE_BYTES_MAX = 4096
-"""The most bytes per write if `waits` is False. A pipe that polls as writable takes at least `PIPE_BUF` bytes without
-blocking, which is this number on Linux."""
+"""The greatest number of bytes per write if `waits` is False. A pipe that polls as writable takes at least `PIPE_BUF`
+bytes without blocking. On Linux, `PIPE_BUF` is this number."""
 
 
 class OutputDescriptor(io.RawIOBase):
-    """Writes to a descriptor, or to None if it was closed from the start. The error of a failed write is in `failure`.
+    """Writes to a descriptor, or drops all bytes if the descriptor was closed from the start (None). The error of a
+    failed write is in `failure`.
 
-    If `keeps_order` is True, nothing is written after a failed write, so that data has no hole. If it is False, every
-    write is tried, so that a log goes on when its disk has room again. If `waits` is False, bytes that the reader does
-    not take at once are dropped.
+    If `keeps_order` is True, nothing is written after a failed write, so that the data has no gap. If `keeps_order` is
+    False, every write is tried, so that a log continues when its disk has room again. If `waits` is False, bytes that
+    the reader does not take at once are dropped.
     """
 
     def __init__(self, descriptor: int | None, *, keeps_order: bool) -> None:
@@ -57,7 +59,8 @@ class OutputDescriptor(io.RawIOBase):
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write some of `data`; return how many bytes. If the write fails, all bytes count as written."""
+        """Write some of `data`, and return the number of written bytes. If the write fails, all bytes count as
+        written."""
         view = memoryview(data).cast("B")
         if self.failure is not None and self._keeps_order:
             return len(view)
@@ -69,7 +72,7 @@ class OutputDescriptor(io.RawIOBase):
                     view = view[:WRITE_BYTES_MAX]
                 try:
                     return os.write(self.fileno(), view)
-                except BlockingIOError:  # Another process that shares this terminal or pipe made it non-blocking.
+                except BlockingIOError:  # Another process made this shared terminal or pipe non-blocking.
                     if not self.waits:
                         return len(view)
                     self._is_ready(None)
@@ -91,10 +94,11 @@ class StandardStreams:
     words: OutputDescriptor
 
     def exit_code(self, earned: int) -> int:
-        """The exit code of a command whose work ended with `earned`: 74 if `earned` is 0 and some output was lost.
+        """Return the exit code of a command whose work ended with the code `earned`: 74 if `earned` is 0 and some
+        output was lost.
 
-        Any other `earned` is returned unchanged, because it is more important than the loss of the data. The loss of
-        messages changes nothing.
+        Any other `earned` is returned unchanged, because it is more important than the loss of the data. A loss of
+        messages does not change the exit code.
         """
         sys.stdout.flush()
         failure = self.output.failure
@@ -111,8 +115,8 @@ def standard_streams() -> Iterator[StandardStreams]:
     """Replace `sys.stdout` and `sys.stderr` by streams that do not raise.
 
     A closed standard descriptor is opened on the null device. Otherwise the next file or connection would get the
-    number of this descriptor, and then the messages that libraries write to standard error. Streams that are not the
-    interpreter's own, such as those of a test, are left alone.
+    number of this descriptor. Messages that libraries write to standard error would then go into this file or
+    connection. Streams that are not the interpreter's own, such as those of a test, are left alone.
     """
     closed = _fill_closed_descriptors()
     streams = StandardStreams(
@@ -121,7 +125,7 @@ def standard_streams() -> Iterator[StandardStreams]:
     )
     before = sys.stdout, sys.stderr
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _text(streams.output, "surrogateescape")  # Names of files may hold any bytes.
+        sys.stdout = _text(streams.output, "surrogateescape")  # The names of files may contain any bytes.
     if sys.stderr is sys.__stderr__:
         sys.stderr = _text(streams.words, "backslashreplace")
     try:
@@ -151,7 +155,7 @@ def end_with_true_exit_code(command: Callable[[], object]) -> NoReturn:
 def wait_for_no_reader_of_words() -> None:
     """From now on, drop the bytes that the reader of standard error does not take at once.
 
-    For a server, which must not stop because the reader of its log has stopped reading.
+    This is for a server, which must not stop because the reader of its log has stopped reading.
     """
     descriptor = getattr(getattr(sys.stderr, "buffer", None), "raw", None)
     if isinstance(descriptor, OutputDescriptor):
@@ -165,15 +169,15 @@ def _fill_closed_descriptors() -> set[int]:
             os.fstat(number)
         except OSError:
             closed.add(number)
-            with suppress(OSError):  # If no descriptor is left, no file or connection can get this number either.
-                os.open(os.devnull, os.O_RDWR)  # The system gives the lowest free number, which is this one.
+            with suppress(OSError):  # If no descriptor is left, no file can get this number.
+                os.open(os.devnull, os.O_RDWR)  # The system assigns the lowest free number: this one.
     return closed
 
 
 def _text(descriptor: OutputDescriptor, errors: str) -> io.TextIOWrapper:
     encoding = getattr(sys.__stdout__ or sys.__stderr__, "encoding", None) or "utf-8"
     if encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968"):
-        encoding = "utf-8"  # The locale was never set, and UTF-8 is meant.
+        encoding = "utf-8"  # No locale is set, so UTF-8 is used.
     return io.TextIOWrapper(
         io.BufferedWriter(descriptor),
         encoding=encoding,

@@ -92,7 +92,8 @@ def _block(columns: Columns, first: int, last: int) -> Block:
 
 
 def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, int]:
-    """Return calls and returns shifted so that the least is 1, and how many stamps to reserve for each key.
+    """Return the calls and the returns, shifted so that the least stamp is 1, and the number of stamps to reserve for
+    each key.
 
     A return after the last call may be reduced to the stamp after the last call. This changes no precedence.
     """

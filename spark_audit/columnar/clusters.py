@@ -4,7 +4,7 @@ Some responses do not identify the write that they read from. The observation in
 has deletions, a read of its absence does not show which deletion it read from, so each such read is a cluster of its
 own. Both rules allow more orders than the history itself allows. So every violation that is found is real, but the lack
 of a violation does not prove linearizability. A key to which one of the rules applies is `vague`. A key with a reported
-version or creation revision is `vague`, too, because clusters ignore these numbers.
+version or creation revision is also `vague`, because clusters ignore these numbers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
 
 
 def _kept(block: Block, source: Int64s, writes_value: Bools, deletes: Bools) -> tuple[Bools, Int64s]:
-    """Return which rows are kept, and for each kept unknown write the row that observed it (-1 for other rows).
+    """Return whether each row is kept, and, for each kept unknown write, the row that observed it (-1 for other rows).
 
     All completed operations are kept. An unknown write is kept if and only if a response or a kept unknown
     compare-and-set observed it. No response identifies an unknown deletion, so unknown deletions are not kept.

@@ -88,7 +88,7 @@ class Columns:
     call: Int64s
     ret: Int64s
     clock: Int64s
-    revision: Int64s  # 0 if there is none.
+    revision: Int64s  # The revision of the operation; 0 if there is none.
     writes: Int64s
     finds: Int64s
     differs: Int64s
@@ -323,7 +323,7 @@ def sorted_by(rank: Int64s) -> Int64s:
 
 
 class _Meaning:
-    """The effect of each row of the source on its key, and what the row requires of the state before it."""
+    """The effect of each row of the source on its key, and the state that the row requires before its operation."""
 
     def __init__(self, source: _Source, kind: Int8s, unknown: Bools) -> None:
         found, succeeded = source.flags("found"), source.flags("succeeded")

@@ -40,7 +40,7 @@ class ConflictFinder:
         """Record violations with this reason.
 
         `rows`: arrays of equal length. Their entries at one index are the rows of one violation, numbered in the block;
-        -1 for none. The key of a violation is that of its entry in the first array.
+        -1 for none. The key of a violation is the key of its row in the first array.
         """
         fresh = self.reason[self._block.key[rows[0]]] < 0
         table = np.stack([column[fresh] for column in rows], axis=1)[::-1]

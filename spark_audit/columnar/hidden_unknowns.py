@@ -1,10 +1,10 @@
-"""Hidden writes: unknown writes that some response shows to have taken effect, although no operation read their values.
+"""Hidden writes: unknown writes whose values no operation read, but whose effects some response shows.
 
 The response reports a creation revision, a version, absence or presence that the other writes do not explain. So an
 unknown write must be inserted before a certain place of the order. Such a place is a *slot*. The candidates for a slot
 are the unknown writes that were not observed and were called early enough; the slot takes the candidate that was called
-last. An unknown compare-and-set fills a slot only directly after the write that it expected. A wrong choice proves
-nothing false, because the resulting order is verified like any other.
+last. An unknown compare-and-set fills a slot only directly after the write that it expected. A wrong choice cannot
+cause a false verdict, because the resulting order is verified like any other.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _structural(proposal: Proposal, before: States, creations: _Creations, named
 
     A deletion is missing if the state before a response has a record, but the response reports absence or a new
     creation. A put is missing if a response reports a creation that no write in the order made, or if it reports
-    presence although the state has no record. `named`: the places of successful compare-and-sets whose expected
-    revision no write before them has. Each of these places requires a put with this revision.
+    presence although the state has no record. `named`: the places of successful compare-and-sets for which no earlier
+    write has the expected revision. Each of these places requires a put with this revision.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -223,11 +223,10 @@ def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s
 
 
 def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
-    """Assign each creation that no known write made to the unknown write directly before its place.
+    """For each creation that no known write explains, take the unknown write directly before its place as the creation.
 
     The write must be able to create a record, and must fit the reported version. If a chain of unknown compare-and-sets
-    is directly before the place, the creation is assigned to the first write of the chain. That write gets the revision
-    of the creation.
+    is directly before the place, the first write of the chain is taken. That write gets the revision of the creation.
     """
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
@@ -340,10 +339,10 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
     """Match slots with fillers; return the slots and the fillers of the pairs.
 
     In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
-    many slots as possible are filled. The fillers that remain are those called earliest, and these fit the most slots.
-    Slots match fillers as closing brackets match opening brackets: at the same depth of nesting, a slot comes directly
-    after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and below the origin of
-    the next key.
+    many slots as possible are filled. The fillers that remain are the ones that were called earliest. These fit the
+    most slots. Slots match fillers as closing brackets match opening brackets: at the same depth of nesting, a slot
+    comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and below
+    the origin of the next key.
     """
     times = np.concatenate((call, deadline))
     # At equal stamps the call is sorted before the deadline, because a call at the deadline is early enough.

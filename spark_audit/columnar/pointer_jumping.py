@@ -8,7 +8,7 @@ from spark_audit.columnar.columns import NOTHING, Bools, Int64s
 
 
 def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
-    """Return for each link the least value among its own value and those of its descendants.
+    """Return for each link the least of its own value and the values of its descendants.
 
     `parent`: the parent of each link, -1 if it has none. The chains may contain cycles.
     """

@@ -93,10 +93,10 @@ class Proposal:
     def out_of_turn(self) -> Bools:
         """Find the places at which the revisions of a key are out of order.
 
-        The revision at such a place is below that of the key's nearest earlier place with a revision; or the two are
-        equal, and the later operation is a write. Revisions are out of order if an unknown write is not at the place of
-        its revision, or if the write of a reported revision is missing. In an order without such places, every read
-        reads from the last write whose revision is not above that of the read.
+        At such a place, the revision is below the revision of the key's nearest earlier place that has a revision; or
+        both revisions are equal, and the later operation is a write. Revisions are out of order if an unknown write is
+        not at the place of its revision, or if the write of a reported revision is missing. In an order without such
+        places, every read reads from the last write whose revision is not above the revision of the read.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])
@@ -172,7 +172,7 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """Return the column; or, if all of its entries are NOTHING, a constant array of stride 0 instead.
+    """Return the column, or a constant array of stride 0 if all entries of the column are NOTHING.
 
     Such an array takes no memory, and `Order.taken` need not reorder it.
     """

@@ -100,9 +100,9 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
 def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
     """Insert a creation before the write of the carried record, if that write is not the creation itself.
 
-    The writes between the two are left out, so every reported version of the record is reduced by their number. If a
-    row reports a version without a creation revision, the version may belong to a later record of the key. The result
-    is then None.
+    The writes between the creation and that write are left out, so every reported version of the record is reduced by
+    their number. If a row reports a version without a creation revision, the version may belong to a later record of
+    the key. In this case the result is None.
     """
     if carry.version <= 1:
         return columns
@@ -179,7 +179,8 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        clean &= order.revision > 0  # So no operation of the prefix up to the place has a higher revision.
+        # Because of this, no operation of the prefix up to the place has a higher revision.
+        clean &= order.revision > 0
         return _Ends(writer, present, create, version, creation, clean)
 
 

@@ -83,7 +83,7 @@ class PlacedWrites:
 
 
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
-    """Choose again the unknown puts at those places where no operation can have seen the put.
+    """At each place of an unknown put that no operation can have seen, choose the put again.
 
     The candidates are all unknown puts of the key whose values no operation in the order finds. The candidates that
     were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.
@@ -114,7 +114,8 @@ def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
 
 
 def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
-    """Replace unknown compare-and-sets that no operation can have seen, each by an unused put that was called no later.
+    """Replace unknown compare-and-sets that no operation can have seen. Each is replaced by an unused put that was not
+    called later.
 
     The put fits at the place of the compare-and-set, and, unlike the compare-and-set, at other places, too. `places`:
     the places of unknown writes.

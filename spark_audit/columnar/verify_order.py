@@ -48,7 +48,7 @@ class Order:
         return Order(begins=begins, absence=absence, **rest)
 
     def changed(self, places: Int64s, to: Order) -> Order:
-        """Replace the operations at these places by those of `to`. `begins` and `absence` stay."""
+        """Replace the operations at these places by the operations of `to`. `begins` and `absence` are not changed."""
         names: dict[str, Any] = {
             name: _changed(getattr(self, name), places, getattr(to, name)) for name in _TAKEN
         }  # fmt: skip
@@ -140,7 +140,8 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Return for the place of each write how many writes up to it leave a record, and the place of the last creation.
+    """For the place of each write, return the number of writes up to there that leave a record, and the place of the
+    last creation.
 
     The writes of all keys are counted together. The place of the last creation is -1 if there is no creation up to
     that write. Entries at places without a write have no meaning.

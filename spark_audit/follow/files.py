@@ -81,7 +81,7 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
 def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
     """Yield the rows before the position.
 
-    Raises UnreadablePath if the bytes of these rows have changed. This may be noticed only after the last row.
+    Raises UnreadablePath if the bytes of these rows have changed. This error may be raised only after the last row.
     """
     crc, left = 0, mark.size
     if not left:
@@ -96,8 +96,8 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
             for line in opened:
                 if left <= 0:
                     break
-                # If the position is inside a line, the line has grown since. So only the bytes before the position are
-                # used.
+                # If the position is inside a line, the line has grown since the position was stored. So only the bytes
+                # before the position are used.
                 line = line[:left]
                 crc, left = zlib.crc32(line, crc), left - len(line)
                 if line.strip(b" \n"):

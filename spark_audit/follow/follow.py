@@ -1,10 +1,11 @@
 """Audits a growing history: each part is audited once, starting from the carry of the last cut.
 
 A cut is a position in the order of revisions: (revision, 1 for reads, call). Rows that rank before the cut are decided
-and then dropped; only the carry, a summary of them, is kept. Rows that rank after the cut wait for a later cut. A row
-that arrives later normally ranks after the cut. If it does not, the run is read again from its first row. So the choice
-of the cuts does not change the verdict on all rows. This module reads no files; it receives rows, and a function that
-reads earlier rows again. `follow/files.py` reads the histories; `follow/state.py` reads and writes the state.
+and then dropped. Only a summary of these rows, the carry, is kept. Rows that rank after the cut wait for a later cut. A
+row that arrives later normally ranks after the cut. If the row ranks before the cut, the run is read again from its
+first row. So the verdict on all rows does not depend on the choice of the cuts. This module reads no files: it receives
+rows, and a function that reads earlier rows again. `follow/files.py` reads the histories; `follow/state.py` reads and
+writes the state.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ class RunCarry:
     """The carry of one run. Times are in ns of the only clock of the run.
 
     `cut`: (revision, call). Rows that rank before (revision, 1, call) are *closed*. `held`: the answered rows after the
-    cut. `whole`: the reason why each verdict needs all rows of the run; "" if there is none. `uncut`: the reason why
-    the run can be decided only at its end; "" if there is none. `again`: keys that are decided from all their rows each
-    time. `latest`: the greatest call of a closed row that takes part, or of an unknown write that took effect.
-    `clients`: the last operation of each client, as (call, return or None). `writes`: the number of closed changes, and
-    the least and the greatest of their revisions.
+    cut. `whole`: the reason why every verdict needs all rows of the run; "" if there is no such reason. `uncut`: the
+    reason why the run can be decided only at its end; "" if there is no such reason. `again`: keys that are decided
+    from all their rows each time. `latest`: the greatest call of a closed row that takes part, or of an unknown write
+    that took effect. `clients`: the last operation of each client, as (call, return or None). `writes`: the number of
+    closed changes, and the least and the greatest of their revisions.
 
-    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: call of such a write
-    → the highest revision among the operations that returned before this call. If the call was before an earlier cut,
-    this is only an upper bound. `choices`: the revisions that each unplaced write of the carried keys may have.
-    `taken`: the revisions of closed changes, and the claimed revisions. `needs_replay`: whether `Closed.unproven` was
-    true for a part of some key.
+    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: the call of such a
+    write → the highest revision among the operations that returned before this call. If the call was before an earlier
+    cut, this revision is only an upper bound. `choices`: the revisions that each unplaced write of the carried keys may
+    have. `taken`: the revisions of closed changes, and the claimed revisions. `needs_replay`: whether `Closed.unproven`
+    was true for a part of some key.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -83,8 +84,8 @@ class RunCarry:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run to be followed: its name, the clocks and the limit `min_in_sync` of its run.json, and a function that reads
-    its rows again."""
+    """A run to be followed: its name, the clocks and the limit `min_in_sync` from its run.json, and a function that
+    reads its rows again."""
 
     run_id: str
     clocks: Sequence[Mapping[str, Any]]
@@ -98,7 +99,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
     `rows`: well-formed rows with all fields. `settled_ns`: the longest expected time from the call of an operation
     until its row is in the history. `final`: whether the history is complete. The verdict on a complete history covers
-    all rows, any other verdict covers the rows before the cut. Raises MalformedHistory if rows contradict each other.
+    all rows. Any other verdict covers the rows before the cut. Raises MalformedHistory if rows contradict each other.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -183,7 +184,7 @@ def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
 
 
 def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[Row]]:
-    """Split the rows into those before the cut and those after it."""
+    """Split the rows into the rows before the cut and the rows after it."""
     bound = _bound(cut)
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
@@ -194,8 +195,8 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
     """Extend the order over all keys, and the order of each key, by the closed rows.
 
-    If the order of a key, or of the run, cannot be extended, the carry records this. The key or the run is then decided
-    from all its rows.
+    If the order of a key, or of the run, cannot be extended, the carry records this. In this case the key or the run is
+    decided from all its rows.
     """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
@@ -245,7 +246,8 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        # The unplaced writes of a key are in order, so a bound below the bound before it is raised to that bound.
+        # The unplaced writes of a key are in order. So a bound that is below the bound of the previous write is raised
+        # to that bound.
         least = max(least, write.low, carry.reached[write.call_ns] + 1)
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)
@@ -309,8 +311,8 @@ def _is_closed(row: Row, cut: tuple[int, int]) -> bool:
 def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
     """Decide the keys of `carry.again` from all their rows.
 
-    If the witness proves such a key without unplaced or claimed writes, the key gets a carry again. The findings of all
-    other keys are yielded.
+    If the witness proves such a key, and the proof has no unplaced or claimed writes, the key gets a carry again. The
+    findings of all other keys are yielded.
     """
     if not carry.again:
         return

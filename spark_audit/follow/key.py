@@ -1,8 +1,8 @@
-"""Proves the next part of a key from the carry, which is a summary of the parts of the key that are proven already.
+"""Proves the next part of a key from the carry, which summarizes the parts of the key that are already proven.
 
 The proof shows that the order of revisions, extended by the next part, explains every response. A failed proof is not a
-violation: the key is then decided again from its first row, by `findings_of_key`. docs/internals/audit-proofs.md,
-section 6, proves that the result is that of an audit of all rows.
+violation: if the proof fails, `findings_of_key` decides the key again from its first row.
+docs/internals/audit-proofs.md, section 6, proves that the result equals the result of an audit of all rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_audit.store.revision_claims import UnplacedWrite
 Row: TypeAlias = Mapping[str, Any]
 
 BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. No unknown write precedes a return at this stamp.
-# At most this many of the last acknowledged writes of a key are kept, for the check of old reads. If a read is older
+# The maximum number of a key's last acknowledged writes that are kept for the check of old reads. If a read is older
 # than all kept writes, all rows of the key are read again.
 TAIL_WRITES_MAX = 4
 _CARRIED = -1  # The op_id of the operation that represents the decided part of a key. The op_ids of rows are ≥ 0.
@@ -140,7 +140,8 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
     """Return whether every reported record is the carried record or a later one."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
-        return False  # The revision of the carried record is not known, so the place of its write is uncertain.
+        # The revision of the carried record is not known, so the place of the record's write is uncertain.
+        return False
     written = {op.revision for op in strict if op.writes}
     shown = {
         step.seen.mod_revision
@@ -156,7 +157,7 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
 def _reads_fit(carry: KeyCarry, answered: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
     """Return whether each read fits the revision that it carries (`key/weak_reads.py`).
 
-    The result is False, too, if a read is older than all writes of an incomplete tail.
+    The result is also False if a read is older than all writes of an incomplete tail.
     """
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:

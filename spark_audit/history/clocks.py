@@ -45,7 +45,7 @@ class Clocks:
     def widened(self, operation: Operation) -> tuple[int, int]:
         """Return the call and the return on an axis that is common to all clocks.
 
-        This axis adds no precedence, but it may lose precedences between operations of one clock.
+        This axis adds no precedence, but operations of one clock may lose a precedence.
         """
         bound = self._bounds.get(operation.clock)
         if bound is None:

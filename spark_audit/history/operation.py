@@ -1,4 +1,5 @@
-"""An operation on one key: its time interval, its effect on the key, and what its response reported of the key.
+"""An operation on one key: its time interval, its effect on the key, and the facts about the key that its response
+reported.
 
 Keys are decided from operations. `operation_of` makes operations from rows (`history/rows.py`). A transaction or a
 range is first split into one row per key (`history/projection.py`), so each row in this module concerns one key.
@@ -15,7 +16,7 @@ from typing import Any
 FOREVER = 2**63 - 1  # The return of an operation of unknown outcome: later than every stamp (int64, in ns).
 
 WEAK = ("local", "bounded")
-"""Consistencies that promise less than linearizability. The answer to such a read may be old, but it must fit the
+"""Consistencies that promise less than linearizability. The response to such a read may be old, but it must fit the
 revision that it carries."""
 
 
@@ -64,8 +65,8 @@ class Step:
 class Operation:
     """One operation on one key.
 
-    Times are stamps of `clock`, in ns; `return_ns` is FOREVER if the outcome is unknown. `guards_hold` is None if it is
-    not known whether all guards hold.
+    Times are stamps of `clock`, in ns; `return_ns` is FOREVER if the outcome is unknown. `guards_hold` is True or False
+    if the response shows whether all guards hold; otherwise None.
     """
 
     op_id: int
@@ -80,7 +81,7 @@ class Operation:
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
     weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
-    # True for a transaction that changed some key, and so has a revision that no other change has.
+    # True for a transaction that changed some key. Such a transaction has a revision that no other change has.
     changes_store: bool = False
     # The number of the branch, for an unknown transaction. Its branches are operations with the same op_id, of which at
     # most one takes effect.
@@ -93,11 +94,12 @@ class Operation:
 
     @property
     def writes(self) -> bool:
-        """Whether the operation changed the key, or, if its outcome is unknown, may have changed it."""
+        """Whether the operation changed the key; for an operation of unknown outcome, whether it may have changed the
+        key."""
         return any(_changes(step) for step in self.steps)
 
     def without_reads(self) -> Operation | None:
-        """Return the same operation without its observations; None if it is only an observation."""
+        """Return the same operation without its observations; None if the operation only observes."""
         steps = tuple(_blind(step) for step in self.steps if _changes(step))
         return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None
 
@@ -114,7 +116,8 @@ def _blind(step: Step) -> Step:
 
 
 def seen_in(output: Mapping[str, Any]) -> Seen:
-    """Return the record that `output` reports. `output`: that of a row, an item of a listing, or a result of a txn."""
+    """Return the record that `output` reports. `output`: the output of a row, an item of a listing, or a result of a
+    txn."""
     if not output.get("found"):
         return Seen(found=False)
     return Seen(
@@ -125,8 +128,8 @@ def seen_in(output: Mapping[str, Any]) -> Seen:
 def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
     """Return the operations of a row about one key. Most rows have one.
 
-    A row that failed, or a get of unknown outcome, has no operation. An unknown transaction has one operation for each
-    branch that may write.
+    A row that failed has no operation, and neither has a get of unknown outcome. An unknown transaction has one
+    operation for each branch that may write.
     """
     if row["status"] == "fail":
         return ()
@@ -227,8 +230,8 @@ def as_text(data: bytes) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Return the bytes that a text in a row stands for. The prefix `base64:` marks bytes that are not UTF-8. If no
-    base64 follows it, the text stands for its own UTF-8.
+    """Return the bytes that a text in a row stands for. The prefix `base64:` marks bytes that are not UTF-8. If the
+    rest after the prefix is not base64, the text stands for its own UTF-8.
 
     See docs/reference/specification.md#104-text.
     """

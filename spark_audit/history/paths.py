@@ -50,8 +50,8 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
 def replaceable_file(path: Path) -> Path:
     """Return the file that `path` leads to, with links resolved, so that a rename can replace it.
 
-    Raises UnreadablePath if `path` leads to something other than a regular file, because the rename would replace a
-    device or pipe that other programs use.
+    Raises UnreadablePath if `path` leads to something other than a regular file, such as a device or a pipe. The rename
+    would replace it, although other programs use it.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
@@ -98,7 +98,8 @@ def _is_history(path: Path) -> bool:
 
 
 def _folder_of(path: Path) -> Path:
-    """Return the run folder of a file: the parent of the nearest folder `ops` above it, or else the file's folder."""
+    """Return the run folder of a file: the parent of the nearest folder `ops` above the file, or else the file's own
+    folder."""
     ops = next((parent for parent in path.parents if parent.name == "ops"), None)
     return (ops.parent if ops is not None else path.parent).resolve()
 
@@ -136,7 +137,8 @@ def min_in_sync_of(header: Mapping[str, Any]) -> int | None:
 def folders_of_runs(seen: Iterable[tuple[str, Path]], headers: Mapping[Path, Mapping[str, Any]]) -> dict[str, Path]:
     """Return the folder of each run, by run_id. `seen`: (run_id, folder) pairs. `headers`: run.json of each folder.
 
-    Raises MalformedHistory if two folders have rows of the same run_id, or if a run_id is not that of run.json.
+    Raises MalformedHistory if two folders have rows of the same run_id, or if a run_id differs from the run_id in
+    run.json.
     """
     folders: dict[str, Path] = {}
     for run_id, folder in seen:

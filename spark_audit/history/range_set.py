@@ -16,7 +16,7 @@ class RangeSet:
 
     def add(self, number: int) -> bool:
         """Add the number. Return whether the set did not contain it before."""
-        at = bisect_right(self._firsts, number)  # Only the range before `at` can contain the number.
+        at = bisect_right(self._firsts, number)  # Only the range immediately before `at` can contain the number.
         if at and number <= self._lasts[at - 1]:
             return False
         left = at > 0 and self._lasts[at - 1] == number - 1

@@ -36,7 +36,7 @@ HALF_PAIR = "text with one half of a surrogate pair"
 
 
 def is_text(value: str) -> bool:
-    """Return whether UTF-8 can encode the text.
+    """Return whether the text can be encoded as UTF-8.
 
     A JSON escape can create one half of a surrogate pair, which UTF-8 cannot encode.
     """

@@ -82,7 +82,8 @@ _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 class Rule:
     """A rule for rows, in both forms.
 
-    `broken(row)` and `sql` are true for a row that breaks the rule. A row for which `sql` is null does not break it.
+    `broken(row)` and `sql` are true for a row that breaks the rule. If `sql` is null for a row, the row does not break
+    the rule.
     """
 
     reason: str
@@ -264,7 +265,7 @@ def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tupl
 
 
 def _is_text(value: Any, wanted: Type) -> bool:
-    """Return whether UTF-8 can encode all texts in this value, whose type is `wanted`."""
+    """Return whether all texts in this value can be encoded as UTF-8. `wanted`: the type of the value."""
     if value is None or isinstance(wanted, str):
         return not isinstance(value, str) or is_text(value)
     if isinstance(wanted, list):
@@ -315,7 +316,7 @@ def _text_fields(fields: tuple[tuple[str, Type], ...]) -> list[str]:
 
 
 def twice(op_id: int, run_id: str) -> str:
-    """Return the fault of a row whose op_id another row of the same run has, too."""
+    """Return the fault of a row whose op_id is also the op_id of another row of the same run."""
     return f"op_id {op_id} appears twice in run {run_id}"
 
 

@@ -1,8 +1,8 @@
 """Rows of services: watches, leases, locks, deletions of ranges, compactions, puts with a lease, reads at a revision,
 appends, and commits of consumers. An append is a put under a key that the store makes.
 
-Each of these rows has its request as JSON text in `request`. Most have their answer as JSON text in `output.answer`.
-The fields are in docs/reference/specification.md#1010-rows-of-services.
+Each of these rows has its request as JSON text in `request`. Most of these rows have their answer as JSON text in
+`output.answer`. The fields are in docs/reference/specification.md#1010-rows-of-services.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ SERVICE_OPS = (
 )
 # The service operations whose acknowledged rows have `output.answer`.
 ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock", "consume", "outcome")
-# The operations of a single key that may have a `request`: a put for its lease or its prefix, a get for its revision.
+# The operations of a single key that may have a `request`. A put may have one for its lease or its prefix, a get for
+# its revision.
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
 KINDS = ("put", "delete")
 # The possible statements of an `outcome` row about the entry that a leader accepted.
 OPEN, COMMITTED, LOST, FORGOTTEN = "open", "committed", "lost", "forgotten"
 OUTCOMES = (OPEN, COMMITTED, LOST, FORGOTTEN)
-DELETED_KEYS_MAX = 10_000  # The most keys that the request of a deletion of a range may name.
+DELETED_KEYS_MAX = 10_000  # The maximum number of keys that the request of a deletion of a range may name.
 
 _INT64_MAX = 2**63 - 1
 _EVENT_FIELDS, _RECORD_FIELDS = 8, 5
@@ -299,7 +300,8 @@ def appended_key(prefix: bytes, revision: int) -> str:
 
 
 LEASE_END_IDS = 2**61
-"""The deletion of a key by its lease has as op_id this number plus the op_id of the operation that attached the key."""
+"""The deletion of a key by its lease gets an op_id: this number plus the op_id of the operation that attached the
+key."""
 
 
 def number_words(op_id: int) -> str:
@@ -313,9 +315,9 @@ def plain_rows(row: Row) -> Iterator[Row]:
     A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, queries of outcomes, and the
     grants, renewals and revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
 
-    If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the operation's
-    row yields a deletion of unknown outcome, too. A deletion of a range becomes a transaction that lists the range and
-    deletes each listed key; if its outcome is unknown, the transaction only deletes the keys that the request names. A
+    If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So that operation's
+    row also yields a deletion of unknown outcome. A deletion of a range becomes a transaction that lists the range and
+    deletes each listed key. If the outcome is unknown, the transaction only deletes the keys that the request names. A
     lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If the outcome of
     an append is unknown, its key is not known either. The put then has the key for revision 0, which no append makes. A
     commit of a consumer becomes the append that it carries out.

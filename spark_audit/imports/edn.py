@@ -1,13 +1,14 @@
 """A strict, streaming reader of EDN (https://github.com/edn-format/edn), the format in which Clojure prints histories.
 
 Forms (EDN values) are read one at a time, each with the line on which it begins. Memory is bounded by the largest form.
-A file has either a sequence of forms, or one vector or list that encloses them. In the second case, the elements of
+A file is either a sequence of forms, or one vector or list that encloses all forms. In the second case, the elements of
 this vector or list are the forms of the file.
 
-Values are read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (they are equal in
-EDN), maps → dict, sets → frozenset. All other atoms, such as keywords, are read as `Name`s, which keep their text and
-are compared by it. This includes true and false, because Python's True and False would equal 1 and 0. The tag of a
-tagged form (`#tag form`) is dropped, so a record becomes a map.
+Values are read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (EDN treats a
+vector and a list with the same items as equal), maps → dict, sets → frozenset. All other atoms, such as keywords, are
+read as `Name`s. A `Name` keeps its text, and names are compared by their texts. The atoms true and false are also read
+as `Name`s, because Python's True and False would equal 1 and 0. The tag of a tagged form (`#tag form`) is dropped, so a
+record becomes a map.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO
 
 CHUNK_CHARACTERS = 1 << 16
-FORM_DEPTH_MAX = 100  # Real histories do not nest this deep.
+FORM_DEPTH_MAX = 100  # Real histories are not nested so deeply.
 TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is reported as a text without an end.
 _UNKNOWN: Final = object()
-# For at most this many distinct atoms, the parsed form is cached. Other atoms are parsed each time they occur.
+# The parsed forms of at most this many distinct atoms are cached. Other atoms are parsed each time they occur.
 _KNOWN_ATOMS_MAX = 1 << 16
 _KNOWN_DIGITS_MAX = 5  # Longer numbers are mostly time stamps, which do not repeat, so they are not cached.
 
@@ -97,7 +98,7 @@ def form_of(text: str, line: int = 1) -> Any:
 
 
 def _tokens(text: TextIO) -> Iterator[list[str]]:
-    """Yield all tokens, one chunk of the file after the other.
+    """Yield all tokens, chunk by chunk.
 
     A token at the end of a chunk may continue in the next chunk, so it is yielded only with the next chunk.
     """
@@ -147,7 +148,7 @@ class _Open:
 class _Reader:
     def __init__(self, line: int, *, unwrap: bool = False) -> None:
         self._line = line
-        # Whether a vector or list that begins now is the one that encloses all forms of the file.
+        # True if a vector or list that begins now encloses all forms of the file.
         self._unwrap = unwrap
         self._around: _Open | None = None
         self._ended = False  # Whether the enclosing collection has ended.
@@ -156,7 +157,7 @@ class _Reader:
 
     def forms(self, chunks: Iterable[list[str]]) -> Iterator[tuple[int, Any]]:
         known = self._atoms.get
-        items: list[Any] | None = None  # The items of the innermost open form; None if it is a prefix.
+        items: list[Any] | None = None  # The items of the innermost open form; None if that form is a prefix.
         for tokens in chunks:
             for token in tokens:
                 line = self._line

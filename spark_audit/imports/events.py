@@ -35,8 +35,8 @@ class Event(NamedTuple):
 class Reader(Protocol):
     """The reader of one format.
 
-    At the first line that does not have the format, `events` raises NotImportable; the caller adds the name of the
-    file.
+    At the first line that does not have the format, `events` raises NotImportable. The caller of `events` adds the name
+    of the file to the error.
     """
 
     left_out: Counter[str]  # Description of lines that are not client events → their number.

@@ -85,11 +85,12 @@ class JepsenLog:
         if process.startswith(":"):
             self.left_out[f"events of {process}"] += 1
             return None
-        # An error follows a tab; its text need not be EDN.
+        # An error follows after a tab; the text of the error need not be EDN.
         value, _, error = value.partition("\t")
         cause = error.strip() or None
         if type_ in (":fail", ":info"):
-            # A keyword in place of the value is the reason of the failure. Anything else repeats the value of the call.
+            # A keyword in place of the value is the reason of the failure. Any other value repeats the value of the
+            # call.
             reason = Name(value) if value.startswith(":") else None
             return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:

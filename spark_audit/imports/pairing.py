@@ -1,6 +1,6 @@
 """Turns events into rows: pairs each completion with its invocation, and yields the row as soon as both are read.
 
-Only the open operations, the processes that must not be used again, and the names of the keys are kept in memory.
+Memory contains only the open operations, the processes that must not be used again, and the names of the keys.
 
 A history lists its events in the order in which they happened. Jepsen, Knossos and Porcupine decide by this order, not
 by `:time`, so stamps must increase from line to line. The stamp of a line is its `:time` if this is greater than the
@@ -16,8 +16,8 @@ from typing import Any
 
 from spark_audit.imports.events import Event, Settings, refused
 
-# A thread reads the clock before it writes the line of an event. So the time of a line may be this much earlier than
-# the time of the line before it.
+# A thread reads the clock before it writes the line of an event. So the time of a line may be earlier than the time of
+# the line before it, by at most this much.
 BACKWARDS_NS_MAX = 10**9
 LINE_NS = 10**6  # The distance between the stamps of two lines without :time.
 _CLIENT_OF_INITIAL = "initial"
@@ -116,9 +116,9 @@ class Pairing:
         return self._row(call, called, op_id, "ok", stamp, None, {"found": True, "value": event.value})
 
     def _initial_row(self, key: str, stamp: int) -> dict[str, Any]:
-        """Return a put of the initial value that precedes every other operation on the key.
+        """Return a put of the initial value. The put precedes every other operation on the key.
 
-        Because of this put, an initial nil or empty text is a value like any other.
+        Because of this put, an initial nil or empty text is handled like any other value.
         """
         self._keys.add(key)
         self.counts.initial += 1
@@ -155,7 +155,8 @@ class Pairing:
 
 
 def _check_same(call: Event, end: Event) -> None:
-    """Check that the completion belongs to this call. A completion that is not :ok is not compared by key or value."""
+    """Check that the completion belongs to this call. If the completion is not :ok, its key and its value are not
+    compared."""
     if end.op != call.op:
         raise refused(
             end.line, f"the end of the {_PHRASES[call.op]} of line {call.line}", f"that of a {_PHRASES[end.op]}"

@@ -32,8 +32,8 @@ class RowWriter(Protocol):
 def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
     """Open a writer for the body. Until the body ends, the file has a temporary name in the folder of `path`.
 
-    Then the file is renamed to `path`; after an error, it is removed instead. Raises UnreadablePath if `path` does not
-    end in .jsonl or .parquet, if it exists and `replace` is False, or if the file cannot be created.
+    Then the file is renamed to `path`. If there was an error, the file is removed instead. Raises UnreadablePath if
+    `path` does not end in .jsonl or .parquet, if it exists and `replace` is False, or if the file cannot be created.
     """
     if path.suffix not in (".jsonl", ".parquet"):
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")

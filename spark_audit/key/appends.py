@@ -1,16 +1,16 @@
-"""Replaces appends by compare-and-sets, because a value that was read shows which appends made it, and in which order.
+"""Replaces appends by compare-and-sets. A value that was read shows which appends made it, and in which order.
 
 Assume that each value in a response can be made in only one way from the texts that were put and appended, and that
-each text comes from one operation. Under this assumption, every append whose text is part of such a value must have
-found the text before its own text. For example, if the value "abc" was read, the append of "c" found "ab" and replaced
-it by "abc", so it is a compare-and-set from "ab" to "abc". An append whose text is part of no such value is like a put
-that is never read.
+each text comes from one operation. Under this assumption, an append whose text is part of such a value must have found
+the text that comes before its own text. For example, if the value "abc" was read, the append of "c" found "ab" and
+replaced it by "abc", so it is a compare-and-set from "ab" to "abc". If the text of an append is part of no such value,
+the append is like a put that is never read.
 
 The resulting history has the same valid orders as the original one. There is one exception: if an operation expected a
-value, and it is not certain which texts would make this value, the observations of the operation are dropped. Take a
-set of operations that is impossible in the resulting history. If the set includes the reads that show what its appends
-found, it is impossible in the original history, too. One such read is enough for a whole chain of appends, because the
-last value of the chain contains all values before it.
+value, and it is not certain which texts would make this value, the observations of the operation are dropped. Suppose
+that a set of operations is impossible in the resulting history. If the set includes the reads that show the texts that
+its appends found, the set is also impossible in the original history. One such read is enough for a whole chain of
+appends, because the last value of the chain contains all values before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 
 from spark_audit.history.operation import Operation, Step
 
-# At most this many characters are compared: length of the values × number of text lengths. This takes some seconds.
+# The maximum number of compared characters: length of the values × number of text lengths. To compare this many
+# characters takes some seconds.
 TEXTS_MAX = 20_000_000
 
 
@@ -29,9 +30,9 @@ class ResolvedAppends:
     """The operations of one key after appends are replaced by compare-and-sets.
 
     `core`: operations whose responses contradict each other about one append; empty if there are none. `evidence`:
-    op_id of an append → the operation whose response shows what the append found. `exact`: if it is true, these
-    operations have a valid order if and only if the original operations have one. If it is false, only one direction is
-    certain: if these operations have no valid order, the original ones have none.
+    op_id of an append → the operation whose response shows the text that the append found. `exact`: if it is true,
+    these operations have a valid order if and only if the original operations have one. If it is false, only one
+    direction is certain: if these operations have no valid order, the original ones have none.
     """
 
     operations: list[Operation]
@@ -40,14 +41,14 @@ class ResolvedAppends:
     exact: bool = True
 
     def now(self, op: Operation | None) -> Operation | None:
-        """Return the operation that replaces `op`; `op` itself if there is none."""
+        """Return the operation that replaces `op`; `op` itself if it is not replaced."""
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
     def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
-        """Return the operations of a proof together with the reads that show what its appends found."""
+        """Return the operations of a proof together with the reads that show the texts that its appends found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
-        # Longer values come first, because one read of a long value may show what several appends found.
+        # Longer values come first, because one read of a long value may show the texts that several appends found.
         for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):
             made = link.steps[0].value or ""
             if not any(value.startswith(made) for op in shown.values() for value in _named(op)):

@@ -1,15 +1,15 @@
 """Guesses violations: small sets of operations that are probably impossible together.
 
 `key/decide.py` completes each guess to a sound excerpt, and `search` must confirm that the excerpt has no valid order.
-So a wrong guess costs time but is never reported.
+So a wrong guess costs time, but is never reported as a violation.
 
 If each write has a value of its own, the write and the reads of a value form a block. Let f be the block's least return
 and s its greatest call. Two blocks A and B are impossible together if and only if f(A) < s(B) and f(B) < s(A) (Gibbons
 and Korach 1997). So six operations are enough to show the violation: the four operations at these bounds and the two
-writes. A value is overwritten only once, so two operations that both found the same value and replaced it are a
+writes. A value is overwritten only once. So two operations that both found the same value and replaced it are a
 violation, too. A read of absence does not show which deletion it read from, so each read of absence and each deletion
-is a block of its own. A read of absence is also paired with the last writes before it: those called last among the
-writes that had returned before the call of the read.
+is a block of its own. A read of absence is also paired with two writes before it: the writes that were called last
+among those that had returned before the call of the read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from heapq import nsmallest
 from spark_audit.history.operation import Operation
 from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, tokens_observed
 
-CORES_MAX = 200  # The most guesses tried for one key. If there is a violation, an early guess nearly always finds it.
+# The maximum number of guesses tried for one key. If there is a violation, an early guess nearly always finds it.
+CORES_MAX = 200
 
 
 @dataclass(slots=True)
 class _Block:
     writes: list[Operation]
     readers: list[Operation] = field(default_factory=list)
-    first: Operation | None = None  # The operation that returned first. Its return is f.
-    last: Operation | None = None  # The operation that was called last. Its call is s.
+    first: Operation | None = None  # The operation that returned first. The return of this operation is f.
+    last: Operation | None = None  # The operation that was called last. The call of this operation is s.
 
     def close(self) -> None:
         members = [op for op in (*self.writes, *self.readers) if not op.unknown]
@@ -90,7 +91,8 @@ def _seen_revision(reader: Operation) -> int | None:
 
 
 def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
-    """Return the blocks by value, the operations that found absence, and those that found an unwritten value."""
+    """Return the blocks by value, the operations that found absence, and the operations that found an unwritten
+    value."""
     blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
     absent: list[Operation] = []
     odd: list[Operation] = []

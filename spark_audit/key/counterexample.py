@@ -1,6 +1,6 @@
 """Reduces an impossible history of one key to a few operations that a person can check.
 
-The omission of operations must not create a violation. These reductions of a history H are safe:
+A reduction must not create a violation by the omission of operations. These reductions of a history H are safe:
 
 - to drop an operation that only read, or the observations of a write, because fewer responses must be explained;
 - to drop reported versions and creation revisions; this is always done once a write is dropped, because these numbers
@@ -88,7 +88,8 @@ def _seen_tokens(step: Step) -> set[str]:
 
 
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """Yield (revision, value written at this revision), first as readers reported it, then from the writes themselves.
+    """Yield (revision, value written at this revision): first the pairs that readers reported, then the pairs of the
+    writes themselves.
 
     If a revision has several pairs, the caller uses the last one, so the writes come last.
     """
@@ -141,7 +142,7 @@ class Excerpt:
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
         """Return the core together with every write that its readers may have read from, as a sound excerpt.
 
-        As soon as there are more than `operations_max` operations, no more writes are added.
+        Once there are more than `operations_max` operations, no more writes are added.
         """
         # Duplicates are removed, because an operation that is in the list twice would take effect twice.
         now = list({(op.op_id, op.alternative): op for op in core}.values())
@@ -154,9 +155,10 @@ class Excerpt:
         return self.sound(now)
 
     def blocks(self, kept: Sequence[Operation], have: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield (least return, greatest call) of each block: the operations on a value whose only write is in `have`.
+        """Yield (least return, greatest call) of each block. A block consists of the operations on a value whose only
+        write is in `have`.
 
-        `kept`: the kept operations. `have`: their (op_id, alternative).
+        `kept`: the kept operations. `have`: the (op_id, alternative) of each kept operation.
         """
         spans: dict[str, tuple[int, int]] = {}
         for op in (op for op in kept if not op.unknown):
@@ -232,7 +234,7 @@ def shrink(
 ) -> list[Operation]:
     """Shrink `start` by delta debugging: drop chunks of decreasing size while the rest stays sound and impossible.
 
-    `start` itself must be sound and impossible.
+    `start` must be sound and impossible.
     """
     now = list(start)
     chunk = max(1, len(now) // 2)

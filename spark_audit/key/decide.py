@@ -1,10 +1,10 @@
 """Decides one key.
 
-The decision has no side effects; the Spark job, the local engine and the simulator all run this code. First, the
-witness tries to prove that the key is linearizable. If the witness fails, the code looks for a few operations that are
-impossible by themselves, because these prove a violation. If there are no such operations, the search decides, first
-with the writes in the order of their revisions, then in any order. A key that is not decided within
-`configurations_max` is undecided.
+The decision for one key has no side effects; the Spark job, the local engine and the simulator all run this code.
+First, the witness tries to prove that the key is linearizable. If the witness fails, the code looks for a few
+operations that are impossible by themselves, because these prove a violation. If there are no such operations, the
+search decides, first with the writes in the order of their revisions, then in any order. A key that is not decided
+within `configurations_max` is undecided.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from spark_audit.key.witness import witness
 from spark_audit.store.revision_claims import UnplacedWrite
 
 CONFIGURATIONS_MAX = 300_000  # The default of `--configurations-max`, for each key: about 10 s of search.
-CORE_CONFIGURATIONS_MAX = 5_000  # The most configurations for one guess (a small set of operations).
-CORE_OPERATIONS_MAX = 16  # The most operations in a guess, including the writes that its reads may have read from.
-# The search spends at most this many configurations to shrink a counterexample, which is valid even if it is not the
-# smallest.
+CORE_CONFIGURATIONS_MAX = 5_000  # The maximum number of configurations for one guess (a small set of operations).
+# The maximum number of operations in a guess, including the writes that its reads may have read from.
+CORE_OPERATIONS_MAX = 16
+# The maximum number of configurations that are spent to shrink a counterexample. A counterexample is valid even if it
+# is not the smallest.
 SHRINK_CONFIGURATIONS_MAX = 100_000
 
 
@@ -36,7 +37,7 @@ class Decision:
 
     `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: True if the
     order of revisions is not proven to explain the key; a replay of the whole store can prove this. `counterexample`:
-    for a violation, a few operations that are impossible by themselves. `suspicion`: why the witness failed.
+    for a violation, a few operations that are impossible by themselves. `suspicion`: the reason why the witness failed.
     `unplaced`: the unplaced writes in the order of the witness (`store/revision_claims.py`).
     """
 
@@ -83,7 +84,8 @@ def decide(
 
 
 def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
-    """Return the violation that `core` shows by itself; None if no violation is found within the bounds.
+    """Return the violation that the operations of `core` show by themselves; None if no violation is found within the
+    bounds.
 
     All operations must be of one key and one clock, and none may be a weak read or an append. `writers`: every write
     outside the core, including unknown writes, on which an operation of the core depends. An operation depends on a
@@ -119,7 +121,7 @@ def _decide_across_clocks(
 ) -> Decision:
     """Decide operations of several clocks. Their stamps are moved to one common axis, which loses some precedences.
 
-    If the operations are impossible even without these precedences, they are a violation. Otherwise the key is
+    If the operations are impossible even without the lost precedences, they are a violation. Otherwise the key is
     undecided.
     """
     axis = widened(strict, [clocks.widened(op) for op in strict])
@@ -156,7 +158,7 @@ def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation
 def _with_sources(excerpt: Excerpt, proof: list[Operation]) -> list[Operation]:
     """Add the writes that the reads of the proof read from.
 
-    The proof is complete without these writes, but a person who reads it expects them.
+    The proof is complete without these writes, but it is easier to follow with them.
     """
     have = {op.op_id for op in proof}
     tokens = {token for op in proof for token in tokens_observed(op, excerpt.value_at)}
@@ -173,8 +175,8 @@ def _is_impossible(operations: Sequence[Operation]) -> bool:
 def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
     """Reduce a history that the search refuted to few operations.
 
-    The first step keeps only some operations before the return of `at`, at which the search failed. The second step
-    drops as many of these operations as possible (`shrink`).
+    The first step keeps only some operations that precede the return of `at`, the operation at which the search failed.
+    The second step drops as many of these operations as possible (`shrink`).
     """
     left = SHRINK_CONFIGURATIONS_MAX
 

@@ -1,7 +1,7 @@
 """Two reductions of the search.
 
-States that no response can distinguish are merged. A value that must still be read is not overwritten if no remaining
-operation can write it again.
+States that no response can distinguish are merged. A value that must still be read is not overwritten, unless a
+remaining operation can write it again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Observability:
 
     All other parts may be dropped, so that many states become one. `mod`, `create`, `version`: whether responses depend
     on this number. `values`: the values that responses name; None if every value matters, because there are appends,
-    or comparisons that depend on the text of values. `begun`: in a history with appends, the values that responses
-    name, sorted. No response can depend on a value that is not a prefix of any value in `begun`, so all such values are
-    equivalent.
+    or comparisons that depend on the text of values. `begun`: in a history with appends, the sorted values that
+    responses name. No response can depend on a value that is not a prefix of any value in `begun`, so all such values
+    are equivalent.
     """
 
     mod: bool

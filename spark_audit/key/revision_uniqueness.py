@@ -3,8 +3,8 @@
 A revision that is reported for an unknown write must not be the revision of an acknowledged write, and must not have
 been reported for another write. `advance` cannot check this rule, because it sees only one state. A replay remembers
 the reported revisions (`UsedRevisions`). The search need not remember them: once a record is replaced or deleted, no
-response may report its revision any more. So a configuration in which an operation must still report this revision is a
-dead end (`NamedRevisions`).
+later operation may report its revision. So a configuration is a dead end if an operation must still report the revision
+of such a record (`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ NO_REVISIONS: frozenset[int] = frozenset()
 
 
 class UsedRevisions:
-    """The revisions used so far along an order: those of acknowledged writes, and those reported for unknown writes."""
+    """The revisions used so far along an order: the revisions of acknowledged writes, and the revisions reported for
+    unknown writes."""
 
     def __init__(self, carried: Iterable[int]) -> None:
         self._used = set(carried)

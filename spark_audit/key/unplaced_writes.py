@@ -17,10 +17,11 @@ from spark_audit.history.operation import FOREVER, Operation
 from spark_audit.model.key import ABSENT, State, advance
 from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
-PLACES_AWAY_MAX = 512  # A hidden put is moved at most this many places away from its own.
+PLACES_AWAY_MAX = 512  # The maximum number of places by which a hidden put is moved.
 
 STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
-"""Kinds of operations: whether a hidden put may be moved past the operation, or to the place right before it.
+"""Kinds of operations. The kind determines whether a hidden put may be moved past the operation, or to the place right
+before it.
 
 - STOP: the hidden put cannot pass the operation.
 - LOOKS: it can pass the operation, but not stay right before it.
@@ -28,7 +29,7 @@ STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
 - UNNAMED: an unknown write that has no revision, and that is not a put. The hidden put can pass it, but not stay right
   before it.
 - UNNAMED_PUT: an unknown put that has no revision, and whose value was read. The hidden put can pass it, and can be
-  placed right before it if the hidden put was called no later.
+  placed right before it if the hidden put was not called later than it.
 - HIDDEN: another hidden put.
 """
 
@@ -39,8 +40,8 @@ def alternative_ranges(
     """Return the ranges of revisions, ascending, that the hidden put at the place `own` may have there or elsewhere.
 
     `kinds`, `revisions` (0 or less: not named) and `calls` (ns of one clock) describe `own` and the places around it,
-    in order. The hidden put may be placed right before an UNNAMED_PUT that was called no earlier, because the two can
-    then exchange their revisions.
+    in order. The hidden put may be placed right before an UNNAMED_PUT that was not called earlier than the hidden put,
+    because the two can then exchange their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
@@ -182,7 +183,7 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """Choose again the unknown puts at those places where no operation can have seen the put.
+    """At each place of an unknown put that no operation can have seen, choose the put again.
 
     The candidates are all unknown puts of the key whose values no operation in the order found. The candidates that
     were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.

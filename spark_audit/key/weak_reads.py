@@ -1,13 +1,12 @@
 """Checks each record that a read found against the revision that the response of the read carries.
 
 This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier revision.
-Other reads are checked in this way, too, as part of the store-wide order. Every misfit that the check finds is real.
-But the check accepts a read if an unknown write could explain the read. The rules:
+Other reads are checked in this way, too, as part of the store-wide order. Every contradiction that the check finds is
+real. But the check accepts a read if an unknown write could explain the read. The rules:
 
-- The revision of the record must not be above that of the response.
-- The key must not have an acknowledged write whose revision is above that of the record and not above that of the
-  response. If the read found no record, the last acknowledged write up to the revision of the response must be a
-  deletion.
+- The revision of the record must not be above the revision of the response.
+- The key must not have an acknowledged write after the record and up to the revision of the response. If the read found
+  no record, the last acknowledged write up to the revision of the response must be a deletion.
 - The value must have been written at the reported revision, by a write that was called before the read returned. This
   rule is applied only to reads that promise less than linearizability.
 """

@@ -3,14 +3,14 @@
 The search goes through the calls and returns in the order of time. A configuration is a state and the set of open
 operations that have already taken effect in it. An operation must have taken effect by the time it returns. So if the
 returning operation has not taken effect in a configuration, open operations are added to the configuration until the
-returning one has taken effect. If this is impossible, the configuration is dropped. If none is left, no order explains
-the history up to this return. The number of concurrent operations bounds the memory; the length of the history does not
-matter.
+returning one has taken effect. If this is impossible, the configuration is dropped. If no configuration is left, no
+order explains the history up to this return. The number of concurrent operations bounds the memory; the length of the
+history does not matter.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
   operations of unknown outcome form one sort with a count. Let two configurations have the same state and the same
-  completed operations. The first one dominates the second one if it has used, of every sort, at most as many
-  operations.
+  completed operations. The first configuration dominates the second one if, of every sort, it has used at most as many
+  operations as the second one.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
 - Parts of the state that no response depends on are dropped, such as a number that is never reported or a value that is
   never read (`key/observable_state.py`).
@@ -23,9 +23,9 @@ matter.
   depends on a version or a creation revision, or if some response (such as that of a deletion that found a record)
   depends on a record but does not name its value.
 - If `ordered` is true, acknowledged writes take effect in the order of their revisions. An order that is found in this
-  way is a proof like any other. If none is found, nothing is proven, and a search without `ordered` must decide.
+  way is a proof like any other. If no order is found, nothing is proven, and a search without `ordered` must decide.
 - A first pass keeps only the BEAM most promising configurations at each return. For most linearizable histories, this
-  pass finds an order, which is a valid proof. If it finds none, a second pass keeps all configurations.
+  pass finds an order, which is a valid proof. If it finds no order, a second pass keeps all configurations.
 - `configurations_max` bounds the work. If this bound is reached, the search ends undecided (`linearizable` is None).
 """
 
@@ -109,8 +109,8 @@ class _Linearizer:
         self._operations = [self._observability.simplified(op) for op in self._given]
         # Position of an open operation of known outcome → its bit in the mask of a configuration.
         self._open: dict[int, int] = {}
-        self._open_reads: dict[int, int] = {}  # The same, only for open operations that change nothing.
-        self._open_idle: dict[int, int] = {}  # The same, only for open puts whose values are never read.
+        self._open_reads: dict[int, int] = {}  # Like `_open`, but only operations that change nothing.
+        self._open_idle: dict[int, int] = {}  # Like `_open`, but only puts whose values are never read.
         self._free_bits: list[int] = []
         self._sorts: dict[object, int] = {}
         self._sort_samples: list[Operation] = []
@@ -172,7 +172,7 @@ class _Linearizer:
         return set(by_cost[: self._beam])
 
     def _twin(self, op: Operation) -> int | None:
-        """Return the op_id of a transaction, which keeps it from forming a sort with others; otherwise None.
+        """For a transaction, return its op_id, so that it forms no sort with other operations; otherwise return None.
 
         Both branches of the transaction are operations with this op_id, and at most one of them may take effect.
         """

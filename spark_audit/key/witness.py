@@ -29,7 +29,8 @@ Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op
 
 LATE = "it returned before an operation that precedes it in the order was called"
 
-# At most this many states are tried at one place to fill a gap with unknown writes. Most gaps need one or two states.
+# The maximum number of states that are tried at one place to fill a gap with unknown writes. Most gaps need one or two
+# states.
 FILL_STATES_MAX = 200
 FILL_BACK_MAX = 24  # Unknown writes are placed at most this many places before the response that requires them.
 
@@ -93,7 +94,7 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
-    """Return for each reported mod_revision one report of the record that has it.
+    """Return for each reported mod_revision one report of the record that has this revision.
 
     If two reports of the same record differ, the replay finds the contradiction.
     """
@@ -108,7 +109,8 @@ def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
 
 
 def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Operation]) -> set[int] | None:
-    """Find the unknown writes whose revisions responses report, append them to `places`, and return their op_ids.
+    """Find the unknown writes for which a response reports a revision. Append them to `places`, and return their
+    op_ids.
 
     The result is None if a response reports a record that no operation can have written.
     """
@@ -224,8 +226,8 @@ def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
     """Return the state after the operation at this place; None if the operation does not fit there.
 
     The operation fits if the state agrees with its response and with later reports of the record that it writes. A
-    revision that the operation reports for an unknown write must not be in `carried`: those revisions belong to writes
-    of the order.
+    revision that the operation reports for an unknown write must not be in `carried`: the revisions in `carried` belong
+    to writes of the order.
     """
     if not carried.isdisjoint(revisions_claimed(state, place.operation)):
         return None

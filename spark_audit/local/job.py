@@ -226,7 +226,8 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 def _decide(
     job: _Job, configurations_max: int, verdict: Verdict, key_rows: list[Mapping[str, Any]] | None
 ) -> dict[str, _KeyResults]:
-    """Decide all keys, and record their findings. Return for each run what must still be compared across its keys.
+    """Decide all keys, and record their findings. For each run, return the results that must still be compared across
+    its keys.
 
     If `key_rows` is a list, a row for each key is appended to it.
     """
@@ -285,7 +286,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
         return
     left = results.needs_replay if not obstacle else []
     traces = Traces(tuple(results.claims), tuple(results.unplaced))
-    if (traces or left) and not multi_key:  # With listings or transactions, the replay includes this check.
+    if (traces or left) and not multi_key:  # If the run has listings or transactions, its replay includes this check.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
         left = check_across_keys(run_id, traces, mine.facts(RevisionQuery.about(traces, left)), mine, verdict, left)

@@ -1,4 +1,4 @@
-"""Audits rows in memory, without Spark, pandas or numpy. This is for tests, simulators and small histories."""
+"""Audits rows in memory, without Spark, pandas or numpy. This module is for tests, simulators and small histories."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         verdict.record(Undecided("store", run_id, None, obstacle), count=multi_key)
         return
     traces, left = Traces(tuple(claims), tuple(unplaced)), left if not obstacle else []
-    if (traces or left) and not multi_key:  # With listings or transactions, the replay includes this check.
+    if (traces or left) and not multi_key:  # If the run has listings or transactions, its replay includes this check.
         in_memory = RowsInMemory(rows, clocks)
         query = RevisionQuery.about(traces, left)
         left = check_across_keys(run_id, traces, in_memory.facts(query), in_memory, verdict, left)

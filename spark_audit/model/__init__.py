@@ -1,1 +1,2 @@
-"""The sequential specifications against which histories are judged: that of one key, and that of the whole store."""
+"""The sequential specifications against which histories are judged: one for a single key, and one for the whole
+store."""

@@ -69,7 +69,8 @@ def _compare_and_set(state: State, step: Step, revision: int | None) -> State | 
 
 
 def _expectation_holds(state: State, step: Step) -> bool | None:
-    """Return whether the compare-and-set finds what it expects; None if this depends on a revision not yet known."""
+    """Return whether the compare-and-set finds the record that it expects; None if this depends on a revision that is
+    not known yet."""
     if step.expected_mod_revision is None:
         return state[0] == step.expected
     if state[0] is not None and state[1] is None and step.expected_mod_revision != 0:
@@ -136,7 +137,8 @@ def _guard_holds(state: State, guard: Guard) -> bool | None:
 
 
 def compared(have: int | str, sign: str, want: int | str) -> bool:
-    """Return `have sign want`. Numbers are compared as numbers, text in the order of its bytes."""
+    """Return the result of the comparison `have sign want`. Numbers are compared as numbers, text in the order of its
+    bytes."""
     if isinstance(have, str):
         left, right = as_bytes(have), as_bytes(str(want))
         return {"=": left == right, "!=": left != right, "<": left < right, ">": left > right}[sign]

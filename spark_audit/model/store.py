@@ -21,7 +21,8 @@ Row: TypeAlias = Mapping[str, Any]
 Record: TypeAlias = tuple[str | None, int, int, int]
 """(value, mod_revision, create_revision, version).
 
-If the key is absent, the value is None, and mod_revision is the revision of the deletion, or 0 if it is not kept.
+If the key is absent, the value is None, and mod_revision is the revision of the deletion, or 0 if the revision of the
+deletion is not kept.
 """
 
 

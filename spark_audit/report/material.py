@@ -18,17 +18,19 @@ from spark_audit.verdict.words import describe, row_words
 
 Row = Mapping[str, Any]
 
-NEIGHBOURS_MAX = 40  # At most this many operations near a violation are drawn with those of the violation.
-BUCKETS_MAX = 240  # The most buckets in a plot over time. A screen cannot show more.
+# The maximum number of operations near a violation that are drawn in addition to those of the violation.
+NEIGHBOURS_MAX = 40
+BUCKETS_MAX = 240  # The maximum number of buckets in a plot over time. A screen cannot show more.
 # A short history has fewer buckets, because a p99 of three operations would mean nothing.
 BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25
-# The most plots on a page. A run has one plot, or one per clock if its clocks cannot be compared. Runs with violations
-# come first.
+# The maximum number of plots on a page. A run has one plot, or one per clock if its clocks cannot be compared. Runs
+# with violations come first.
 PLOTS_MAX = 8
-# The most characters of a value or a response that a tooltip shows.
+# The maximum number of characters of a value or a response that a tooltip shows.
 TEXT_CHARACTERS_MAX = 1_000
 LATENCY_BITS = 7  # Latencies are rounded down to this many leading bits, which changes them by less than 1.6 %.
-# Neighbours are searched within a distance in which, on average, MARGIN_FACTOR * NEIGHBOURS_MAX operations are called.
+# Neighbours of a violation are searched within a distance in which MARGIN_FACTOR * NEIGHBOURS_MAX operations are called
+# on average.
 MARGIN_FACTOR = 4
 SPAN_NS_MAX = 2**62  # A run whose first and last stamps are further apart than this (146 years) is not plotted.
 
@@ -58,10 +60,10 @@ class Bucket:
     """A slice of time.
 
     `completed`, `failed`, and the latencies of completed operations belong to the bucket of the return; `unknown` and
-    the lags belong to the bucket of the call. `lag`: the most revisions by which a response to a call of this bucket is
-    behind. This is the highest revision in responses that returned before the bucket began, minus the lowest revision
-    in responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which may be behind.
-    These reads are left out of `lag`. A lag is None if there is nothing to compare.
+    the lags belong to the bucket of the call. `lag`: the greatest number of revisions by which a response to a call of
+    this bucket is behind. This is the highest revision in responses that returned before the bucket began, minus the
+    lowest revision in responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which
+    may be behind. These reads are left out of `lag`. A lag is None if there is nothing to compare.
     """
 
     completed: int = 0
@@ -197,7 +199,7 @@ def scene(
 
     `own`: op_id → bar of a row of the violation. These bars show the texts of the violation's operations. The deletion
     of a key by a lease has no row, so its bar is made from the violation alone. `axis_clock`: the clock of a row → the
-    clock of its axis in the plot of the run (`RunAbout.axis_clock`), which is the clock of the bars returned.
+    clock of its axis in the plot of the run (`RunAbout.axis_clock`). The returned bars have the clock of the axis.
     """
     bars = list(neighbours)
     clock = next((bar.clock for bar in own.values()), "")

@@ -69,7 +69,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def draw_page(verdict: Verdict, material: Material) -> str:
-    """Return the page of a verdict. `material`: what the page shows besides the verdict."""
+    """Return the page of a verdict. `material`: the other content of the page."""
     template = Template(files("spark_audit.report").joinpath("violation_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=f"hwm-audit: {_TITLES[verdict.status]}",

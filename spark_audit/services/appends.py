@@ -1,7 +1,7 @@
 """Judges appends: puts under a key that the store makes, from a prefix and the revision of the put.
 
-The key of an append of unknown outcome is not known. But an event or a read may show a record with the value of the
-append, under its prefix, whose key names its revision. This record comes from the append.
+The key of an append of unknown outcome is not known. But an event or a read may show a record that has the value and
+the prefix of the append, and whose key names the record's own revision. Such a record comes from the append.
 """
 
 from __future__ import annotations

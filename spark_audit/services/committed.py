@@ -28,8 +28,9 @@ class _Closed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyEvidence:
-    """The evidence about a key. `changes`, `events`: by revision. `reads`: linearizable reads, and reads at a revision.
-    `candidates`: the writes of unknown outcome, without the lost ones. `parts`: op_id → part of a watch.
+    """The evidence about a key. `changes`, `events`: the changes and the events of the key, by revision. `reads`:
+    linearizable reads, and reads at a revision. `candidates`: the writes of unknown outcome, without the lost ones.
+    `parts`: op_id → part of a watch.
     """
 
     key: str
@@ -53,7 +54,8 @@ class KeyEvidence:
                 yield finding(OUTCOMES, self.key, text, *shown)
 
     def revision_shown(self, one: WriteFate) -> int | None:
-        """Return the revision at which reads show a committed put; None if none does, or if its value is not unique."""
+        """Return the revision at which reads show a committed put; None if no read shows the put, or if its value is
+        not unique."""
         if self._is_written_by_others(one):
             return None
         shown = [read.mod_revision for read in self.reads if read.found and read.value == one.value]
@@ -63,10 +65,11 @@ class KeyEvidence:
     def never_happened(self, one: WriteFate) -> Finding | None:
         """Return a finding if there is no revision at which an unseen committed put can have changed the key.
 
-        The revision of the put is above that of each operation on the key that had returned before the call of the put.
-        It is not above that of any read that was called after the answer. A read that shows a record excludes all
-        revisions after the record, up to the revision of the read. A known change excludes its own revision. A record
-        whose version is the number of known changes since its creation excludes all revisions since the creation.
+        The revision of the put is above the revision of each operation on the key that returned before the call of the
+        put. It is not above the revision of any read that was called after the answer that reports the put as
+        committed. A read that shows a record excludes all revisions after the record, up to the revision of the read. A
+        known change excludes its own revision. A record whose version is the number of known changes since its creation
+        excludes all revisions since the creation.
         """
         before = [each for each in self._reached() if self._precedes(each[1], one.name)]
         after = [each for each in self._upto() if self._precedes(one.told, each[1])]

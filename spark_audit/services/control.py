@@ -231,7 +231,7 @@ class Plan:
     def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:
         """Yield a finding for each message that has the events of a revision in a wrong order.
 
-        Revisions that an acknowledged operation with several changes made are left out. The messages about any other
+        A revision is left out if an acknowledged operation with several changes made it. The messages about any other
         revision are compared with the operations that may have made it. Such an operation is an unknown operation, or
         the end of a lease.
         """

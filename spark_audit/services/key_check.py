@@ -320,7 +320,7 @@ class _Key:
     def _open(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
         """Leave an event to the check of the whole run.
 
-        The check finds the candidate that made the event from the other events of the same revision.
+        That check uses the other events of the same revision to find the candidate that made the event.
         """
         mine = [one for one in candidates if not self._is_late(one, event)]
         self.result.opened.append(
@@ -379,7 +379,8 @@ class _Key:
         return made + rest
 
     def _lease_before(self, revision: int) -> int | None:
-        """Return the lease of the record that was deleted at this revision; 0 if it had none, None if not known."""
+        """Return the lease of the record that was deleted at this revision; 0 if the record had no lease, None if its
+        lease is not known."""
         told = (event.previous for event in self.events[revision])
         if (before := next((record for record in told if record is not None), None)) is not None:
             return before.lease_id

@@ -102,13 +102,13 @@ class Sighting(NamedTuple):
 
 KeyFact: TypeAlias = Change | Candidate | Delivered | KeyRead | Sighting
 Fact: TypeAlias = KeyFact | Steps | Listed
-Subject: TypeAlias = str | int  # What a fact is about: a key, or a revision.
+Subject: TypeAlias = str | int  # The subject of a fact: a key or a revision.
 
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """The keys about which facts are collected: those in the ranges of watches, in `keys`, and in `leased`, and those
-    that an append of unknown outcome may have made.
+    """The keys about which facts are collected: the keys in the ranges of watches, in `keys` and in `leased`, and the
+    keys that an append of unknown outcome may have made.
 
     `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
     that were attached to a lease. `prefixes`: the prefixes of appends of unknown outcome. `told`: the keys of accepted
@@ -237,8 +237,8 @@ def _events(row: Row) -> Iterator[tuple[Subject, Fact]]:
 
 
 def _shown(row: Row) -> Iterator[tuple[str, int, Row]]:
-    """Yield (key, time, record) for each record that an acknowledged row shows. Of an event in a watch, only the record
-    before it is included. A deletion shows only that there was a record."""
+    """Yield (key, time, record) for each record that an acknowledged row shows. For an event of a watch, only the
+    record before the event is included. A deletion shows only that there was a record."""
     output, seen_ns = row["output"], row["return_ns"]
     match row["op"]:
         case "get" | "cas" if output.get("found"):

@@ -1,5 +1,5 @@
-"""Judges leases. Computes until when a lease certainly lived, and since when it has certainly ended, and finds the
-operations that contradict these times.
+"""Judges leases. Computes the time until which a lease certainly lived, and the time since which it has certainly
+ended. Finds the operations that contradict these times.
 
 A renewal that was answered with a time to live found the lease alive, at the call of the renewal or later. So the lease
 cannot expire until this time to live has passed since the call. The possible drift of the clocks is first subtracted

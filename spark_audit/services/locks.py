@@ -32,7 +32,7 @@ def lock_of(row: Mapping[str, Any]) -> LockCall:
 def lock_findings(calls: Iterable[LockCall], clocks: Clocks) -> Iterator[Finding]:
     """Yield a finding for each acquisition with a wrong fence.
 
-    The fence is wrong if it is below that of an acquisition of the same lock that returned before the call, or if an
+    The fence is wrong if an acquisition of the same lock with a higher fence had returned before the call, or if an
     acquisition with another lease has the same fence.
     """
     by_name: dict[str, list[LockCall]] = {}

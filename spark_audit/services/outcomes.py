@@ -1,8 +1,8 @@
 """Collects the writes that a leader accepted, and the later answers about the outcomes of their entries.
 
-See docs/reference/specification.md#1011-acknowledgement-levels. An accepted write is unknown in the history. If its
-entry was lost, the write has no effect. If its entry was committed, and the store cannot have refused the write, the
-write took effect between its call and the return of the answer.
+See docs/reference/specification.md#1011-acknowledgement-levels. In the history, an accepted write has an unknown
+outcome. If its entry was lost, the write has no effect. If its entry was committed, and the store cannot have refused
+the write, the write took effect between its call and the return of the answer.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def held_of(row: Mapping[str, Any]) -> HeldWrite | None:
 
 
 def fates_of(accepted: Iterable[AcceptedWrite], told: Iterable[Told]) -> Fates:
-    """Return the outcomes of the accepted writes. If answers about an entry contradict, its writes stay unknown."""
+    """Return the outcomes of the accepted writes. If answers about an entry contradict each other, the writes of the
+    entry stay unknown."""
     answers: dict[Entry, dict[str, RowName]] = {}
     for one in sorted(told, key=lambda one: (one.name.return_ns or 0, one.name.op_id)):
         answers.setdefault(one.entry, {}).setdefault(one.outcome, one.name)
@@ -184,7 +185,8 @@ def _disproved(write: AcceptedWrite, outcome: str, told: RowName) -> Finding | N
 
 
 def _lost_rows(write: AcceptedWrite, told: RowName) -> dict[int, list[Row]]:
-    """Return the rows that replace the plain rows of a lost write: one failed row, none for a deletion by its lease."""
+    """Return the rows that replace the plain rows of a lost write: one failed row, and no row for a deletion by its
+    lease."""
     ended = max(write.name.call_ns, told.return_ns or 0) if write.name.clock == told.clock else write.name.call_ns
     failed = {**write.row, "status": "fail", "return_ns": ended}
     return {write.name.op_id: [failed], LEASE_END_IDS + write.name.op_id: []}

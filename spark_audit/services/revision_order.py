@@ -1,8 +1,9 @@
 """Checks that the events of a revision are in the order in which its operation made the changes.
 
 The facts about a revision are the operation that made it and the messages that delivered its events. Only revisions
-with several changes have such facts. If no acknowledged operation made the revision, its messages are compared with the
-unknown operations that may have made it, or with the end of a lease, which deletes keys in the order of their bytes.
+with several changes have such facts. Perhaps no acknowledged operation made the revision. In this case, its messages
+are compared with the unknown operations that may have made it, or with the end of a lease, which deletes keys in the
+order of their bytes.
 """
 
 from __future__ import annotations

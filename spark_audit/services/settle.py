@@ -20,8 +20,8 @@ Row = dict[str, Any]
 def settled_rows_of(settlements: Iterable[Settlement]) -> dict[int, list[Row]]:
     """Return a mapping: op_id of a plain row → the rows that replace this plain row.
 
-    Several deletions at one revision, for example by the end of a lease, become one transaction. Its row replaces the
-    first of these plain rows, and nothing replaces the others.
+    Several deletions at one revision, for example by the end of a lease, become one transaction. The row of this
+    transaction replaces the plain row of the first deletion. Nothing replaces the plain rows of the other deletions.
     """
     by_revision: dict[int, list[Settlement]] = {}
     for one in settlements:
@@ -95,7 +95,8 @@ def _changes(steps: Sequence[Step]) -> Row:
 
 
 def _stamps(plain_id: int, name: RowName, client: str, seen_ns: int, revision: int) -> Row:
-    """Return fields of an acknowledged row: its call is that of `name`, and its return is the arrival of an event."""
+    """Return fields of an acknowledged row: its call is the call of `name`, and its return is the arrival of an
+    event."""
     return {
         "op_id": plain_id,
         "client": client,

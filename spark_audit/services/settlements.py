@@ -10,14 +10,15 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.services.key_facts import Candidate
 from spark_audit.services.watches import WatchSegment, began_before
 
-CANDIDATES_MAX = 64  # An event with more candidates is not settled.
+CANDIDATES_MAX = 64  # An event with more candidates than this is not settled.
 
 Step: TypeAlias = tuple[str, str, str | None]  # A change: (kind, key, value).
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """An unknown write whose revision an event shows. `seen_ns`: the arrival of the event, after the write's effect."""
+    """An unknown write whose revision an event shows. `seen_ns`: the arrival of the event, which is later than the
+    write's effect."""
 
     candidate: Candidate
     key: str

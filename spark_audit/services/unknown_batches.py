@@ -1,7 +1,8 @@
 """Finds which unknown transaction or deletion of a range made a revision, from the events that watches delivered.
 
-One operation makes a revision. So all events of a revision that no acknowledged change explains are effects of one
-operation. This operation is a candidate for each of these events. See docs/internals/audit-proofs.md, section 11.
+One operation makes a revision. So if no acknowledged change explains a revision, all events of the revision are effects
+of one operation. This operation is a candidate for each of these events. See docs/internals/audit-proofs.md, section
+11.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def settle(
     segments: Sequence[WatchSegment],
     parts: Mapping[int, WatchPart],
 ) -> Settled:
-    """Settle the writes that these events show. `unknown`: by op_id. `segments`, `parts`: the watches of the run."""
+    """Settle the writes that these events show. `unknown`: op_id → unknown write. `segments`, `parts`: the watches of
+    the run."""
     return _Settling(opened, unknown, segments, parts).settle()
 
 
@@ -140,7 +142,7 @@ class _Settling:
             for source in sources:
                 revisions.setdefault(source, []).append(revision)
         certain = [revision for revision, sources in self.possible.items() if len(sources) == 1]
-        for revision in certain:  # The list grows in the loop.
+        for revision in certain:  # The loop appends to this list.
             for source in list(self.possible[revision]):
                 if source[0] == "lease" or source in self.made:
                     continue
@@ -156,7 +158,7 @@ class _Settling:
     def _orders(self, revision: int, sources: Iterable[_SourceId]) -> list[Steps]:
         """Return the orders in which these operations may have changed the keys.
 
-        The result is empty if it is not known what one of the operations changed.
+        The result is empty if the changes of one of the operations are not known.
         """
         made: list[Steps] = []
         for source in sorted(sources):

@@ -135,7 +135,7 @@ def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], la
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # Raised again by the waiting thread.
+        except BaseException as error:  # The waiting thread raises this error again.
             failed.append(error)
 
     worker = threading.Thread(target=run, daemon=True, name="waiting for Spark")
@@ -154,7 +154,7 @@ def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
 
     Raises JobFailed if no executor can import it.
     """
-    from spark_audit.spark.package import write_archive  # This imports click, which executors do not have.
+    from spark_audit.spark.package import write_archive  # This module imports click, which executors do not have.
 
     archive = folder / "hwm-audit-executors.zip"
     write_archive(archive)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spark_audit.errors import NoJava
 
-VERSION_MIN = 17  # The oldest Java that Spark 4 supports. Spark is tested with 17 and 21; 25 works.
+VERSION_MIN = 17  # The oldest Java that Spark 4 supports. Spark is tested with Java 17 and 21; Java 25 works, too.
 PROBE_SECONDS_MAX = 60  # The first `java -version` takes 0.1 s, or some seconds on a slow disk.
 UNAVAILABLE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 

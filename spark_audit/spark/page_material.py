@@ -1,4 +1,4 @@
-"""Gathers the material of a page in Spark. The driver receives only what is drawn.
+"""Gathers the material of a page in Spark. The driver receives only the material that is drawn.
 
 For each violation, the driver receives the operations of the violation and at most NEIGHBOURS_MAX other operations. For
 each run that is drawn, the driver receives one row per bucket.
@@ -90,7 +90,8 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """Return (number of the violation, neighbour) for violations with a key, or without a key if not `keyed`."""
+    """Return (number of the violation, neighbour) for the violations with a key if `keyed` is true, otherwise for the
+    violations without a key."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)

@@ -174,7 +174,7 @@ class Scan:
     def _gathered(self, cuts: DataFrame) -> DataFrame:
         """Return the pieces with one partition per target.
 
-        The last targets come first, because they are those of hot keys, which take the longest.
+        The last targets come first, because they belong to hot keys, which take the longest.
         """
         count = self.partitions + len(self.hot)
         gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
@@ -232,7 +232,7 @@ def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | N
     """Yield tables of at most CHUNK_ROWS; None for malformed lines.
 
     `order_only`: whether to leave out, where possible, the columns that only decisions about single keys use. These
-    columns are most of the bytes.
+    columns have most of the bytes.
     """
     if source.lines:
         for piece in pieces_of(source.path, source.first, source.last):

@@ -56,8 +56,8 @@ class _Fault:
 class _Choice:
     """The choice at a gap, and the candidates tried there.
 
-    `chosen`: the chosen write; None if no unknown write takes effect at the gap. `store_mark`, `mark`: where `_undo`
-    must stop to restore the state before the choice.
+    `chosen`: the chosen write; None if no unknown write takes effect at the gap. `store_mark`, `mark`: the points at
+    which `_undo` must stop to restore the state before the choice.
     """
 
     step: int
@@ -207,7 +207,7 @@ class BacktrackingSearch:
         return found
 
     def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
-        """Return by how much the write would improve the fit of later responses; None if responses exclude it."""
+        """Return how much better later responses would fit with the write; None if responses exclude the write."""
         for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None

@@ -14,7 +14,7 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 Choice: TypeAlias = Sequence[RevisionRange]  # A write may have any revision in one of these ranges.
 
 # All searches for augmenting paths of one matching together visit at most this many revisions. Writes that are
-# unmatched then stay unmatched.
+# unmatched when this number is reached stay unmatched.
 STEPS_MAX = 2_000_000
 
 
@@ -22,8 +22,8 @@ def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> lis
     """Return the revisions that each write may have.
 
     `reached`: for each write, the highest revision among the operations that returned before its call. If two writes of
-    one key have the same neighbours, the lower bound of the later one is raised to that of the earlier one. So if the
-    later write gets the lower revision in a matching, the two writes can exchange their revisions.
+    one key have the same neighbours, the lower bound of the later write is raised to the lower bound of the earlier
+    write. So if the later write gets the lower revision in a matching, the two writes can exchange their revisions.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None

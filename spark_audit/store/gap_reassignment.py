@@ -28,11 +28,11 @@ AROUND = (64, 4_096)
 # A part is extended, on either side, by this many operations that report a whole record. The numbers are tried one
 # after the other.
 WIDER = (0, 1, 4, 16, 64)
-# The most rounds of reassignment. Each round decides again the parts around writes without a revision.
+# The maximum number of rounds of reassignment. Each round decides again the parts around writes without a revision.
 ROUNDS_MAX = 12
-TRIES_MAX = 4_000  # The most segments decided in total. Most segments take a few milliseconds.
-# Of the free revisions of equal cost between two successive acknowledged operations, at most this many are offered: the
-# highest ones.
+TRIES_MAX = 4_000  # The maximum number of segments that are decided in total. Most segments take a few milliseconds.
+# At most this many free revisions of equal cost are offered between two successive acknowledged operations: the highest
+# ones.
 ALIKE_MAX = 8
 _LOOKED_AT_MAX = 256  # Between two acknowledged operations, at most this many free revisions are considered.
 # The cost of a revision that another write has, and its cost if that write can have no other revision.
@@ -116,9 +116,9 @@ def reassign(
 ) -> list[str]:
     """Decide keys again, so that each unplaced write gets a revision; return the keys for which this fails.
 
-    `open_keys`: keys without a known order by revisions. The result has two kinds of keys: those with an unplaced write
-    that still has no revision, and those of `open_keys` for which no such order is found. If the result is empty, every
-    unplaced write of the run has a revision of its own, and all of `open_keys` have an order by revisions.
+    `open_keys`: keys without a known order by revisions. The result has two kinds of keys: the keys with an unplaced
+    write that still has no revision, and the keys of `open_keys` for which no such order is found. If the result is
+    empty, every unplaced write of the run has a revision of its own, and all of `open_keys` have an order by revisions.
 
     `reached`: for each unplaced write, the highest revision among the operations that returned before its call.
     `taken`: all revisions of acknowledged changes, and all claimed revisions.

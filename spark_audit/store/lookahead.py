@@ -36,10 +36,10 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a row shows about a key.
+    """The information that a row gives about a key.
 
-    `seen`: the record, or absence, that the row found; None if it does not report this. `wrote`: the kind and the value
-    of the row's write; None if the row wrote nothing.
+    `seen`: the record, or absence, that the row found; None if the row does not report it. `wrote`: the kind and the
+    value of the row's write; None if the row wrote nothing.
     """
 
     step: int
@@ -145,7 +145,7 @@ class Lookahead:
             yield key, _ABSENT, None
 
     def score(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
-        """Return how well a record fits the observations after `step`. `revision`: that of `step`."""
+        """Return how well a record fits the observations after `step`. `revision`: the revision of `step`."""
         history = self._by_key.get(key)
         if history is None:
             return FITS
@@ -235,5 +235,5 @@ def _expectation(row: Row) -> Row:
 
 
 def _equal(target: str, value: object) -> Row:
-    """Return what a successful comparison for equality shows of the record that it found."""
+    """Return the part of the found record that a successful comparison for equality shows."""
     return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

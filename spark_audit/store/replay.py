@@ -63,7 +63,7 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
     for row in ordered:
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         conflict = store.meet(row, request)
-        if conflict is not None and conflict.keys.isdisjoint(wrong):  # Wrong keys are reported already.
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # Wrong keys have already been reported.
             yield Contradiction(row, conflict.reason, True)
 
 
@@ -89,7 +89,8 @@ def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """Return why a run stays undecided if some key needs a replay, but the run has too many rows for a replay.
+    """Return the reason why a run stays undecided if some key needs a replay, but the run has too many rows for a
+    replay.
 
     `keys`: the keys for which no order with the free revisions was found.
     """
@@ -102,7 +103,8 @@ def left_open(rows: int, keys: Sequence[str] = ()) -> str:
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
-    """Return the number of rows that no single key can decide, and why they cannot be replayed (None if they can)."""
+    """Return the number of rows that no single key can decide, and the reason why they cannot be replayed (None if they
+    can)."""
     multi_key, without_revision = 0, 0
     for row in rows:
         multi_key += row["status"] != "fail" and is_multi_key(row)
@@ -111,7 +113,8 @@ def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
 
 
 def no_order(without_revision: int) -> str | None:
-    """Return why completed operations without a revision prevent a replay; None if their number is 0."""
+    """Return the reason why completed operations without a revision prevent a replay; None if there are no such
+    operations."""
     return (
         f"{without_revision} operations carry no revision, so there is no order in which to replay the store"
         if without_revision

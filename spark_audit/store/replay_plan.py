@@ -1,9 +1,9 @@
 """Plans a replay with unknown writes.
 
 The steps of the plan are the rows in the order of revisions, and, before each row, the gaps up to its revision. A gap
-is a revision that no acknowledged change carries. One unknown write may have taken effect there, or a write that has no
-row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of these gaps as
-there are writes to place.
+is a revision that no acknowledged change carries. At a gap, one unknown write may have taken effect, or a write that
+has no row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of these
+gaps as there are writes to place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A write of the key at this revision, as a weak read suggests it. It proves nothing.
+    """A write of the key at this revision, as a weak read suggests it. The suggestion proves nothing.
 
     `value`: the value written; None for a deletion, or if the value was not reported.
     """
@@ -40,7 +40,8 @@ class Hint:
 class ReplayStep:
     """A step of the replay: a row, or, if `row` is None, a gap.
 
-    `request`: that of a range or transaction. `touched`: the keys of `Lookahead` about which the row shows something.
+    `request`: the request of a range or transaction. `touched`: the keys of `Lookahead` about which the row shows
+    something.
     """
 
     revision: int
@@ -148,7 +149,8 @@ def _note_shown(made: ReplayPlan, key: str, observation: Observation, row: Row, 
 
 
 def _pin(made: ReplayPlan) -> None:
-    """Pin an unknown write to a gap if no other write can have made a record that is reported with this revision."""
+    """Pin an unknown write to a gap if only this write can have made a record that is reported with the revision of the
+    gap."""
     for gap, by_key in made.shown.items():
         for key, (value, _) in by_key.items():
             if value is None:

@@ -8,7 +8,7 @@ An *unplaced write* is an unknown write, in the order that proves the key, whose
 revision must be between the revisions of its neighbours in this order, and above the revisions of all operations that
 returned before its call. No other write may have the same revision. If every unplaced write of a run can be given such
 a revision, the orders of all keys are parts of one order of the whole store. This order explains every response except
-those of listings and of transactions over several keys. Only these responses still need a replay of the store
+the responses of listings and of transactions over several keys. Only these responses still need a replay of the store
 (`replay.py`). See docs/internals/audit-proofs.md, section 9.
 """
 
@@ -31,9 +31,9 @@ RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 class RevisionClaim:
     """A claim: a revision that responses show to belong to an unknown write.
 
-    `by`: (op_id, call, clock) of that write. If several writes can have the revision, the one called first is chosen.
-    `by` is None if the responses do not name the value, if the calls are stamps of several clocks, or if there are
-    fewer writes than revisions.
+    `by`: (op_id, call, clock) of that write. If several writes can have the revision, the write that was called first
+    is chosen. `by` is None if the responses do not name the value, if the calls are stamps of several clocks, or if
+    there are fewer writes than revisions.
     """
 
     key: str

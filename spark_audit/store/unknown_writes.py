@@ -56,7 +56,7 @@ class UnknownWrite:
         return int(self.row["op_id"])
 
     def effect(self, record: Callable[[str], Record]) -> Branch:
-        """Return what the write would change in this store; empty if it would change nothing."""
+        """Return the changes that the write would make in this store; empty if it would change nothing."""
         row = self.row
         if self.request is not None:
             held = all(holds(record(compare["key"]), compare) for compare in self.request["compares"])
@@ -70,7 +70,8 @@ class UnknownWrite:
         return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
 
     def may_write(self, key: str, value: str | None) -> bool:
-        """Return whether the write can have given this value to the key. If `value` is None, any value."""
+        """Return whether the write can have given this value to the key. If `value` is None, return whether the write
+        can have given any value to the key."""
         if self.row["op"] == "append":
             return key in self.keys
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
@@ -109,7 +110,8 @@ def _writes(steps: Iterable[Request]) -> Branch:
 
 
 class ReturnedRevisions:
-    """An index of completed rows, by clock and return: the highest revision among those that returned before a time."""
+    """An index of completed rows, by clock and return. It gives the highest revision among the rows that returned
+    before a time."""
 
     def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
         self._clocks = clocks

@@ -1,4 +1,5 @@
-"""Finds rows that contradict each other: by the same op_id in a run, or by two open operations of one client."""
+"""Finds rows that contradict each other: rows of one run with the same op_id, and operations of one client that are
+open at the same time."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def clashes(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def _seen_before(run: Int32s, op_id: Int64s) -> Int64s:
-    """Return the rows whose op_id an earlier row of the same run has, too."""
+    """Return the rows whose op_id is also the op_id of an earlier row of the same run."""
     numbered = len(run) > 0 and not run.any() and int(op_id.max()) < 4 * len(op_id)
     if numbered and int(np.bincount(op_id).max()) == 1:  # The usual case: one run whose operations are numbered.
         return np.zeros(0, np.int64)

@@ -62,7 +62,7 @@ def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_m
     `table`: well-formed rows, each about one key. The table must have all rows of each of its keys, including failed
     rows. Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`;
     both are null for other rows. Rows may be in any order, but rows sorted by key and call are the fastest to decide.
-    The columns are those of NEEDED. A text column may be string, large_string or dictionary. `output` must have at
+    The table has the columns NEEDED. A text column may be string, large_string or dictionary. `output` must have at
     least the fields that the operations use.
 
     Besides the table, about 300 bytes of memory per row are needed. Tables of 100,000 to 1,000,000 rows are best.
@@ -126,7 +126,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """Return the keys among these for which a response reports a record that no acknowledged write made."""
+    """Return those of these keys for which a response reports a record that no acknowledged write made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]
@@ -214,9 +214,9 @@ class _Rest:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations
 
     def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
-        """Return the findings of a decided key, including those about its doubted reads.
+        """Return the findings of a decided key, including the findings about its doubted reads.
 
-        Only the doubted reads and the writes of the key become operations, because `misfits` needs no others.
+        Only the doubted reads and the writes of the key become operations, because `misfits` needs no other operations.
         """
         run_id, name = self.columns.names[key]
         mine = slice(*self.columns.starts[key : key + 2].tolist())

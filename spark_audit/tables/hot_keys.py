@@ -31,9 +31,10 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import concat
 
-SAMPLE_STRIDE = 256  # One of this many rows is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
+SAMPLE_STRIDE = 256  # One row in this many is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
 _LINES_EVERY_BYTES = 1 << 24
-# This many bytes of every _LINES_EVERY_BYTES of JSON lines are read. Each row in them also represents skipped rows.
+# This many bytes of every _LINES_EVERY_BYTES of JSON lines are read. Each row in these bytes also represents skipped
+# rows.
 _LINES_BYTES = 1 << 18
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [
@@ -64,7 +65,8 @@ class HotKey:
         ranks, calls = np.array(self.ranks, np.int64), np.array(self.calls, np.int64)
         place: Int64s = np.searchsorted(ranks, rank, side="left")
         behind = np.searchsorted(ranks, rank, side="right")
-        for begin in np.unique(place[behind > place]).tolist():  # If a range begins at this rank, the call decides.
+        # If a range begins at this rank, the call decides whether the operation belongs to the range.
+        for begin in np.unique(place[behind > place]).tolist():
             same = (place == begin) & (behind > begin)
             end = int(behind[np.argmax(same)])
             place[same] = begin + np.searchsorted(calls[begin:end], call[same], side="right")

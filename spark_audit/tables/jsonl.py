@@ -96,7 +96,7 @@ def _by_arrow(text: bytes) -> pa.Table | None:
 def _parsed(text: bytes, fields: pa.Schema, others: Literal["error", "ignore"]) -> pa.Table | None:
     """Return the rows of the text; None if Arrow refuses it.
 
-    `others`: what Arrow does with fields that are not in `fields`.
+    `others`: how Arrow handles fields that are not in `fields`.
     """
     source: Any = pa.BufferReader(text)
     try:

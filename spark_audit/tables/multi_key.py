@@ -22,7 +22,7 @@ class MultiKeyRows:
     """The listings and transactions of a frame. `rows`: the numbers of their rows, ascending.
 
     `concerns`, `changed` and `pinned` have a value for each row of the frame. The value is false or 0 for rows that are
-    no listings or transactions. `concerns`: whether no single key can decide the row (`is_multi_key`). `changed`:
+    neither listings nor transactions. `concerns`: whether no single key can decide the row (`is_multi_key`). `changed`:
     whether the row changed the store. `pinned`: the revision to which a listing is pinned. `bad`: (row, reason) for
     each malformed request or output. `parts`: the projections of the rows (`project`). `part_of`: the row of each
     projection.
@@ -67,7 +67,7 @@ def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s
     """Return a table of rows about single keys, and the positions in this table in the order of the frame.
 
     In this order, the projections of a listing or transaction take the position of its row. The table has the columns
-    of the frame, and those that `project` adds.
+    of the frame, and the columns that `project` adds.
     """
     if not len(multi_key.rows):
         return _with_marks(frame.table), np.arange(frame.rows)

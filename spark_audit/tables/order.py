@@ -1,7 +1,7 @@
 """Checks the order over all keys and the uniqueness of revisions of one run, in numpy.
 
-The result is that of `store/order.py`, but only the few rows that are shown become Python objects. The texts of the
-findings come from `verdict/findings.py`.
+The result is the same as in `store/order.py`, but only the few rows that are shown become Python objects. The texts of
+the findings come from `verdict/findings.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
     is in the wrong order.
 
     A late row returned before the call of the early row, although the early row precedes it in the order. Among the
-    rows of its clock that precede the late row, the early row is the one called last.
+    rows of its clock that precede the late row, the early row is the row that was called last.
     """
     if not len(ordered):
         return ordered, ordered
@@ -65,7 +65,7 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
     call, ended = (frame.numbers(name, 0)[ordered] for name in ("call_ns", "return_ns"))
     used, first = np.unique(on, return_index=True)
     early = np.full(len(ordered), -1)
-    # The clocks are visited in the order of their first occurrence, so that the result equals that of Spark.
+    # The clocks are visited in the order of their first occurrence, so that the result equals the result of Spark.
     for code in used[np.argsort(first)].tolist():
         mine = on == code if len(used) > 1 else slice(None)
         calls = np.full(len(ordered), _EARLIEST)
@@ -84,7 +84,7 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
 
 
 def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
-    """Return whether ended + margin < reach, without overflow, for stamps and margins of any size."""
+    """Return whether ended + margin < reach. The computation does not overflow, whatever the stamps and the margin."""
     leads: Bools = (reach > ended) & (reach.view(np.uint64) - ended.view(np.uint64) > min(margin, 2**64 - 1))
     return leads
 

@@ -120,7 +120,7 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
 
 
 def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
-    """Return whether ended + margin < reach, without overflow, for stamps and margins of any size."""
+    """Return whether ended + margin < reach. The computation does not overflow, whatever the stamps and the margin."""
     leads: Bools = (reach > ended) & (reach.view(np.uint64) - ended.view(np.uint64) > min(margin, 2**64 - 1))
     return leads
 

@@ -17,7 +17,8 @@ _ONLY_MANY = ("output.items", "output.results", "output.answer")
 
 
 def check_footers(tables: Iterable[str]) -> None:
-    """Check these files. Raises MalformedHistory if a file is not Parquet, or if its columns are not those of rows."""
+    """Check these files. Raises MalformedHistory if a file is not Parquet, or if its columns are not the columns of
+    rows."""
     faults: list[Fault] = []
     for path in tables:
         try:

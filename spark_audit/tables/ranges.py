@@ -40,9 +40,9 @@ WHOLE_ROWS_MAX = 1 << 22
 class Limits:
     """Numbers of rows.
 
-    `range`: how many rows a range has. `ahead`: at least this many rows at the end of a range are decided only with the
-    next range. `left`: the most rows that may wait for the next range. `pending`: the most unknown writes that are
-    considered at once. `whole`: see WHOLE_ROWS_MAX.
+    `range`: the number of rows of a range. `ahead`: at least this many rows at the end of a range are decided only with
+    the next range. `left`: the maximum number of rows that may wait for the next range. `pending`: the maximum number
+    of unknown writes that are considered at once. `whole`: see WHOLE_ROWS_MAX.
     """
 
     range: int = 1 << 17
@@ -114,7 +114,8 @@ class _RangeWalk:
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        # A completed row in `unranked` has no revision. In this case, the order of revisions cannot prove the key.
+        # A completed row in `unranked` has no revision. If there is such a row, the order of revisions cannot prove the
+        # key.
         self.proves = not _among(unranked, "status", "ok").any()
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))

@@ -32,7 +32,7 @@ class Read:
 def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
     """Read all rows of these files. `shown`: whether to include the columns that are only shown.
 
-    Raises MalformedHistory if a Parquet file is damaged, or if its columns are not those of rows.
+    Raises MalformedHistory if a Parquet file is damaged, or if its columns are not the columns of rows.
     """
     check_footers([str(file.path.resolve()) for file in files if file.parquet])
     locations, tables = RowLocations(), [schema(names_coded=True).empty_table()]

@@ -24,8 +24,8 @@ TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status",
 class RowsOfFrame:
     """An implementation of `RunRows` for some rows of a frame.
 
-    `rows`: the numbers of these rows. `taking`: the numbers of those that take part. `changed`: the numbers of those
-    that take part and changed the store.
+    `rows`: the numbers of these rows. `taking`: the numbers of the rows that take part. `changed`: the numbers of the
+    rows that take part and changed the store.
     """
 
     frame: Frame

@@ -1,9 +1,9 @@
 """Checks the rows of a chunk, and cuts them into pieces for the tasks that decide, with Arrow and numpy.
 
 Nothing can be decided from one chunk, because its keys, clients and revisions occur in other chunks, too. So some
-columns of each row are sent to each of three partitions: that of its key, that of its op_id, and that of the block of
-its revision. For each client, only the first call and the last return are sent. Pieces are Arrow streams, so the
-shuffle moves a few thousand pieces instead of single rows.
+columns of each row are sent to each of three partitions: the partition of its key, the partition of its op_id, and the
+partition of the block of its revision. For each client, only the first call and the last return are sent. Pieces are
+Arrow streams, so the shuffle moves a few thousand pieces instead of single rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ HOT = "hot"  # The kind of the rows of a hot key. The task that decides the key 
 BLOCK_BITS = 14  # A block has 2^14 revisions. The order over all keys is checked one block at a time.
 # Every piece includes its whole dictionaries. So a column with a longer dictionary than this becomes plain text first.
 DICTIONARY_MAX = 4_096
-PIECE_ROWS_MAX = 1 << 15  # The most rows of a piece, which then has a few MB. Spark passes several pieces at once.
+# The maximum number of rows of a piece. A piece of this size has a few MB. Spark passes several pieces at once.
+PIECE_ROWS_MAX = 1 << 15
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
@@ -186,7 +187,8 @@ def _by_run(frame: Frame, where: Bools) -> dict[str, int]:
 
 
 def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
-    """Return the rows about single keys, and the projections of the others, with the columns that decisions need."""
+    """Return the rows about single keys, and the projections of the other rows, with the columns that decisions
+    need."""
     if not len(multi_key.rows):
         return _lean(frame.table, _OUTPUT)
     single = np.ones(frame.rows, np.bool_)

@@ -35,7 +35,7 @@ _WEIGHTS = {"put": 40, "get": 20, "delete": 10, "cas": 10, "txn": 6, "delete_ran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceShape:
-    """The parameters of a history. `parts`: the most parts of a watch."""
+    """The parameters of a history. `parts`: the maximum number of parts of a watch."""
 
     operations: int = 300
     clients: int = 4
@@ -93,7 +93,7 @@ class _Store:
         self.now_ns = 0
 
     def at(self, now_ns: int) -> None:
-        """Set the time, and let the leases expire that are due."""
+        """Set the time, and expire the leases that are due."""
         self.now_ns = now_ns
         for lease_id, lease in sorted(self.leases.items(), key=lambda item: (item[1].deadline_ns, item[0])):
             if lease.deadline_ns <= now_ns:
@@ -495,7 +495,8 @@ class _Simulation:
         return event.revision > self.position and as_bytes(event.key).startswith(_LOG.encode())
 
     def _commit(self, row: Row, record: int, fence: int) -> Steps:
-        """Commit a record if the consumer is still the active one, and the record is still the next."""
+        """Commit a record if the consumer is still the active consumer, and the record is still the next record of the
+        group."""
 
         def effect() -> Row:
             if self.fence != fence or self.position >= record:

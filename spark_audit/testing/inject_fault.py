@@ -68,7 +68,8 @@ class _History:
     def surely_there(self, key: str, row: Row) -> bool:
         """Return whether the key must have been present while `row` was open.
 
-        This is so if a put had returned before the call of `row`, and no deletion can have followed that put.
+        The key must have been present if a put had returned before the call of `row`, and no deletion can have followed
+        that put.
         """
         last = next((put for put in reversed(self.writes(key, "put")) if put["return_ns"] < row["call_ns"]), None)
         others = (other for other in (*self._by_key.get(key, ()), *self._transactions) if other is not row)
@@ -144,7 +145,7 @@ def _lose(history: _History, key: str) -> Row | None:
     """Remove the effect of the last write of this key, and return a read that shows the fault.
 
     In three cases the result is None, and nothing is changed: another write may have followed the lost write, an
-    operation that saw the lost write cannot see the older one instead, or no read shows the fault.
+    operation that saw the lost write cannot see the older write instead, or no read shows the fault.
     """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:
@@ -177,7 +178,7 @@ def _strict_read(row: Row) -> bool:
 def _can_forget(row: Row, key: str, older: Row) -> bool:
     """Return whether an operation that saw the lost write can see the older write instead.
 
-    A failed compare-and-set can see the older write unless it expected the older value or revision, because it would
+    If a failed compare-and-set expected the older value or revision, it cannot see the older write, because it would
     then have succeeded.
     """
     if row["op"] == "range":

@@ -21,7 +21,8 @@ _REVISION, _KIND, _KEY, _VALUE, _CREATE, _VERSION, _LEASE, _PREVIOUS = range(8)
 
 
 class _Watch:
-    """A row of a watch, with its request and messages. A fault may change these, and `write` updates the row."""
+    """A row of a watch, with its request and messages. A fault may change the request and the messages; `write` then
+    updates the row."""
 
     def __init__(self, row: Row) -> None:
         self.row = row
@@ -311,7 +312,7 @@ def _missed_historic_read(history: _History) -> Row | None:
 
 
 def _commits(history: _History) -> Iterator[tuple[Row, Row]]:
-    """Yield pairs of commits: a commit, and the one before it in the order of their revisions."""
+    """Yield pairs of commits: a commit, and the commit before it in the order of their revisions."""
     ordered = sorted(history.of("consume"), key=lambda row: row["revision"])
     pairs = [(later, before) for before, later in pairwise(ordered)]
     yield from history.random.sample(pairs, len(pairs))

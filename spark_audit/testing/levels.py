@@ -24,9 +24,9 @@ _MEMBERS = ["n1", "n2", "n3"]
 def with_levels(rows: Iterable[Row], seed: int) -> list[Row]:
     """Return a copy of the rows of one run in which some puts have levels, with rows of the operation `outcome`.
 
-    Some acknowledged puts become accepted puts, each with an answer that its entry is committed, and some become writes
-    of level IN_SYNC. Between two reads that show the same record, a put without an effect is added, with an answer that
-    its entry is lost.
+    Some acknowledged puts become accepted puts; for each of them, an answer reports its entry as committed. Some other
+    acknowledged puts become writes of level IN_SYNC. Between two reads that show the same record, a put without an
+    effect is added, and an answer that reports its entry as lost.
     """
     random = Random(f"levels {seed}")
     made = [{**row, "output": row.get("output") and dict(row["output"])} for row in rows]

@@ -48,8 +48,8 @@ class RevisionQuery:
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
         """Return the query about these traces and open keys. There must be at least one trace or open key.
 
-        `calls` has first the calls of claims with a known write, then those of unplaced writes. If there are unplaced
-        writes or open keys, the query includes all revisions, because keys may be decided again.
+        `calls` has first the calls of claims with a known write, then the calls of unplaced writes. If there are
+        unplaced writes or open keys, the query includes all revisions, because keys may be decided again.
         """
         calls = [(claim.by[1], claim.by[2]) for claim in traces.claims if claim.by is not None]
         calls += [(write.call_ns, write.clock) for write in traces.unplaced]
@@ -73,7 +73,7 @@ class RevisionFacts:
 
 
 class RunRows(NearbyRows, Protocol):
-    """Access to those rows of one run that findings show, or that are needed to decide keys again."""
+    """Access to the rows of one run that findings show, or that are needed to decide keys again."""
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         """Return the rows with these op_ids, by op_id."""

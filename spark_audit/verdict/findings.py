@@ -76,7 +76,7 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
 
 
 def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
-    """Return the findings of a decision, and those about reads that contradict the revision that they carry."""
+    """Return the findings of a decision, and the findings about reads that contradict the revision that they carry."""
     proven_wrong = {op.op_id for op in decision.counterexample}
     result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
     result.needs_replay, result.operations = decision.needs_replay, history.rows

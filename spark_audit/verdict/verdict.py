@@ -14,7 +14,7 @@ from typing import Any
 
 LINEARIZABLE, VIOLATION, UNDECIDED = "linearizable", "violation", "undecided"
 EXIT_CODES = {LINEARIZABLE: 0, VIOLATION: 3, UNDECIDED: 4}
-SHOWN_MAX = 20  # The most findings of one property that are kept as examples. All findings are counted.
+SHOWN_MAX = 20  # The maximum number of findings of one property that are kept as examples. All findings are counted.
 
 _ORDER_PROPERTIES = {
     "keys": "keys are linearizable",

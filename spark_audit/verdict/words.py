@@ -28,13 +28,13 @@ def _revision_words(op: Operation) -> str:
         return ", its outcome unknown"
     shown = op.steps[0].seen if len(op.steps) == 1 else None
     if shown is not None and shown.found:
-        return ""  # The words already include the revision of the record.
+        return ""  # The text of the step already includes the revision.
     return f" (revision {op.revision})" if op.revision is not None else ""
 
 
 def _step_words(step: Step, op: Operation) -> str:
     done = not op.unknown
-    # key/appends.py replaced the append by a compare-and-set or a put.
+    # A step of another kind means that key/appends.py has replaced the append by a compare-and-set or a put.
     if op.name == "append" and step.kind != "append":
         return _append_words(step)
     match step.kind:
@@ -74,7 +74,7 @@ def _seen_words(seen: Seen | None) -> str:
 
 
 def short(value: str | None) -> str:
-    """Return a value as a sentence shows it."""
+    """Return the text by which a sentence shows a value."""
     if value is None:
         return "nothing"
     text = value if value.isprintable() and value and " " not in value else repr(value)
@@ -92,7 +92,7 @@ def span(nanoseconds: int) -> str:
 def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clocks: Clocks) -> str:
     """Return the reason why these operations have no valid order.
 
-    `failed_values`: value → op_id of the operation that failed to write it.
+    `failed_values` maps each value to the op_id of the operation that failed to write this value.
     """
     value_at: dict[int, str] = {}
     for op in proof:
@@ -135,7 +135,7 @@ def _reader_sentence(
     if sources and all(clocks.precedes(reader, op) for op in sources):
         gap = span(sources[0].call_ns - reader.return_ns)
         return f"{describe(reader)} {gap} before {describe(sources[0])} was called"
-    seen = reader.steps[0].seen if reader.steps else None  # A transaction may have done no more than compare this key.
+    seen = reader.steps[0].seen if reader.steps else None  # A transaction may only compare this key.
     revision = seen.mod_revision if seen is not None else None
     if revision and len(sources) == 1 and sources[0].revision not in (None, revision):
         return f"{describe(reader)}, although {describe(sources[0])}: it took effect more than once"
@@ -160,7 +160,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Return the words that name the read that shows what an append found; empty if there is no such read."""
+    """Return words that name a read which shows the result of this append; empty if there is no such read."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
@@ -170,7 +170,8 @@ def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
 
 
 def _conflicting_appends(proof: Sequence[Operation]) -> str | None:
-    """Return the sentence for an append that, according to reads, found two different values; None if there is none."""
+    """Return the sentence for an append that found two different values, according to reads. Return None if there is no
+    such append."""
     writes = [op for op in proof if op.writes]
     append = writes[0] if len(writes) == 1 and writes[0].steps[0].kind == "append" else None
     text = append.steps[0].value if append is not None else None
@@ -191,7 +192,8 @@ def _end(text: str) -> str:
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
-    """Return the sentence for a read that lacks an earlier append that nothing overwrote; None if it lacks none."""
+    """Return the sentence for a read that lacks an earlier append although nothing overwrote the append. Return None if
+    no append is lost."""
     seen = reader.steps[0].seen if len(reader.steps) == 1 else None
     if seen is None or seen.value is None:
         return None
@@ -211,7 +213,7 @@ def _failed(op_id: int) -> str:
 
 
 def row_words(row: Mapping[str, Any]) -> str:
-    """Return the words for a whole row, which may concern several keys, in findings about the whole store."""
+    """Return the words for a whole row in findings about the whole store. Such a row may concern several keys."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
     text = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
     if row["op"] in SERVICE_OPS and row["return_ns"] is not None and row["revision"] is None:
