@@ -1,4 +1,5 @@
-"""Fixtures and options of all tests, which test this checkout and no package of the same name from elsewhere."""
+"""Fixtures and options of all tests. The tests must test this checkout and not a package of the same name from
+elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ for _package in (raft, storage, kvstore, harness, spark_audit):
         f"{_package.__name__} comes from {_package.__file__}, not from {ROOT}: tests would prove nothing"
     )
 
-# How long an example takes depends on how busy the machine is; a test that must end in time has its own limit.
+# The time of a hypothesis example depends on how busy the machine is, so examples have no deadline. A test that must
+# end in time has its own limit.
 hypothesis.settings.register_profile("busy", hypothesis.settings.default, deadline=None)
 hypothesis.settings.load_profile("busy")
 
@@ -44,8 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start be interrupted. A shell that runs the tests in the background makes them ignore
-    SIGINT, and a child process inherits an ignored signal. A child does not inherit a handler, so this function sets
-    one."""
+    """Let SIGINT interrupt the processes that tests start. A shell that runs the tests in the background makes them
+    ignore SIGINT, and a child process inherits an ignored signal. A child does not inherit a handler, so this function
+    sets one."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

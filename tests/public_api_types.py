@@ -43,7 +43,7 @@ from spark_audit import Verdict, check_rows
 
 
 async def values_of_a_client(client: Client) -> None:
-    """A client takes text and bytes. It returns records, and a record may be absent."""
+    """A client accepts text and bytes. It returns records, and a record may be absent."""
     assert_type(await client.put("key", b"value"), PutResult)
     found = await client.get(b"key")
     assert_type(found, GetResult)
@@ -64,7 +64,7 @@ async def many_at_once(client: Client) -> None:
 
 
 async def a_client_of_asyncio(client: kvstore.asyncio.Client) -> None:
-    """The client of asyncio has the types of that of trio."""
+    """The calls of the asyncio client have the same types as those of the trio client."""
     assert_type(await client.put("key", b"value"), PutResult)
     assert_type(await client.put("key", b"value", acknowledge=Acknowledge.LEADER), Accepted)
     assert_type(client.under("prefix/"), kvstore.asyncio.Client)
@@ -73,7 +73,7 @@ async def a_client_of_asyncio(client: kvstore.asyncio.Client) -> None:
 
 
 def a_client_of_threads(client: kvstore.blocking.Client) -> None:
-    """The client of threads has the same types without `await`, overloads included."""
+    """The calls of the client for threads have the same types without `await`, including overloads."""
     assert_type(client.put("key", b"value"), PutResult)
     assert_type(client.put("key", b"value", acknowledge=Acknowledge.LEADER), Accepted)
     assert_type(client.get("key").value, bytes | None)
@@ -91,7 +91,7 @@ def a_client_of_threads(client: kvstore.blocking.Client) -> None:
 
 
 async def listings(client: Client) -> None:
-    """A range comes page by page, or record by record."""
+    """A range can be read page by page, or record by record."""
     assert_type(await client.range(prefix="users/"), RangeResult)
     async for page in client.pages(prefix="users/"):
         assert_type(page, RangeResult)
@@ -115,7 +115,7 @@ async def the_cluster(client: Client) -> None:
 
 
 async def an_embedded_member(folder: Path, members: Sequence[Member]) -> None:
-    """A program can use a member that is embedded in it like a client."""
+    """A program can use an embedded member in the same way as a client."""
     async with open_node(folder, node_id="s1", members=members, bootstrap=True) as store:
         assert_type(store, EmbeddedStore)
         assert_type(store.node_id, str)

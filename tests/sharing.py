@@ -1,8 +1,8 @@
 """A pytest plugin with which two concurrent runs share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
 
-Tests of one file stay together. The run that first makes a file's mark in DIR runs the file, so neither run is idle
-before the last files. Tests of servers and of Spark disturb each other. So only the run with `--waiting` takes these
-tests, and runs them first.
+Tests of one file stay together. The run that first makes a file's mark in DIR runs the file. So neither run is idle
+until all files are taken. Tests of servers and tests of Spark disturb each other. So only the run with `--waiting`
+takes these tests, and runs them first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 MARKS = ("process", "spark")
-"""Tests with these marks start servers or Spark. They mostly wait, and two of them at the same time slow each other
+"""Tests with these marks start servers or Spark. They mostly wait. Two such tests at the same time slow each other
 down."""
 
 
@@ -30,7 +30,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     items = claimed(session.items, claims, waiting=session.config.getoption("waiting"))
     item = next(items, None)
     while item is not None:
-        following = next(items, None)  # The following test decides which fixtures are torn down after this one.
+        following = next(items, None)  # The next test decides which fixtures are torn down after this test.
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
@@ -41,7 +41,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def claimed(items: list[pytest.Item], claims: Path, *, waiting: bool) -> Iterator[pytest.Item]:
-    """The tests that this run takes. The run claims a file when it comes to it."""
+    """The tests that this run carries out. The run claims each file when it reaches the file."""
     rooms: dict[tuple[Path, bool], list[pytest.Item]] = {}
     for item in items:
         rooms.setdefault((item.path, waits(item)), []).append(item)

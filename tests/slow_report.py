@@ -1,7 +1,7 @@
 """A pytest plugin that writes a report of the slow tests: `pytest --slow -p tests.slow_report --report=FILE`.
 
-The file is JSON. It has one object per test with its name, outcome, seconds, and what it recorded with
-`record_property` (seeds, counts, bounds). `scripts/run_slow_tests.py` joins the files.
+The file is JSON. It has one object per test. The object contains the test's name, outcome and seconds, and the values
+that the test recorded with `record_property` (seeds, counts, bounds). `scripts/run_slow_tests.py` joins the files.
 """
 
 from __future__ import annotations

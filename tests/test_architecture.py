@@ -1,5 +1,5 @@
-"""Packages import only the packages that they may import, and the pure core uses no clock, file, socket or global
-randomness. The table in this file is the architecture."""
+"""Packages import only the packages that they are allowed to import. The pure core uses no clock, file, socket or
+global randomness. The table in this file defines the architecture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "harness": {"raft", "storage", "kvstore", "spark_audit"},
     "spark_audit": set(),
 }
-FACES = {"raft.runtime", "harness.sim"}  # These inner packages have a public interface of their own.
+FACES = {"raft.runtime", "harness.sim"}  # These inner packages have their own public interfaces.
 PACKAGES = set(MAY_IMPORT)
 
 IMPURE = {
@@ -34,7 +34,7 @@ def modules_of(package: str) -> list[Path]:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str, str | None]]:
-    """(line, module, name or None) for every import statement, also for those inside functions."""
+    """(line, module, name or None) for every import statement, including those inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -80,7 +80,7 @@ def test_the_core_has_no_clock_no_file_no_socket_and_no_global_randomness(path: 
 
 @pytest.mark.parametrize("path", core_modules(), ids=lambda path: path.name)
 def test_the_core_never_orders_anything_by_hash(path: Path) -> None:
-    """The order of a set of strings depends on PYTHONHASHSEED; use `sorted(...)` or a dict instead."""
+    """The order of a set of strings depends on PYTHONHASHSEED. Code must use `sorted(...)` or a dict instead."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         names = {"open", "hash", "id", "print", "input"}

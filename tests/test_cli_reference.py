@@ -33,7 +33,8 @@ def test_the_page_is_what_the_commands_say() -> None:
 
 @pytest.mark.timeout(60)
 def test_terminal_folder_and_environment_change_nothing(tmp_path: Path) -> None:
-    """The test also loads the commands in the changed environment, because their defaults are made then."""
+    """The test also loads the commands again in the changed environment, because their defaults are computed when they
+    are loaded."""
     page = subprocess.run(
         [sys.executable, "-c", f"import runpy; print(runpy.run_path({str(SCRIPT)!r})['reference'](), end='')"],
         cwd=tmp_path,
@@ -48,7 +49,7 @@ def test_terminal_folder_and_environment_change_nothing(tmp_path: Path) -> None:
 
 
 def test_the_page_has_commands_within_commands_and_their_options() -> None:
-    """If the generator changes, the tests above must not pass with an empty page."""
+    """If the generator changes, the tests above must not pass because the page is empty."""
     page = generated()
 
     for heading in ("### hwm serve", "### hwm member replace", "### hwm-harness run", "### hwm-audit check"):

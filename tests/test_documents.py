@@ -15,7 +15,7 @@ FOLDERS = ("raft", "storage", "kvstore", "harness", "spark_audit", "tests", "ben
 SUFFIXES = frozenset({".py", ".md", ".toml", ".scenario", ".html", ".sh"})
 
 CITED = re.compile(r"(?<![\w/.-])docs/[\w./-]+?\.md(?:#[\w-]+)?")
-"""A path from the root of the project, as code and messages have it."""
+"""A path from the root of the project, in the form in which code and messages contain it."""
 
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(#[^)\s]*)?\)")
 """A relative link of a Markdown page."""
@@ -23,7 +23,7 @@ LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"#{1,6} +(.*?)[ #]*$")
 
 RETIRED = re.compile(r"\bFORMATS " + "§" + r"|\bFORMATS\.md|\bDESI" + r"GN\b")
-"""Documents that were never part of the project."""
+"""Documents that people may cite but that were never part of the project."""
 
 
 def text_files() -> list[Path]:
@@ -34,7 +34,7 @@ def text_files() -> list[Path]:
 
 
 def anchor_of(heading: str) -> str:
-    """The anchor that GitHub gives a heading: lower case, spaces as `-`, no punctuation."""
+    """The anchor that GitHub makes from a heading: lower case, spaces as `-`, no punctuation."""
     words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
 
@@ -61,7 +61,8 @@ def anchors_of(page: Path) -> list[str]:
 
 
 def problem_with(page: Path, anchor: str) -> str | None:
-    """The reason why this path or anchor cannot be opened, with the nearest one that can; None if it can be opened."""
+    """The reason why this path or anchor cannot be opened, and the nearest one that can be opened. None if it can be
+    opened itself."""
     shown = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
     if not page.exists():
         near = difflib.get_close_matches(page.name, [each.name for each in (ROOT / "docs").rglob("*.md")], n=1)
@@ -91,7 +92,7 @@ def broken_references(path: Path, text: str) -> list[str]:
 
 
 def test_everything_that_is_cited_can_be_opened() -> None:
-    """If a rule moves to another section, its citations must change, too."""
+    """If a rule moves to another section, the citations of this rule must change, too."""
     broken = [problem for path in text_files() for problem in broken_references(path, path.read_text(encoding="utf-8"))]
 
     assert not broken, "\n".join(broken)
@@ -109,7 +110,7 @@ def test_the_check_finds_citations() -> None:
 
 
 def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> None:
-    """If a heading is renamed, the message names the anchor to cite instead."""
+    """If a heading is renamed, the message names the anchor that should be cited instead."""
     cited = "docs/reference/specification.md"
     text = f"one\n# See {cited}#35-recovry.\n# See docs/no-such-page{'.md'}\n"
 
@@ -122,7 +123,7 @@ def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> N
 
 
 def test_a_link_between_pages_is_resolved_from_the_page_that_has_it() -> None:
-    """The links include one within a page, and one to a folder above."""
+    """The links include a link within a page, and a link to a folder above the page."""
     page = ROOT / "docs" / "reference" / "specification.md"
     text = "[a](../glossary.md) [b](#35-recovery) [c](semantics.md#reads) [d](https://example.org/x.md#y)\n[e](#35-recover)"
 
@@ -133,7 +134,7 @@ def test_a_link_between_pages_is_resolved_from_the_page_that_has_it() -> None:
 
 
 def test_anchors_are_those_of_github() -> None:
-    """Lines in code blocks are no headings. A repeated heading gets a number."""
+    """Lines in code blocks are not headings. A repeated heading gets a number."""
     text = "# A page\n## 3.5 Recovery, *again*\n```sh\n# no heading\n```\n## `run.json` (new)\n### A page ###\n"
 
     assert anchors_in(text) == ["a-page", "35-recovery-again", "runjson-new", "a-page-1"]
@@ -153,11 +154,11 @@ def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
 
 GUIDES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/internals/architecture.md")
 NEW_IN_A_GUIDE = frozenset({"kvstore/cli/count.py"})
-"""The files that a guide asks its reader to make."""
+"""The files that a guide tells its reader to make."""
 
 
 def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
-    """Such a name is in backticks, has a slash, and starts from the root of the project."""
+    """The name of such a file is in backticks, has a slash, and starts at the root of the project."""
     named = [
         (guide, path)
         for guide in GUIDES

@@ -1,4 +1,4 @@
-"""The project says what a new machine needs, and names what is missing."""
+"""The project states the requirements of a new machine, and names each missing requirement."""
 
 from __future__ import annotations
 

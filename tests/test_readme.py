@@ -56,7 +56,7 @@ def test_the_options_that_the_readme_gives_to_serve_exist() -> None:
 
 
 def test_the_map_has_every_package_and_chapter_and_no_other() -> None:
-    """A chapter is a folder of a package."""
+    """A chapter of the map is a folder of a package."""
     (house,) = re.findall(r"## The house\n(.*?)\n## ", README, flags=re.DOTALL)
     parts = re.split(r"^(\w+)/ .*\n", house.split("```")[1], flags=re.MULTILINE)[1:]
     shown = {

@@ -1,4 +1,4 @@
-"""Two runs that share the tests run each test once. One of the two runs all tests of servers."""
+"""Two runs that share the tests run each test exactly once. All tests of servers are in one of the two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number, name, field and default in the tables of docs/reference/specification.md is that of the code."""
+"""Every number, name, field and default in the tables of docs/reference/specification.md is the same as in the code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def section(number: str) -> str:
 
 
 def rows(number: str) -> list[list[str]]:
-    """The cells of all table rows of a section, without heads."""
+    """The cells of all table rows of a section, without the head rows."""
     found, is_head = list[list[str]](), True
     for line in section(number).splitlines():
         if not line.startswith("|"):
@@ -48,7 +48,7 @@ def rows(number: str) -> list[list[str]]:
 
 
 def numbered(number: str) -> dict[int, str]:
-    """A dict of number → name, from a table whose first two columns are these."""
+    """A dict of number → name, from the table whose first two columns have these heads."""
     return {int(row[0]): row[1].strip("`") for row in rows(number)}
 
 
@@ -74,7 +74,7 @@ def test_refusals_of_a_hello() -> None:
 
 
 def test_peer_messages_and_their_items() -> None:
-    """Each field of a message except its term is an item on the wire."""
+    """Each field of a message, except the term, is an item on the wire."""
     listed = {int(row[0]): (row[1], set(re.findall(r"[a-z_]+", row[2]))) for row in rows("7.6")}
 
     assert set(listed) == set(_DECODERS)

@@ -1,4 +1,4 @@
-"""The structure: chapters import only lower ones, no file is unused, and a name has one meaning."""
+"""The structure: chapters import only lower chapters, every file is used, and a name has only one meaning."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("raft", "storage", "kvstore", "harness", "spark_audit", "benchmarks")
 
 FILES_MAX = 20
-"""The most files in one folder. A folder with more files contains two chapters, and should be divided."""
+"""The maximum number of files in one folder. A folder with more files contains two chapters, and should be divided."""
 
 
 @cache
 def modules_of(package: str) -> dict[str, Path]:
-    """Every module of a package with its file; an `__init__` has the name of its folder."""
+    """Every module of a package, with its file. An `__init__` has the name of its folder."""
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted((ROOT / package).rglob("*.py"))
@@ -35,7 +35,7 @@ def source(path: Path) -> str:
 
 @cache
 def imported_names(path: Path) -> Set[str]:
-    """Every name that the file imports, with its module. Imports in functions and for types count, too."""
+    """Every name that the file imports, with its module. Imports in functions and imports for types count, too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source(path))):
         if isinstance(node, ast.Import):
@@ -47,7 +47,8 @@ def imported_names(path: Path) -> Set[str]:
 
 @cache
 def started_names(path: Path) -> Set[str]:
-    """Every dotted name after a quotation mark or `-m`, for modules that the file starts or imports late."""
+    """Every dotted name after a quotation mark or after `-m`. Such names are modules that the file starts or imports
+    late."""
     return frozenset(re.findall(r"(?:\"|-m )([\w.]+)", source(path)))
 
 
@@ -103,7 +104,7 @@ def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_circles_are_found() -> None:
-    """The checks below rely on `circles`, so `circles` must find the circles of an example."""
+    """The checks below rely on `circles`. So `circles` must find the circles of an example."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"f"}, "f": {"e"}}) == [
         ["a", "b", "c"],
         ["e", "f"],
@@ -113,14 +114,14 @@ def test_circles_are_found() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_imports_one_that_imports_it(package: str) -> None:
-    """The rule holds over any number of steps. A part that needs the whole defines a protocol for it, and gets it as an
-    argument."""
+    """The rule applies to any number of import steps. If a part needs the whole, it defines a protocol for the whole,
+    and gets the whole as an argument."""
     assert circles(arrows_of(package)) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows_run_down_between_chapters(package: str) -> None:
-    """A part that needs something of a higher chapter defines a protocol for it, and gets it as an argument."""
+    """If a part needs something of a higher chapter, it defines a protocol for it, and gets it as an argument."""
     assert circles(chapters_of(package)) == []
 
 
@@ -160,7 +161,7 @@ def test_no_two_public_classes_of_a_package_have_one_name(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_is_dead(package: str) -> None:
-    """Each file is imported by another file of the project, or started by a console script or by `python -m`."""
+    """Each file is imported by another file of the project, or is started by a console script or by `python -m`."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"].values()
     started = {script.partition(":")[0] for script in scripts}
     known = modules_of(package)

@@ -13,7 +13,7 @@ from benchmarks.single.acknowledgements import is_carried_out
         ("majority", 1.0, True),
         ("majority", 0.99, False),
         ("in_sync", 1.01, False),
-        ("leader", 0.99, True),  # The last puts of the window were answered before they were applied.
+        ("leader", 0.99, True),  # The last puts were answered before they were applied.
         ("leader", 1.01, False),
         ("none", 0.75, True),
         ("none", 1.01, False),

@@ -1,4 +1,4 @@
-"""The benchmark's histories are linearizable, and its table says what was measured."""
+"""The histories that the benchmark makes are linearizable, and its table states exactly what was measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_history_made_in_columns_is_true_and_well_formed(shape: Shape) -> None
     assert verdict.status == "linearizable"
     assert verdict.operations == 2_000
     assert 10 < verdict.unknown < 100
-    assert {*NAMES} - {"acknowledge"} <= set(rows[0])  # A write of level MAJORITY names no level.
+    assert {*NAMES} - {"acknowledge"} <= set(rows[0])  # The row of a write of level MAJORITY names no level.
 
 
 def test_a_history_made_without_revisions_tells_none_and_is_true() -> None:

@@ -1,4 +1,5 @@
-"""The bare path answers each put once, when a majority has stored it, and both of its stores count the same."""
+"""The bare path answers each put once, when a majority has stored the put, and both of its stores count the same number
+of puts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of callers compares windows that followed each other, and fails above its bounds."""
+"""The benchmark of callers compares windows that followed each other, and fails if a ratio exceeds its bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rows(repetition: int, **costs: float) -> list[dict[str, Any]]:
 
 
 def test_the_ratio_is_the_median_of_neighbours() -> None:
-    """The machine was slower in the second repetition, for both worlds."""
+    """In this example the machine was slower in the second repetition, for trio and for asyncio."""
     found = rows(0, trio=20.0, asyncio=16.0) + rows(1, trio=200.0, asyncio=150.0) + rows(2, trio=20.0, asyncio=17.0)
 
     assert ratios(found)["asyncio", 256] == 0.8

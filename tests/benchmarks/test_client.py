@@ -1,4 +1,4 @@
-"""Single calls of one client: what is measured, and what the report says about it."""
+"""Single calls of one client: the test checks which calls are measured, and the report about these calls."""
 
 from __future__ import annotations
 

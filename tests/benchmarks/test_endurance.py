@@ -1,4 +1,4 @@
-"""The judge of an endurance run passes only what it has seen, and fails for each thing that must not happen."""
+"""The judge of an endurance run accepts only facts that it has observed, and fails the run for each forbidden event."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALM, LATE = 0.02, 0.9
 
 
 def a_run(change: Callable[[int, Sample], None] | None = None) -> list[Sample]:
-    """Ninety seconds in which all is well, except for what `change` does to each sample."""
+    """Samples of ninety seconds without any fault, except for the changes that `change` makes to each sample."""
     samples = []
     for number in range(90):
         phase = "steady" if number < 60 else "overload" if number < 70 else "recovery"
@@ -111,7 +111,7 @@ def test_memory_that_grows_in_the_last_third_is_found() -> None:
 
 
 def test_memory_may_grow_while_the_log_cache_is_filling() -> None:
-    """Memory that grows while the log cache is below `raft.RaftConfig.log_cache_bytes_max` is no leak."""
+    """If memory grows while the log cache is below `raft.RaftConfig.log_cache_bytes_max`, this is not a leak."""
 
     def grow(number: int, sample: Sample) -> None:
         if number >= 40:
@@ -145,7 +145,7 @@ def test_an_overload_may_be_slow_but_not_endless() -> None:
 def test_an_overload_may_cost_memory_for_what_is_open_and_no_more() -> None:
     def grow(number: int, sample: Sample) -> None:
         if number >= 60:
-            sample.rss["n1"] = 261 * MIB  # 200 MiB, a fifth more, and 2 KiB for each of 10,000 requests are 259.5 MiB.
+            sample.rss["n1"] = 261 * MIB  # Above 200 MiB, a fifth more, and 2 KiB for each of 10,000 requests.
 
     assert failing(a_run(grow)) == ["overload: memory of n1 is bounded"]
     assert failing(a_run(grow), replace(BOUNDS, window_requests=20_000)) == []
@@ -174,7 +174,7 @@ def test_a_client_that_is_not_seen_calm_for_long_enough_is_not_back() -> None:
 
 
 def test_a_recovery_in_which_nothing_is_answered_is_none() -> None:
-    """After an election, the load may go on asking a member that no longer leads."""
+    """After an election, the load may continue to ask a member that no longer leads."""
 
     def refuse(_: int, sample: Sample) -> None:
         if sample.phase == "recovery":
@@ -214,7 +214,7 @@ def test_ticks_add_up_to_all_that_was_answered(server: AnsweringServer) -> None:
 
     assert [tick.get("ended", False) for tick in ticks] == [False, False, True]
     assert ticks[-1]["puts"] == server.puts
-    # The difference is the requests that were open at the end.
+    # The difference is the number of requests that were open at the end.
     assert 0 < server.puts - sum(tick["answers"] for tick in ticks) <= 8
     assert ticks[-1]["unanswered"] == 0
     assert not any(tick["errors"] or tick["refused"] for tick in ticks)
@@ -244,7 +244,7 @@ def test_a_spec_survives_the_wire() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(110)
 def test_a_smoke_run_goes_through_all_phases_on_real_members_and_says_what_it_found(tmp_path: Path) -> None:
-    """Whether a bound holds depends on the machine, so the test only demands that the run checks every bound."""
+    """The machine decides whether a bound holds, so the test only demands that the run checks every bound."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.endurance", "--smoke", "--folder", tmp_path / "data", "--out", tmp_path],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The measurement of fast paths turns off the path that it names, and nothing else."""
+"""The measurement of a fast path turns off exactly this path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_path_that_has_moved_is_an_error_and_no_ratio_of_one(tmp_path: Path) -
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("start", [["-c", "import raft.runtime; print(raft.__file__)"], ["-m", "raft.place"]])
 def test_every_process_of_a_measurement_imports_the_copy(start: list[str], tmp_path: Path) -> None:
-    """This holds even for a process that starts in the folder of the repository, where Python would search first."""
+    """A process imports the copy even if it starts in the folder of the repository, where Python would search first."""
     copy = copy_without([], tmp_path / "copy")
     (copy / "raft" / "place.py").write_text("print(__file__)\n")
 
@@ -56,5 +56,5 @@ def test_every_process_of_a_measurement_imports_the_copy(start: list[str], tmp_p
 
 
 def test_the_gain_is_the_median_of_adjacent_windows() -> None:
-    """The ratio of the medians would be wrong, because the machine is slower in one pair than in another."""
+    """The ratio of the medians would be wrong, because the machine is slower in some pairs than in others."""
     assert Gain("a", "put", 1, 0.0, 0.0, [1.2, 0.9, 1.1]).ratio == 1.1

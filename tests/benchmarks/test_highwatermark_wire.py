@@ -1,4 +1,4 @@
-"""The lean generator writes the bytes that the product reads, and understands the product's answers."""
+"""The lean generator writes the bytes that the product reads, and parses the product's answers correctly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_put_with_a_level_is_what_the_production_client_would_have_sent(level:
 
 
 def test_the_answer_that_ends_a_put_depends_on_its_level() -> None:
-    """An accepted put has no result yet. For a level that waits for a result, the same answer is an error."""
+    """An accepted put has no result yet. If the level of the put waits for a result, the same answer is an error."""
     accepted = frame(encode_response(FIRST + 1, Code.ACCEPTED, 5, 0, "n1", (7, 1)))
     for level, errors in ((Acknowledge.LEADER, {}), (Acknowledge.MAJORITY, {"code 32": 1})):
         dialect = HighwatermarkDialect(VALUES, "put", level)
@@ -103,8 +103,8 @@ def test_a_refusal_is_an_answer_and_an_error() -> None:
 
 
 def test_a_read_that_found_nothing_is_an_error() -> None:
-    """Every key exists before the measurement begins, and a quick answer without a value must not count as a fast
-    one."""
+    """Every key exists before the measurement begins, so an answer without a value is wrong. Such an answer is quick,
+    and must not count as a fast read."""
     dialect = a_dialect(1, "get")
     found = (2, (VALUES[0], 1, 2, 3, 0))
 

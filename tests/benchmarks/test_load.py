@@ -1,4 +1,4 @@
-"""The loops keep what they promise: a fixed number in flight, or a schedule that nothing can slow down."""
+"""The loops of the load keep either a fixed number of requests in flight, or a schedule that nothing can slow down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from raft import FrameSplitter, Hello, HelloRole, decode_item, frame
 
 
 class AnsweringServer:
-    """Speaks our protocol and answers everything; remembers the largest number of requests that came in one read."""
+    """A server that speaks our protocol and answers every request. It remembers the largest number of requests that
+    came in one read."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -85,9 +86,9 @@ def run(spec: LoadSpec) -> LoadResult:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringServer]:
-    # `cpu_seconds` needs an optional package.
+    # The real `cpu_seconds` needs an optional package.
     monkeypatch.setattr("benchmarks.load.generator.cpu_seconds", lambda _: {})
-    # The test process goes on after the load, so its objects are not frozen.
+    # The test process continues after the load, so its objects must not be frozen.
     monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setattr("gc.disable", lambda: None)
     answering = AnsweringServer()
@@ -100,7 +101,7 @@ def test_a_closed_loop_has_its_number_in_flight_and_every_put_is_proven(server: 
     result = run(a_spec(server.address))
 
     assert result.operations > 0
-    assert server.at_once_max <= 4  # Eight in flight on two connections: four on each.
+    assert server.at_once_max <= 4  # Eight requests in flight on two connections are four on each.
     assert result.revision_after - result.revision_before == result.puts == server.puts
     assert not result.errors
     assert result.unanswered == 0

@@ -1,4 +1,4 @@
-"""The plans measure what they promise."""
+"""The plans of the benchmarks contain exactly the measurements that they promise."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_pysyncobj_is_never_asked_for_reads_that_it_cannot_give() -> None:
 
 
 def test_work_at_a_rate_or_over_many_keys_has_a_name_of_its_own() -> None:
-    """A reader may group rows by work and number in flight, and such a group must not mix different measurements."""
+    """A reader may group rows by work and number in flight. Such a group must not mix different measurements."""
     assert Cell(Group(), "put", 64, 8).label == "put"
     assert Cell(Group(), "put", 0, 16, rate=500).label == "put_at_rate"
     assert Cell(Group(existing_keys=1_000_000), "get", 64, 8).label == "get_1000000_keys"

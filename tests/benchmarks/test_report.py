@@ -1,4 +1,4 @@
-"""The report tells the truth, above all where it is unfavourable."""
+"""The report states the measured results, even if they are unfavourable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each number in the report is what its name says."""
+"""Each number in the report is the quantity that its name says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A missing system is named, with the way to get it; our own system takes the load of both generators."""
+"""The report names a missing system and the way to get it. Our own system takes the load of both generators."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_free_ports_are_distinct_and_below_those_of_connections() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["highwatermark", "highwatermark-client"])
 def test_members_with_their_usual_limits_carry_out_every_put_of_a_window(name: str, tmp_path: Path) -> None:
-    """Both generators register a session and put under it."""
+    """Both generators register a session and send puts under this session."""
     contender = BY_NAME[name]
     spec = LoadSpec(
         kind=contender.kind,

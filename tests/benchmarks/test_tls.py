@@ -21,7 +21,7 @@ def window(system: str, repetition: int, per_second: float) -> dict[str, Any]:
 
 
 def test_the_ratio_is_the_median_of_neighbours() -> None:
-    """The machine became slower in the second half, for both systems."""
+    """In this example the machine became slower in the second half, for both systems."""
     rows = [window("plain", 0, 1_000.0), window("TLS", 0, 900.0)]
     rows += [window("TLS", 1, 95.0), window("plain", 1, 100.0), window("plain", 2, 100.0), window("TLS", 2, 97.0)]
 

@@ -1,4 +1,4 @@
-"""Several cores, a wire that the test controls, and disks that answer when the test says so."""
+"""Several cores, a network that the test controls, and disks that end a sync when the test demands it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raft.types import Entry, LogPosition, Role
 from tests.raft.support.core_fixture import CONFIG, Bench
 
 DELIVERIES_MAX = 10_000
-"""A cluster that is left alone comes to rest after far fewer deliveries. If it does not, its members cause each other's
-messages without end."""
+"""A cluster without outside events comes to rest after far fewer deliveries. If a cluster exceeds this number, its
+members cause each other's messages without end."""
 
 CAMPAIGNS_MAX = 3
 
@@ -55,7 +55,8 @@ class Cluster:
     # What moves
 
     def settle(self) -> None:
-        """Sync every disk that is not slow and deliver every message that is not cut off, until nothing is left."""
+        """Sync every disk that is not slow, and deliver every message whose link is not cut. Continue until nothing
+        remains to be done."""
         for _ in range(DELIVERIES_MAX):
             for node_id, bench in self.members.items():
                 if node_id not in self.slow_disks | self.down:
@@ -67,13 +68,13 @@ class Cluster:
         raise AssertionError(f"no rest after {DELIVERIES_MAX} deliveries")
 
     def collect(self) -> None:
-        """Put what the members have sent on the wire."""
+        """Put the messages that the members have sent on the wire."""
         for node_id, bench in self.members.items():
             self.wire += [(node_id, to, message) for to, message in bench.take_sent()]
         self.wire = [item for item in self.wire if not self._is_lost(item)]
 
     def deliver(self, item: tuple[str, str, Message]) -> None:
-        """Deliver one message of the wire, or one that was kept from earlier."""
+        """Deliver one message of the wire, or a message that was taken off the wire earlier."""
         if item in self.wire:
             self.wire.remove(item)
         sender, to, message = item
@@ -100,9 +101,9 @@ class Cluster:
         assert self.members[node_id].core.role is Role.LEADER, self.members[node_id].core
 
     def campaign(self, node_id: str) -> None:
-        """Let this member ask for votes. All other members have lost their leader and only answer.
+        """Let this member ask for votes. All other members have lost their leader, and only answer this member.
 
-        The member may ask several times, because the first refusal may only tell it the current term.
+        The member may ask several times, because the first refusal may only inform the member of the current term.
         """
         for _ in range(CAMPAIGNS_MAX):
             for other_id, bench in self.members.items():
@@ -130,7 +131,7 @@ class Cluster:
         self.cut_links = set()
 
     def crash(self, *node_ids: str) -> None:
-        """Kill these members. All that they had not synced is lost, and so are their messages that nobody has
+        """Kill these members. All data that they had not synced is lost, and so are their messages that nobody has
         received."""
         for node_id in node_ids:
             self.members[node_id].take_sent()
@@ -138,7 +139,7 @@ class Cluster:
         self.wire = [item for item in self.wire if item[0] not in node_ids]
 
     def restart(self, node_id: str) -> None:
-        """The member comes back with what its disk kept."""
+        """Start the member again with the data that its disk kept."""
         old = self.members[node_id]
         peers = [other for other in self._ids if other != node_id]
         log = old.log.after_crash()

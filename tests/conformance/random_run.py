@@ -1,4 +1,4 @@
-"""A run of a few cores in which anything may happen: loss, delay, repetition, crashes, slow disks, snapshots.
+"""A run of a few cores in which any fault may happen: loss, delay, repetition, crashes, slow disks, snapshots.
 
 One seed is one run. Every invariant is checked after every step (Raft Figure 3).
 
@@ -33,7 +33,7 @@ STEP_NS_MAX = milliseconds(30)
 
 
 class RandomRun:
-    """Members, a wire that keeps no order, and what has been committed and promised anywhere so far."""
+    """The members, a wire without order, and everything that has been committed and promised so far by any member."""
 
     def __init__(self, seed: int, *, members: int = 3, config: RaftConfig = SMALL_BOUNDS) -> None:
         self.random, self._config = Random(seed), config
@@ -43,7 +43,7 @@ class RandomRun:
         self._cut: set[str] = set()
         self._files: dict[str, list[LogPosition]] = {node_id: [] for node_id in self._ids}  # Received, not installed.
         self._snapshots = dict.fromkeys(self._ids, BEGINNING)
-        self._reads: dict[int, int] = {}  # Ticket → the highest index committed anywhere when the read was asked for.
+        self._reads: dict[int, int] = {}  # Ticket → highest index committed anywhere at the time of the request.
         self._leaders: dict[int, str] = {}
         self._ticket = 0
         self._seen_events = dict.fromkeys(self._ids, 0)
@@ -55,7 +55,7 @@ class RandomRun:
         self.members = {node_id: self._start(node_id, MemoryLog(BEGINNING), 0) for node_id in self._ids}
 
     def step(self) -> None:
-        """Do one random thing to the cluster."""
+        """Make one random event happen in the cluster."""
         chances: list[tuple[Callable[[Bench], None], float]] = [
             (self._time_passes, 40),
             (self._sync, 40),
@@ -81,7 +81,7 @@ class RandomRun:
         self._check()
 
     def heal(self) -> None:
-        """Bring every member up, connect all, make every disk work, and run until all agree."""
+        """Bring every member up, connect all members, make every disk work, and run until all members agree."""
         self._cut.clear()
         for node_id in sorted(self._down):
             self._restart(node_id)
@@ -139,7 +139,7 @@ class RandomRun:
             assert term is not None
             self._snapshots[core.node_id] = LogPosition(index, term)
             core.snapshot_saved(self._snapshots[core.node_id])
-        # A member cuts above the mark when its log reaches the retention bound.
+        # A member cuts its log above the low-water mark when its log reaches the retention bound.
         past_the_mark = self.random.random() < 0.5
         cut = core.snapshot_index if past_the_mark else min(core.snapshot_index, core.low_watermark)
         core.compact(cut)
@@ -163,7 +163,7 @@ class RandomRun:
         self._count("crashed")
 
     def _cut_off(self, bench: Bench) -> None:
-        victims = self._leading() or [bench]  # Cutting off a leader endangers the most.
+        victims = self._leading() or [bench]  # Cutting off a leader is the most dangerous fault.
         self._cut = {victims[0].core.node_id} if not self._cut else set()
 
     def _connection_lost(self, bench: Bench) -> None:
@@ -175,8 +175,8 @@ class RandomRun:
             return
         place = 0 if self.random.random() < 0.6 else self.random.randrange(len(self._wire))
         fate = self.random.random()
-        item = self._wire[place] if fate < 0.06 else self._wire.pop(place)  # Some arrive twice,
-        if fate < 0.94:  # and some never.
+        item = self._wire[place] if fate < 0.06 else self._wire.pop(place)  # Some messages arrive twice,
+        if fate < 0.94:  # and some never arrive.
             self._hand_over(item)
             self._check()
 
@@ -263,7 +263,7 @@ class RandomRun:
                 if event.name == "commit_advanced":
                     self._check_commit(bench, event.fields["commit_index"])
             self._seen_events[node_id] = len(bench.events)
-            for entry in bench.applied:  # State machine safety: everyone applies the same, in order.
+            for entry in bench.applied:  # State machine safety: all members apply the same entries, in order.
                 assert self.committed[entry.index] == entry.term, (node_id, entry)
                 # Leader time never goes back (docs/reference/specification.md#812-leader-time).
                 leader_time = batch_leader_time(entry.payload)
@@ -277,7 +277,8 @@ class RandomRun:
                 if end.certainty is Certainty.NOT_APPLIED:
                     assert self.committed[end.index] != end.term, (node_id, end)
             bench.ended.clear()
-            # Every member holds what is at or below the mark (docs/reference/specification.md#64-low-water-mark).
+            # Every member has all entries at or below the low-water mark
+            # (docs/reference/specification.md#64-low-water-mark).
             if bench.core.low_watermark > self._low_watermark:
                 self._low_watermark = bench.core.low_watermark
                 term = self.committed[self._low_watermark]
@@ -289,8 +290,8 @@ class RandomRun:
             bench.reads_ready.clear()
 
     def _check_commit(self, bench: Bench, commit_index: int) -> None:
-        """A committed entry is durable on a majority before anyone is told, and no other entry is ever committed at its
-        index."""
+        """A committed entry is durable on a majority before any member reports it as committed, and no other entry is
+        ever committed at its index."""
         for index in range(max(bench.core.first_index, 1), commit_index + 1):
             term = bench.core.term_at(index)
             assert term is not None

@@ -158,8 +158,8 @@ def test_vote_2_one_vote_per_term_first_come_first_served() -> None:
     ids=["equal", "longer", "later term", "shorter", "older term"],
 )
 def test_vote_2_only_for_a_log_that_is_at_least_as_up_to_date(last: tuple[int, int], granted: bool) -> None:
-    """§5.4.1: the later last term wins; with equal last terms the longer log does. The voter's log ends at (3, term
-    2)."""
+    """§5.4.1: the log with the later last term wins. If the last terms are equal, the longer log wins. The voter's log
+    ends at (3, term 2)."""
     follower = a_follower(term=3, log_terms=[1, 2, 2])
 
     follower.step("s2", vote_request(4, last))
@@ -228,7 +228,8 @@ def test_followers_wait_anew_after_an_append_or_a_granted_vote(reason_to_wait: s
 
 
 def test_followers_do_not_wait_anew_for_a_refused_vote_or_a_pre_vote() -> None:
-    """Only a *granted* vote restarts the timer. A member that cannot win must not delay a member that can win."""
+    """Only a *granted* vote restarts the timer of the voter. A member that cannot win must not delay a member that can
+    win."""
     follower = a_follower(term=3, log_terms=[3])
     deadline = follower.core.next_deadline
     follower.advance(CONFIG.election_timeout_min_ns - 1)
@@ -254,8 +255,8 @@ def test_candidates_begin_a_term_vote_for_themselves_and_ask_all() -> None:
 
 
 def test_candidates_with_the_votes_of_a_majority_become_leaders() -> None:
-    """If votes received from majority of servers: become leader. Two of five are no majority, and each vote counts
-    once."""
+    """If votes received from majority of servers: become leader. Two votes of five are not a majority, and each vote
+    counts once."""
     candidate = a_candidate(term=2, peers=["s2", "s3", "s4", "s5"])
     candidate.persist()
 
@@ -317,7 +318,7 @@ def test_leaders_append_a_command_and_apply_it_once_committed() -> None:
 
 
 def test_only_leaders_take_commands() -> None:
-    """Raft §8: other members name the leader, as far as they know it."""
+    """Raft §8: other members name the leader if they know the leader."""
     follower = a_follower(term=1)
     follower.step("s2", heartbeat(1))
 
@@ -352,7 +353,7 @@ def test_leaders_back_up_and_try_again_where_a_follower_lacks_the_position() -> 
     """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (§5.3)."""
     leader = a_leader(term=5, log_terms=[1, 1, 4, 4])
 
-    leader.step("s2", rejected(5, 4, (4, 2)))  # Entry 4 of s2 is of term 2, so s2 has no entry of term 4.
+    leader.step("s2", rejected(5, 4, (4, 2)))  # Entry 4 of s2 has term 2, so s2 has no entry of term 4.
 
     request = leader.sent_to("s2", AppendEntries)[-1]
     assert (request.prev_index, request.prev_term) == (2, 1)
@@ -367,7 +368,7 @@ def test_leader_commits_an_old_term_entry_only_behind_one_of_its_own() -> None:
     assert leader.core.commit_index == 0  # A majority holds entry 2, but it is of the old term 2.
 
     leader.step("s2", accepted(4, 3))
-    # The leader's own copy of entry 3 is not durable, and one copy is no majority.
+    # The leader's own copy of entry 3 is not durable, so only one copy counts, and one copy is not a majority.
     assert leader.core.commit_index == 0
 
     leader.persist()
@@ -375,7 +376,7 @@ def test_leader_commits_an_old_term_entry_only_behind_one_of_its_own() -> None:
 
 
 def test_leaders_never_cut_their_own_log() -> None:
-    """Leader Append-Only (Figure 3): whatever a follower says, the leader's entries stay."""
+    """Leader Append-Only (Figure 3): the leader keeps its entries, no matter which rejections its followers send."""
     leader = a_leader(term=3, log_terms=[1, 2])
 
     leader.step("s2", rejected(3, 2, (0, 0)))

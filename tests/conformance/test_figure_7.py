@@ -18,7 +18,8 @@ FOLLOWERS = {
 
 
 def the_figure() -> Cluster:
-    """The leader has won term 8 by the votes of a, b, e and f; c and d have newer logs than the leader and refused."""
+    """The leader has won term 8 by the votes of a, b, e and f. The members c and d refused, because their logs are
+    newer than the leader's."""
     cluster = Cluster({"leader": LEADER, **FOLLOWERS}, term=7)
     cluster.elect("leader")
     return cluster
@@ -38,7 +39,7 @@ def test_every_follower_of_figure_7_converges() -> None:
 
 
 def test_the_members_which_have_seen_more_refuse_their_votes() -> None:
-    """Raft §5.4.1: c has a longer log of the same last term, d a later last term."""
+    """Raft §5.4.1: c has a longer log with the same last term; d has a later last term."""
     cluster = the_figure()
 
     refusals = {node_id: cluster[node_id].event_names().count("vote_refused") for node_id in FOLLOWERS}
@@ -48,7 +49,8 @@ def test_the_members_which_have_seen_more_refuse_their_votes() -> None:
 
 @pytest.mark.parametrize(("node_id", "rounds_max"), [("a", 1), ("b", 1), ("c", 0), ("d", 0), ("e", 1), ("f", 1)])
 def test_backing_up_takes_one_round_per_conflicting_term_at_most(node_id: str, rounds_max: int) -> None:
-    """Raft §5.3: "one AppendEntries RPC will be required for each term with conflicting entries"; f has two."""
+    """Raft §5.3: "one AppendEntries RPC will be required for each term with conflicting entries". The log of f has two
+    such terms."""
     cluster = the_figure()
 
     cluster.settle()

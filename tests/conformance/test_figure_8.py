@@ -19,7 +19,7 @@ def lead(cluster: Cluster, node_id: str) -> None:
 
 
 def replicate_entry(cluster: Cluster, index: int, to: str) -> None:
-    """Let the leader's appends reach one member until it holds `index`, and deliver nothing after that."""
+    """Let the leader's appends reach one member until this member holds `index`. Deliver nothing after that."""
     leader = cluster[cluster.leader_id]
     for _ in range(10):
         held = [item for item in cluster.hold_back(lambda *_: True) if item[1] == to or item[0] == to]

@@ -1,4 +1,5 @@
-"""The scenarios of the high-water mark: which entries clients may see, which may be lost, and which are never lost."""
+"""The scenarios of the high-water mark: which entries clients may see, which entries may be lost, and which entries are
+never lost."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ def test_last_indexes_8_9_10_10_10_of_five_members_commit_10() -> None:
     leader.step("s2", accepted(2, 8))
     leader.step("s3", accepted(2, 9))
     leader.step("s4", accepted(2, 10))
-    assert leader.core.commit_index == 0  # Three members now have entry 9, but entry 9 is of an older term.
+    assert leader.core.commit_index == 0  # Three members now have entry 9, but this entry has an older term.
 
     leader.step("s5", accepted(2, 10))
     assert leader.core.commit_index == 10
 
 
 def test_last_indexes_9_9_0_0_of_four_members_commit_nothing() -> None:
-    """Two of four are no majority."""
+    """Two of four members are not a majority."""
     leader = a_leader(term=1, peers=["s2", "s3", "s4"])
     for _ in range(8):
         leader.propose()
@@ -81,7 +82,8 @@ def test_above_the_mark_nothing_was_seen_before_the_leader_died() -> None:
 
 
 def test_if_the_follower_with_six_entries_wins_the_sixth_survives_and_the_seventh_does_not() -> None:
-    """Entry 6 may be seen from now on: the new leader commits it behind an entry of its own. Entry 7 is cut."""
+    """From now on clients may see entry 6, because the new leader commits it together with an entry of its own. Entry 7
+    is cut."""
     cluster = the_old_leader()
     cluster.crash("s1")
 
@@ -99,7 +101,7 @@ def test_if_the_follower_with_six_entries_wins_the_sixth_survives_and_the_sevent
 
 
 def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_sixth() -> None:
-    """Raft §5.4.1: entry 6 may be committed (it is on two of three), so no member without entry 6 may lead."""
+    """Raft §5.4.1: entry 6 is on two of three members and may be committed, so no member without entry 6 may lead."""
     cluster = the_old_leader()
     cluster.crash("s1")
 
@@ -131,7 +133,7 @@ def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_an
 
 
 def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5() -> None:
-    """Only the old leader had its entry 4. The new leader has another entry 4, and an entry 5."""
+    """Only the old leader had its own entry 4. The new leader has another entry 4, and an entry 5."""
     cluster = Cluster({"s1": [1, 1, 1, 1], "s2": [1, 1, 1], "s3": [1, 1, 1]}, term=1)
     cluster.crash("s1")
     cluster.elect("s2")  # Entry 4 is the no_op of s2.
@@ -148,8 +150,8 @@ def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5
 
 
 def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_lower_last_term() -> None:
-    """An entry is cut because its term *differs*, even if its term is higher. s1 led term 5 alone; s2's last term was
-    2.
+    """An entry is cut because its term *differs*, even if its term is higher than the leader's. Member s1 led term 5
+    alone; the last term of s2 was 2.
 
     See docs/reference/specification.md#36-conflicts.
     """
@@ -169,7 +171,7 @@ def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_
 
 @pytest.mark.parametrize("cut_to_the_mark", [False, True])
 def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_the_mark: bool) -> None:
-    """A follower's mark is behind: entry 2 is acknowledged, and s2 has entry 2, but s2 only knows the mark 1.
+    """A follower's high-water mark lags: entry 2 is acknowledged and is on s2, but s2 only knows the mark 1.
 
     The second run is the counterexample: s2 wrongly cuts its log to its mark when it rejoins.
     """
@@ -200,7 +202,8 @@ def test_a_rejoining_member_keeps_what_is_above_the_mark_it_knew() -> None:
 
 
 def test_a_delayed_duplicate_append_cuts_nothing() -> None:
-    """Raft §5.3: only an entry that *conflicts* removes what follows; the follower has 1-5 and gets 2-3 again."""
+    """Raft §5.3: only an entry that *conflicts* removes the entries after it. The follower has entries 1-5 and gets 2-3
+    again."""
     follower = a_follower(term=2, log_terms=[1])
     follower.step("s2", append(2, (1, 1), [2, 2]))
     follower.step("s2", append(2, (3, 2), [2, 2]))
@@ -211,7 +214,7 @@ def test_a_delayed_duplicate_append_cuts_nothing() -> None:
     assert follower.log_terms == [1, 2, 2, 2, 2]
     assert follower.event_names().count("duplicate_append_ignored") == 1
     assert "truncated" not in follower.event_names()
-    # The follower acknowledges only what this message proved.
+    # The follower acknowledges only entries that this message proved to match.
     assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3
 
 
@@ -291,7 +294,7 @@ def test_a_leader_that_lets_marks_wait_tells_them_when_the_wait_is_over() -> Non
 
 
 def test_a_mark_rides_on_the_next_append() -> None:
-    """If the next put follows soon enough, the mark is sent with this put, and no separate message is needed."""
+    """If the next put follows soon enough, the mark is sent with this put, and a separate message is not needed."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.take_sent()
@@ -310,7 +313,7 @@ def test_a_mark_rides_on_the_next_append() -> None:
 
 
 def test_a_mark_does_not_wait_for_an_append_that_is_on_its_way_to_another() -> None:
-    """Each idle peer gets the mark in a message, however busy the other peers are."""
+    """Each idle peer gets the mark in a message, no matter how busy the other peers are."""
     leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
     leader.advance(MARK_DELAY_NS)
     leader.propose()

@@ -1,4 +1,4 @@
-"""docs/internals/raft-map.md names functions and tests; all of them exist."""
+"""docs/internals/raft-map.md names functions and tests. This test checks that all of them exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_map_is_not_empty() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_of_the_map_exists(name: str) -> None:
-    """Whoever renames a function must also rename it in the map."""
+    """A developer who renames a function must also rename it in the map."""
     found: object = raft
     for part in name.split("."):
         if isinstance(found, ModuleType) and hasattr(found, "__path__"):
@@ -38,7 +38,7 @@ def test_a_function_of_the_map_exists(name: str) -> None:
 
 
 def test_the_tests_of_the_map_exist() -> None:
-    """Whoever renames a test must also rename it in the map."""
+    """A developer who renames a test must also rename it in the map."""
     files = [*(PROJECT / "tests" / "raft").rglob("test_*.py"), *(PROJECT / "tests" / "conformance").glob("test_*.py")]
     written = set(re.findall(r"def (test_\w+)\(", "\n".join(file.read_text(encoding="utf-8") for file in files)))
 

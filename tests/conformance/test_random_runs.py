@@ -1,4 +1,4 @@
-"""Many small histories with every kind of fault; what Raft promises holds in each of them, at every step."""
+"""Many small histories with every kind of fault. At every step of each history, Raft's guarantees hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_safety_holds_at_every_step_and_a_healed_cluster_agrees(seed: int, membe
 
 
 def test_the_runs_do_meet_what_they_are_meant_to_meet() -> None:
-    """A checker that never saw a fault proves nothing."""
+    """The checks of the random runs would prove nothing if the runs never contained a fault."""
     counts: dict[str, int] = {}
     served = 0
     for seed in range(100, 108):

@@ -1,4 +1,4 @@
-"""The size of a fuzzing test, its report, and the resources that it must not use up."""
+"""The size of a fuzzing test, its report, and bounds on the resources that the test uses."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ sizes = pytest.mark.parametrize(
         pytest.param(1_000_000, id="1M", marks=[pytest.mark.slow, pytest.mark.timeout(SECONDS_MAX)]),
     ],
 )
-"""A decorator that runs a test in both sizes; the test takes `inputs`."""
+"""A decorator that runs a test in both sizes. The test takes the argument `inputs`."""
 
 RecordProperty = Callable[[str, object], None]
 """The type of pytest's fixture `record_property`."""
 
 RSS_GROWTH_BYTES_MAX = 256 * 2**20
-"""The greatest growth of a process, after any number of inputs. Caches and a fragmented heap fit into this bound. A
-leak of one input in ten does not, after 10⁶ inputs of 3 KiB."""
+"""The greatest growth of a process, after any number of inputs. The growth by caches and by a fragmented heap stays
+within this bound. A leak of one input in ten exceeds the bound after 10⁶ inputs of 3 KiB."""
 
 
 @contextmanager
 def campaign(record_property: RecordProperty, *, surface: str, seed: int, inputs: int) -> Iterator[Random]:
-    """Give the random source of one run over a surface, report the run's size and seed, and assert that nothing leaked.
+    """Yield the random source of one run over a surface, report the run's size and seed, and assert that nothing
+    leaked.
 
-    `surface`: what is fuzzed, as the report of `make test-slow` names it. At the end no file descriptor may have stayed
-    open, and the process may have grown by at most RSS_GROWTH_BYTES_MAX (both are checked where there is a /proc).
+    `surface` is the name of the surface in the report of `make test-slow`. At the end no file descriptor may have
+    stayed open, and the process may have grown by at most RSS_GROWTH_BYTES_MAX. Both are checked only on systems that
+    have a /proc.
     """
     for name, value in (("surface", surface), ("seed", seed), ("inputs", inputs)):
         record_property(name, value)

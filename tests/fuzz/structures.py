@@ -1,4 +1,4 @@
-"""The malformed structures that the strangers of the harness send, for fuzzing in process, too."""
+"""The malformed structures that the strangers of the harness send. Fuzzing tests in this process use them, too."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _text(random: Random, structures: Structures) -> str:
 
 
 def _assert_resolver_takes(text: str) -> None:
-    """Do what trio does with a host: first read it as a number, then encode it as ASCII. No name server is asked."""
+    """Treat a host as trio does: first read it as a number, then encode it as ASCII. No name server is queried."""
     host, port = parse_address(text)
     try:
         socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
@@ -62,8 +62,7 @@ def _assert_resolver_takes(text: str) -> None:
 def test_an_address_is_refused_as_one_or_can_be_given_to_a_resolver(
     record_property: RecordProperty, inputs: int
 ) -> None:
-    """A member list is stored permanently, so it must not contain a host at which every client's resolver would
-    fail."""
+    """A member list is stored permanently, so it must not contain a host that fails in every client's resolver."""
     accepted = 0
     with campaign(record_property, surface="addresses", seed=7101, inputs=inputs) as random:
         structures = Structures(random)
@@ -80,7 +79,7 @@ def test_an_address_is_refused_as_one_or_can_be_given_to_a_resolver(
 
 
 def _specify_member(text: str, random: Random) -> None:
-    """Give the text as an address on a command line and in a request to change the members."""
+    """Use the text as an address on a command line and in a request to change the members."""
     spec = random.choice((f"s4={text}/127.0.0.1:7104", f"s4=127.0.0.1:7004/{text}", f"{text}=a:1/b:1", text))
     try:
         typed = MemberType().convert(spec, None, None)

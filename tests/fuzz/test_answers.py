@@ -1,4 +1,4 @@
-"""Answers of a broken member, or of something else: each call of a client ends in one of the two promised ways."""
+"""Answers of a broken member, or of another program. Each call of a client must end in one of the two promised ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ RECORD = [b"value", 2, 3, 1, 0]
 
 @sizes
 def test_a_client_ends_every_call_whatever_members_answer(inputs: int, record_property: RecordProperty) -> None:
-    """Mostly one item of each answer is replaced. The client hangs up or goes on; it neither raises nor gets stuck."""
+    """In most answers one item is replaced. The client may hang up or continue, but it must neither raise an error nor
+    get stuck."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="answers to the client's core", seed=30, inputs=inputs) as random:
         sent = 0
@@ -39,7 +40,7 @@ def test_a_client_ends_every_call_whatever_members_answer(inputs: int, record_pr
 
 
 def _one_life(random: Random, outcomes: Counter[str]) -> int:
-    """Run a client with some calls against members whose answers are nearly right, until all calls have ended."""
+    """Run a client with some calls against members whose answers have small defects, until all calls have ended."""
     structures, now, answers = Structures(random), 1, 0
     session_ttl_ns = random.choice((0, 60_000 * MILLISECOND_NS))
     core = ClientStateMachine(["h1:1", "h2:1"], random=random, now=now, session_ttl_ns=session_ttl_ns)

@@ -1,7 +1,7 @@
 """Clients send frames of any structure to the service of a real member. The disk of this member is in memory.
 
-Between these frames an honest client puts and gets. A member contains the unexpected errors of requests, but no input
-of these tests may cause such an error: it would show a bug.
+Between these frames an honest client sends puts and gets. A member survives an unexpected error of a request, but no
+input of these tests may cause such an error: each unexpected error shows a bug.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from tests.raft.support.memory_stores import Disk, MemoryLog, MemoryPins, Memory
 
 MS = 1_000_000
 CONNECTIONS_PER_MEMBER = 300
-"""After so many connections the member is made anew, so that its log stays short."""
+"""After this many connections a new member is made, so that the log stays short."""
 
 FRAMES_MAX = 12
-"""A connection's client hangs up after at most so many frames."""
+"""The client of a connection hangs up after at most this many frames."""
 
 HONEST_KEY, HONEST = b"honest", 1
-"""A key that no strange frame writes, and the connection that does."""
+"""A key that only the honest client writes, and the connection of this client."""
 
 TAIL = [0, 0, 0]
 """session_id, request_no and acknowledged_up_to of a command without a session."""
@@ -140,11 +140,12 @@ REQUESTS: tuple[list[Item], ...] = (
     [2, 2, [*TAIL, 36]],
     [13, 99, None],
 )
-"""One valid request of each kind and shape. The fast paths also read the frequent ones."""
+"""One valid request of each kind and shape. The fast paths also read the frequent requests."""
 
 
 class FuzzedMember:
-    """A member with an honest client. With one voter the member leads; with three it hears none of its peers."""
+    """A member with an honest client. With one voter the member leads. With three voters the member hears none of its
+    peers."""
 
     def __init__(self, voters: int = 1, level: int = 1, *, asks_for_users: bool = False) -> None:
         members = [Member(f"s{i}", f"127.0.0.1:{7000 + i}", f"127.0.0.1:{7100 + i}") for i in range(1, voters + 1)]
@@ -187,7 +188,7 @@ class FuzzedMember:
             self.exchange(HONEST, frame(encode_request(1, authenticate_request("root", "right"))))
 
     def _check_password(self, check: PasswordCheck) -> None:
-        """Check a password in no time, as no hash is under test."""
+        """Check a password in no time, because these tests do not test the hash."""
         check.is_right = check.password == "right"
         self.service.password_checked(check)
 
@@ -197,7 +198,7 @@ class FuzzedMember:
         self.settle()
 
     def settle(self) -> None:
-        """Let everything happen that needs no time to pass."""
+        """Run everything that can happen without time passing."""
         is_busy = True
         while is_busy:
             effects = self.node.take_effects()
@@ -225,7 +226,7 @@ class FuzzedMember:
         self.service.connected(connection_id)
 
     def exchange(self, connection_id: int, *pieces: bytes) -> list[bytes]:
-        """Send bytes, piece by piece; returns the bodies of the answers."""
+        """Send bytes, piece by piece. Return the bodies of the answers."""
         for piece in pieces:
             self.service.receive(connection_id, piece)
         self.settle()
@@ -238,8 +239,8 @@ class FuzzedMember:
         del self._splitters[connection_id], self._bodies[connection_id]
 
     def is_limited(self) -> bool:
-        """True once a fuzzed command has changed the store's limits, or turned authentication on. From then on the
-        store may refuse honest puts."""
+        """True once a fuzzed command has changed the store's limits, or turned authentication on. After such a command
+        the store may refuse honest puts."""
         return self.machine.limits != StoreLimits() or self.machine.access.is_enabled != self.asks_for_users
 
     def serve_honest_client(self) -> None:
@@ -266,7 +267,7 @@ class FuzzedMember:
         assert (read.fields[0][1] or [b""])[0] == self._honest_value, read
 
     def check(self) -> None:
-        """Assert that no request has caused an unexpected error, that nothing is left open, and that the store is
+        """Assert that no request has caused an unexpected error, that no resource is left open, and that the store is
         sound."""
         assert self.service.request_errors.total == 0, self.service.request_errors.places
         self.service.check()
@@ -275,7 +276,7 @@ class FuzzedMember:
 
 @sizes
 def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_property: RecordProperty) -> None:
-    """After a valid greeting every request gets one answer, or its connection ends with the reason."""
+    """After a valid greeting, every request gets one answer, or its connection ends and the reason is sent."""
     codes: Counter[int] = Counter()
     with campaign(record_property, surface="requests of clients", seed=30, inputs=inputs) as random:
         structures, done, connection_id = Structures(random), 0, HONEST
@@ -328,7 +329,7 @@ def test_first_bytes_of_any_kind_are_greeted_or_refused(inputs: int, record_prop
 
 
 def _request(structures: Structures, random: Random) -> bytes:
-    """The body of a frame: mostly a request with some places changed."""
+    """The body of a frame. It is mostly a request with some places changed."""
     base: Item = random.choice(REQUESTS)
     chosen = random.random()
     if chosen < 0.1:
@@ -341,7 +342,7 @@ def _request(structures: Structures, random: Random) -> bytes:
 def _serve(
     member: FuzzedMember, connection_id: int, bodies: list[bytes], structures: Structures, random: Random
 ) -> Counter[int]:
-    """Send requests on a connection of their own; returns the number of answers by code."""
+    """Send requests on a connection of their own. Return the number of answers by code."""
     member.connect(connection_id)
     member.exchange(connection_id, frame(encode_client_hello()))
     data = b"".join(map(frame, bodies))
@@ -374,12 +375,12 @@ WATCH_IDS = (1_013, 1_014)
 
 
 def _is_later_message(answer: list[Item]) -> bool:
-    """True for a later message about an open watch, which is no answer to a request."""
+    """True for a later message about an open watch; such a message is not an answer to a request."""
     return answer[0] in WATCH_IDS and answer[1] == Code.OK and len(answer) > 5 and answer[5] != MessageKind.CREATED
 
 
 def _is_about_a_watch(body: bytes) -> bool:
-    """True for requests that have no answer of their own."""
+    """True for requests about a watch, which are never answered themselves."""
     kinds = (RequestKind.UNWATCH, RequestKind.WATCH_WINDOW, RequestKind.WATCH_PROGRESS)
     return decode_request(body).kind in kinds
 

@@ -1,8 +1,10 @@
-"""Rotted or forged files of a data folder and backups: a read gives what was written, or a refusal names the file.
+"""Rotted or forged files of a data folder and backups. A reader either returns the written content or refuses the file
+and names it.
 
-Each surface is fuzzed in two ways. In the first, bytes are changed as a disk may change them; a file that opens must
-then give what was written. In the second, content is changed and its checksums are corrected, as only a program can do.
-Then there is nothing to compare with, but the result must be a state or a documented refusal.
+Each surface is fuzzed in two ways. In the first way, bytes are changed as a disk may change them. A file that can still
+be opened must then have the written content. In the second way, content is changed and its checksums are corrected, as
+only a program can do. In this case the result cannot be compared with the written content, but it must be a state or a
+documented refusal.
 """
 
 from __future__ import annotations
@@ -65,13 +67,14 @@ Said = tuple[int, int, tuple[LogPosition, ...], int, str | None]
 
 
 def names(said: str, path: str) -> None:
-    """Assert that a refusal begins with the path of the file that it is about."""
+    """Assert that the text of a refusal begins with the path of the refused file."""
     assert said.startswith(path), (said, path)
     assert said
 
 
 class WrittenLog:
-    """A log of some segments, what it reported after each frame, and ways to change its folder and to restore it."""
+    """A log of some segments, with the content that it reported after each frame. The methods change the folder of the
+    log and restore it."""
 
     def __init__(self, random: Random, *, is_proven: bool) -> None:
         self.files = new_folder(random.randrange(1_000))
@@ -104,10 +107,10 @@ class WrittenLog:
             self.put(path, data)
 
     def allows(self, path: str, data: bytes, said: Said) -> bool:
-        """True if a log may open and report `said` when its segment `path` holds `data`.
+        """True if a log that reports `said` may be opened although its segment `path` contains `data`.
 
-        Only the last segment may have lost frames, and only at its end, where nothing later proves that they were
-        synced.
+        Only the last segment may have lost frames. The lost frames must be at its end, and no later frame may prove
+        that they were synced.
         """
         if said == self.said[-1]:
             return True
@@ -125,7 +128,7 @@ def said_by(log: Wal) -> Said:
 
 
 def reopened(files: MemoryFiles) -> Wal:
-    """Open the log as a member does at its start, before it writes anything. Raises StorageError."""
+    """Open the log as a member does at its start, but without writing anything. Raises StorageError."""
     recovered: Recovered = recover_log(files, LOG, IDENTITY)
     log = Wal(
         files, LOG, identity=IDENTITY, limits=LIMITS, random_bytes=Random(1).randbytes, ballast=Ballast(files, 0),
@@ -236,7 +239,7 @@ def with_changed_frame(written: WrittenLog, random: Random) -> None:
 def test_a_log_that_changed_in_use_is_read_as_it_was_written_or_refused(
     inputs: int, record_property: RecordProperty
 ) -> None:
-    """While the member runs, bytes change, or a sound frame is written over another frame."""
+    """While the member runs, bytes change, or a valid frame is written over another frame."""
     outcomes: Counter[str] = Counter()
     with campaign(record_property, surface="frames read back", seed=42, inputs=inputs) as random:
         structures = Structures(random)
@@ -274,7 +277,7 @@ def with_misplaced_frame(written: WrittenLog, path: str, random: Random) -> byte
     moved, target = random.choice(written.frames[source]), random.choice(written.frames[path])
     frame = written.content[source][moved.offset : moved.end_offset]
     if random.random() < 0.5:
-        # Begin as the overwritten frame does.
+        # The frame gets the first 8 bytes of the overwritten frame.
         frame = written.content[path][target.offset : target.offset + 8] + frame[8:]
         frame = frame[:-4] + U32.pack(google_crc32c.value(frame[:-4]))  # Correct the checksum.
     data = written.content[path]
@@ -340,7 +343,7 @@ def header_fields(data: bytes) -> dict[object, object]:
 
 
 def changed_map(fields: dict[object, object], structures: Structures, random: Random) -> bytes:
-    """An encoded map with some of its items changed; now and then the result is no map, or no CBOR."""
+    """An encoded map with some of its items changed. In rare cases the result is not a map, or not CBOR."""
     item = structures.changed(fields, random.choice((1, 1, 1, 2, 4)))
     try:
         body = cbor2.dumps(item)
@@ -352,7 +355,8 @@ def changed_map(fields: dict[object, object], structures: Structures, random: Ra
 def with_changed_machine(fields: dict[object, object], structures: Structures) -> bytes:
     """The encoded map with a change in the state machine's part, where storage accepts any map.
 
-    Most other fields of a header are repeated in the file's name or in an identity, so a change is found.
+    Most other fields of a header are repeated in the file's name or in an identity, so a change of such a field is
+    found.
     """
     return cbor2.dumps({**fields, "machine": structures.changed(fields["machine"])})
 
@@ -440,7 +444,7 @@ def sealed_files() -> list[tuple[str, bytes, bytes]]:
 
 
 def read_sealed(files: MemoryFiles, path: str, number: int) -> bool:
-    """True if the file is refused; otherwise assert that what is read has the types that a node relies on."""
+    """True if the file is refused. Otherwise assert that the content has the types that a node relies on."""
     try:
         identity, joins_as = read_identity(files), read_joins_as(files)
         pins = PinFile(files, IDENTITY).pins()
@@ -500,7 +504,7 @@ def test_a_backup_of_any_content_under_right_checksums_is_read_or_refused(
 
 
 def changed_rows(chunk: bytes, structures: Structures, random: Random) -> bytes:
-    """A chunk of rows with something in it changed, but never empty: an empty chunk is the trailer."""
+    """A chunk of rows with some part of it changed. The chunk is never empty, because an empty chunk is the trailer."""
     try:
         changed = cbor2.dumps(structures.changed(cbor2.loads(chunk)))
     except Exception:
@@ -530,7 +534,7 @@ def _around(start: bytes, chunks: list[bytes]) -> bytes:
 
 
 def chunks_of(data: bytes) -> list[bytes]:
-    """The chunks of a file that is sound."""
+    """The chunks of a valid file."""
     *_, length = PREAMBLE.unpack_from(data)
     at, chunks = PREAMBLE.size + length + 4, []
     while size := U32.unpack_from(data, at)[0]:
@@ -540,8 +544,8 @@ def chunks_of(data: bytes) -> list[bytes]:
 
 
 def read_backup(path: Path, digest: bytes | None, number: int) -> str:
-    """Judge the file as `hwm snapshot restore` does. `digest`: the hash of the only state that it may read; empty if it
-    may read any state; None if it must refuse the file."""
+    """Judge the file as `hwm snapshot restore` does. `digest` is the hash of the only state that the file may contain.
+    It is empty if the file may contain any state, and None if the file must be refused."""
     try:
         begin = read_initial_state(path)
     except BackupFailed as error:

@@ -1,4 +1,5 @@
-"""Recorded histories that a faulty recorder could have written: the audit gives a verdict or names the bad row."""
+"""Recorded histories that a faulty recorder could have written. The audit either gives a verdict or names the bad
+row."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def _small_history(seed: int) -> list[dict[str, Any]]:
 
 
 def _changed_rows(rows: list[dict[str, Any]], random: Random) -> list[dict[str, Any]]:
-    """The same rows with one to three fields replaced, removed or swapped, or a row doubled or lost."""
+    """The same rows with a change: one to three fields are replaced, removed or swapped, or a row is doubled or
+    lost."""
     changed = [dict(row) for row in rows]
     for _ in range(random.choice((1, 1, 2, 3))):
         if not changed:

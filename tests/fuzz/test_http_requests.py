@@ -1,4 +1,4 @@
-"""Requests to the metrics port: whatever comes, in whatever pieces, the server answers or closes the connection."""
+"""Requests to the metrics port. For any bytes in any pieces, the server answers or closes the connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.fuzz.structures import Structures
 
 SEED = 20_261_101
 SERVED_ONE_IN = 20
-"""One in so many inputs also goes through a server, which costs a hundred times as much as the parser."""
+"""Only one in this many inputs also goes through a server, because a server costs a hundred times as much as the
+parser."""
 
 METHODS = (b"GET", b"GET", b"GET", b"POST", b"HEAD", b"CONNECT", b"get", b"", b"GET" * 6, b"G\0T")
 PATHS = (
@@ -40,11 +41,11 @@ OTHERS = (
 STATUS_LINE = re.compile(rb"HTTP/1\.1 (200 OK|400 Bad Request|404 Not Found|405 Method Not Allowed)\r\n")
 
 Outcome = tuple[str, str] | str | None
-"""Method and path; `garbage`; or None while the end of the head has not come."""
+"""The method and the path of a request; `garbage`; or None if the end of the head has not arrived yet."""
 
 
 def request(random: Random, structures: Structures) -> bytes:
-    """A request, valid or nearly so."""
+    """A request that is valid or has a small defect."""
     if random.random() < 0.05:
         return random.choice(OTHERS)
     line = b" ".join((random.choice(METHODS), random.choice(PATHS), random.choice(VERSIONS)))
@@ -92,7 +93,8 @@ async def alive() -> HttpResponse:
 
 @sizes
 async def test_whatever_comes_is_answered_or_closed(inputs: int, record_property: RecordProperty) -> None:
-    """The outcome does not depend on how the bytes were split, and a probe after them is answered."""
+    """The outcome does not depend on how the bytes were split, and the server still answers a probe that comes after
+    the bytes."""
     server = PageServer({"/metrics": alive, "/livez": alive, "/readyz": alive})
     kinds = {"served": 0, "garbage": 0, "incomplete": 0}
     with campaign(record_property, surface="requests to the metrics port", seed=SEED, inputs=inputs) as random:

@@ -1,8 +1,10 @@
-"""The peer port: hellos of strangers, and forged or valid frames from a caller that has said a peer's hello.
+"""The peer port gets hellos of strangers. It also gets forged or valid frames from a caller that has sent the hello of
+a peer.
 
-A forged message may be well-formed and false (a vote that was never given, an invented log), and no member can tell.
-So each world is used for one batch only. In half of the batches only refused input is delivered: afterwards the cluster
-must go on as if nothing had come. In the others everything is delivered, and no member may fail, whatever follows.
+A forged message may be well-formed and false, such as a vote that was never given or an invented log. No member can
+detect such a forgery. So each world is used for one batch only. In half of the batches only invalid input is delivered.
+Afterwards the cluster must continue as if the input had never come. In the other batches everything is delivered, and
+afterwards no member may fail.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class _Pieces(trio.abc.ReceiveStream):
 
 
 def _finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that never waits."""
+    """The result of a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -161,7 +163,7 @@ class _Attack:
         self._random, self._structures, self._only_refused = random, Structures(random), only_refused
 
     def once(self) -> str:
-        """Send one frame, let the world run a little, and return how the frame was taken."""
+        """Send one frame, let the world run a little, and return the member's reaction to the frame."""
         random = self._random
         target = random.choice(list(self.world.members.values()))
         sender = random.choice([each for each in ("s1", "s2", "s3", "s3", "s9") if each != target.node_id])
@@ -194,7 +196,7 @@ class _Attack:
                 if not _is_own_entry_forged(error):
                     raise
                 target.crash()
-            # A member that is sent something that only newer builds know must end like this.
+            # If a member gets data that only newer builds know, it must end with this error.
             if node.failure is not None:
                 assert isinstance(node.failure.__cause__, NewerBuildNeeded), node.failure
                 target.crash()
@@ -224,8 +226,8 @@ class _Attack:
 
 
 def _is_own_entry_forged(error: AssertionError) -> bool:
-    """True if a forger has had another entry committed with the index and term of an entry that the member proposed as
-    leader. The member can only detect this when it applies the entry, and then it must stop."""
+    """True if a forger has caused another entry to be committed at the index and term of an entry that the member
+    proposed as leader. The member can only detect this forgery when it applies the entry, and then it must stop."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (Path(last.filename).name, last.name) == ("requests.py", "applied")
 
@@ -254,7 +256,7 @@ def _state(target: OneNode) -> tuple[object, ...]:
 
 
 def _message(random: Random, target: OneNode, sender: str) -> Message:
-    """A valid message that an honest member might send to `target`, with numbers near the target's own."""
+    """A valid message that an honest member might send to `target`. Its numbers are near the target's own numbers."""
     core = target.node.core
     term = max(1, core.term + random.choice((0, 0, 0, 0, 1, 1, -1, 2)))
     last = core.last_index
@@ -369,7 +371,8 @@ def _transfer_id(target: OneNode) -> int:
 
 
 class _LenientMachine(ListMachine):
-    """Skips commands that cannot be read, because only a forged leader gets such commands committed."""
+    """A state machine that skips commands it cannot read, because only a forged leader causes such commands to be
+    committed."""
 
     def apply(self, entry: Entry) -> Sequence[Any]:
         try:
@@ -401,11 +404,11 @@ def _world(random: Random) -> World:
 
 
 def _calm(_random: Random, _world: World, _leader: OneNode) -> None:
-    """Nothing is under way."""
+    """The state in which no operation is under way."""
 
 
 def _campaigning(random: Random, world: World, leader: OneNode) -> None:
-    """A follower hears nobody, and may have been granted pre-votes."""
+    """A follower hears no other member. It may already have pre-votes."""
     follower = random.choice(world.followers())
     follower.tick_to(follower.now + 700 * MS)
     follower.disk_hangs = random.random() < 0.5
@@ -418,7 +421,7 @@ def _campaigning(random: Random, world: World, leader: OneNode) -> None:
 
 
 def _deposed(_random: Random, world: World, leader: OneNode) -> None:
-    """The others have elected a leader; the old one does not know."""
+    """The other members have elected a leader, and the old leader does not know this."""
     world.cut_off.add(leader.node_id)
     leader.propose("lost", 1_000)
     for member in world.followers():
@@ -429,7 +432,8 @@ def _deposed(_random: Random, world: World, leader: OneNode) -> None:
 
 
 def _behind(random: Random, world: World, leader: OneNode) -> None:
-    """A follower lacks much, perhaps more than the log still has, and is being sent what it lacks."""
+    """A follower lacks many entries, perhaps more entries than the log still has. These entries are being sent to the
+    follower."""
     follower = random.choice([member for member in world.members.values() if member is not leader])
     world.cut_off.add(follower.node_id)
     for number in range(30):
@@ -447,7 +451,7 @@ def _behind(random: Random, world: World, leader: OneNode) -> None:
 
 
 def _reading(random: Random, world: World, leader: OneNode) -> None:
-    """Reads and proposals are open everywhere."""
+    """Every member has an open read, and the leader has an open proposal."""
     for number, member in enumerate(world.members.values()):
         others = (ReadMode.FOLLOWER, ReadMode.BOUNDED_STALENESS)
         mode = ReadMode.READ_INDEX if member is leader else random.choice(others)

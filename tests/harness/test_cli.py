@@ -1,4 +1,4 @@
-"""Bad input, as a new user would give it, gets a sentence with the remedy, exit code 2, and no traceback."""
+"""Bad input of a new user gets a sentence with the remedy, exit code 2, and no traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ended(NamedTuple):
 
 
 class Harness:
-    """`hwm-harness`, run in this process: the console script's own `main`."""
+    """Run `hwm-harness` in this process, with the `main` of the console script."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -70,7 +70,7 @@ def hwm_harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_bad_input_is_answered_with_the_way_out(
     hwm_harness: Harness, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    """The error names the right command, flag or value that is nearest to the wrong one."""
+    """The error names the existing command, flag or value that is nearest to the wrong word."""
     (tmp_path / "file").write_text("")
     done = hwm_harness(*(argument.format(tmp=tmp_path) for argument in arguments))
 
@@ -87,16 +87,16 @@ def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp
     done = hwm_harness("report", str(tmp_path), "--json")
 
     assert json.loads(done.stdout)["run_id"] == "r"
-    assert done.exit_code == 3  # The run was never healed.
+    assert done.exit_code == 3  # The partitions of the run were never healed.
 
 
 def test_the_page_on_the_harness_names_every_option_of_a_run_and_every_command() -> None:
-    """A newcomer reads docs/reference/harness.md, and cannot know of an option that the page does not name."""
+    """A newcomer reads docs/reference/harness.md, and can use only the options that the page names."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "harness.md").read_text(encoding="utf-8")
     options = [option for parameter in run.params for option in parameter.opts if option.startswith("--")]
     assert len(options) > 10
     assert [option for option in options if option not in page] == []
     commands = set(harness.list_commands(click.Context(harness))) - set(
         LazyGroup.lazy
-    )  # Lazy commands have pages of their own.
+    )  # Lazily loaded commands have help pages of their own.
     assert [name for name in commands if f"hwm-harness {name}" not in page] == []

@@ -1,4 +1,4 @@
-"""The catalogue of mutants fits the code, and the search catches what it should, and only that."""
+"""The catalogue of mutants fits the code, and the search catches exactly the mutants that it should catch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_tests_that_mutants_name_exist() -> None:
 
 @pytest.mark.timeout(200)
 def test_a_mutant_that_names_tests_is_killed_by_one_of_them_or_survives(tmp_path: Path) -> None:
-    """No seed runs. The tests run in a copy with the defect, and must pass in the copy without it."""
+    """The hunt runs no seed. The tests run in a copy with the defect, and must pass in a copy without the defect."""
     killed = named("a commit does not compare the position")
     (change,) = killed.changes
     harmless = a_mutant(change.file, change.replaces, change.replaces + "  # indeed", name="harmless")
@@ -127,7 +127,7 @@ CLASSICS = {
     "a failed sync is tried again",
     "compaction passes entries that a peer needs, and no snapshot is sent",
 }
-"""The mistakes that any implementation of Raft is measured by."""
+"""The mistakes that are typical of any implementation of Raft."""
 
 
 def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
@@ -139,7 +139,7 @@ def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
 
 
 def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
-    """When the code changes, the mutant must be changed with it."""
+    """A change of the code needs a change of the mutant."""
     with pytest.raises(DoesNotApply, match="no longer applies: its text occurs 0 times"):
         a_mutant("raft/membership/quorum.py", "no such text", "").mutated(ROOT)
     with pytest.raises(DoesNotApply, match="0 times in raft/gone"):
@@ -167,7 +167,7 @@ def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
     ],
 )
 def test_a_catalogue_that_makes_no_sense_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    """A field that is misspelt must not be ignored."""
+    """A misspelt field must not be ignored."""
     (tmp_path / "some.toml").write_text(text, encoding="utf-8")
 
     with pytest.raises(BadCatalogue, match=problem):
@@ -175,7 +175,7 @@ def test_a_catalogue_that_makes_no_sense_is_refused(tmp_path: Path, text: str, p
 
 
 def test_a_copy_has_the_defect_and_the_checkout_does_not(tmp_path: Path) -> None:
-    """Packages that the mutant does not touch are links to the clean copy."""
+    """Packages that the mutant does not change are links to the clean copy."""
     mutant = named("median of an even-sized")
     copies = Copies(tmp_path)
 
@@ -192,7 +192,8 @@ def test_a_copy_has_the_defect_and_the_checkout_does_not(tmp_path: Path) -> None
 
 @pytest.mark.timeout(100)
 def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
-    """A replay in another process catches the first mutant, and a rule catches the second."""
+    """The wall-clock mutant is caught by a replay in another process, and the mutant of the vote is caught by a
+    rule."""
     clock, vote = named("a wall clock decides"), named("a vote is not persisted")
     hunt = a_hunt(tmp_path, clock, vote)
 
@@ -210,7 +211,7 @@ def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(100)
 def test_a_mutant_that_does_not_run_is_an_error_and_a_harmless_one_survives(tmp_path: Path) -> None:
-    """Only a run can catch a mutant: neither a failed import nor a crash at the start counts."""
+    """A mutant is caught only if it runs. A failed import or a crash at the start does not count."""
     text = "return self._state.commit_index >= self._own_first_index"
     broken = a_mutant("raft/core/leader.py", text, "return nothing of the kind", name="no python")
     crashing = a_mutant(
@@ -243,16 +244,16 @@ def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_sure_that_it_runs_in_the_copy(tmp_path: Path) -> None:
-    """If a package were imported from elsewhere, a mutant would survive because it was never run."""
+    """If a package were imported from elsewhere, its mutants would never run, and so would survive."""
     copies = Copies(tmp_path)
-    shutil.rmtree(copies.clean / "raft")  # Python then finds the installed `raft`.
+    shutil.rmtree(copies.clean / "raft")  # Here Python finds the installed `raft`.
 
     with pytest.raises(WorkerFailed, match="AssertionError"):
         Workers().run_seeds(copies.clean, 1, 1, hash_seed=1)
 
 
 def test_a_crash_at_start_is_no_catch_and_an_assertion_is() -> None:
-    """Code that does not even start shows nothing about the checks."""
+    """If the code does not even start, the result says nothing about the checks."""
 
     def ended(rule: str | None, detail: str, commits: int) -> SeedOutcome:
         return SeedOutcome(seed=1, seconds=0.1, events=9, commits=commits, trace_hash="", rule=rule, detail=detail)
@@ -269,7 +270,7 @@ def test_a_crash_at_start_is_no_catch_and_an_assertion_is() -> None:
 
 
 def test_the_command_lists_and_chooses() -> None:
-    """An unknown name is bad input, and the answer gives the nearest known one."""
+    """An unknown name is bad input, and the error names the nearest known name."""
     listed = CliRunner().invoke(mutants, ["--list", "--json", "--only", "backs off"])
     assert listed.exit_code == 0
     assert [row["name"] for row in json.loads(listed.stdout)] == ["next_index never backs off"]

@@ -1,4 +1,4 @@
-"""Strangers reach the port that they claim to reach, whatever the other side does with their bytes."""
+"""Strangers reach the port that they claim to reach, no matter how the server treats their bytes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: Stranger
     reached = trio.Event()
 
     async def serve(stream: trio.SocketStream) -> None:
-        """Send a hello and the list of members, as a member does. A silent caller has reached the server as soon as it
-        connects."""
+        """Send a hello and the list of members, as a member does. A silent caller sends nothing, so it has reached the
+        server when it connects."""
         async with stream:
             if kind.name == "silent-callers" or await stream.receive_some(65_536):
                 reached.set()
@@ -49,7 +49,7 @@ async def _visit(kind: StrangerKind, stranger: Stranger) -> None:
     try:
         await kind.visit(stranger)
     except* (OSError, trio.BrokenResourceError):
-        pass  # The server hangs up early.
+        pass  # In this case the server hangs up early.
 
 
 def test_structures_are_the_same_for_the_same_seed_and_can_all_be_sent() -> None:
@@ -72,7 +72,7 @@ def test_changed_bytes_differ_and_pieces_are_the_whole() -> None:
 
 
 def test_no_command_of_a_stranger_can_change_the_store() -> None:
-    """A changed store would make the honest clients' history contain values that none of them wrote."""
+    """If strangers changed the store, the honest clients' history would contain values that no honest client wrote."""
     structures = Structures(Random(4))
     usual = [wire.put(1, b"k", b"v"), [2, 3, 1, [2, b"k"]], [3, 2, [0, 0, 0, 3, b"k"]]]
     requests = [wire.without_effect(structures.changed(usual[i % 3], 1 + i % 3)) for i in range(20_000)]

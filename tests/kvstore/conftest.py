@@ -1,4 +1,4 @@
-"""Folders for tests whose disk is real but whose subject is not the disk."""
+"""Folders for tests that need a real disk but do not test the disk."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def quick_folder() -> Iterator[Path]:
-    """A folder in memory, if the machine has one. Syncing it costs nothing, so a test may sync it a thousand times."""
+    """A folder in memory, if the machine has one. A sync of this folder costs nothing, so a test may sync it a thousand
+    times."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
 def _close_files_of_in_memory_clusters() -> Iterator[None]:
-    """A cluster of three opens some thirty files, and tests that bound the descriptors of this process would count
-    them."""
+    """A cluster of three members opens some thirty files. Tests that limit the descriptors of this process would count
+    these files."""
     yield
     while HeldFiles.opened:
         HeldFiles.opened.pop().close()

@@ -17,7 +17,7 @@ from kvstore import Client
 
 START_SECONDS_MAX = 30.0
 STARTS_MAX = 5
-"""A free port may be taken by somebody else before the server has it: then other ports are tried."""
+"""Another program may take a free port before the server has it. In this case, other ports are tried."""
 
 
 def hwm(*arguments: str | Path) -> list[str]:
@@ -26,25 +26,25 @@ def hwm(*arguments: str | Path) -> list[str]:
 
 
 def in_build(build: Path | None) -> dict[str, Any]:
-    """The arguments of Popen for a process that runs the packages in the folder `build`, or those of this
-    interpreter."""
+    """The arguments of Popen for a process that runs the packages in the folder `build`, or the packages of this
+    interpreter if there is no such folder."""
     return {} if build is None else {"cwd": build, "env": {**os.environ, "PYTHONPATH": str(build)}}
 
 
 class Server:
-    """One member's process, which can be killed and started again on the same folder."""
+    """The process of one member. It can be killed, and started again on the same folder."""
 
     def __init__(self, folder: Path, node_id: str, arguments: Sequence[str]) -> None:
         self.folder, self.node_id = folder, node_id
         self.log = folder.with_name(f"{node_id}.log")
         self._ready = folder.with_name(f"{node_id}.ready")
         self.arguments = arguments
-        # The folder with the packages that the next start runs. None: those of this checkout.
+        # The folder with the packages that run at the next start. None means the packages of this checkout.
         self.build: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process; `wait_ready` waits until it serves."""
+        """Start the process. `wait_ready` waits until the process serves."""
         assert self._process is None or self._process.poll() is not None, "it runs"
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
@@ -110,7 +110,7 @@ class ServerCluster:
             server.wait()
 
     def start_all(self) -> bool:
-        """Start all servers; returns True once all are ready."""
+        """Start all servers. Returns True when all of them are ready."""
         for server in self.servers.values():
             server.start()
         return all(server.wait_ready() for server in self.servers.values())
@@ -124,8 +124,8 @@ def running_cluster(
     builds: Mapping[str, Path] | None = None,
     options: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[ServerCluster]:
-    """Start `size` servers on free ports; kills all of them at the end. `builds`: the package folders of servers that
-    run another build; `options`: the options of single servers."""
+    """Start `size` servers on free ports. Kills all of them at the end. `builds` names the package folders of servers
+    that run another build. `options` has the options of single servers."""
     for attempt in range(STARTS_MAX):
         ports = free_ports(2 * size)
         members = [f"--member=s{i + 1}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(size)]

@@ -1,4 +1,5 @@
-"""A cluster of real processes is saved under load and killed, and a new cluster is restored from the backup."""
+"""A cluster of real processes is saved while clients write, and is killed. A new cluster is restored from the
+backup."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ async def everything(client: Client) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("who", [pytest.param("leader", marks=pytest.mark.slow), "follower"])
 async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluster(tmp_path: Path, who: str) -> None:
-    """The new members have the addresses of the old members. An old member that is started again is refused."""
+    """The new members have the addresses of the old members. If an old member is started again, it is refused."""
     ledger, file = Ledger(), tmp_path / "backup"
     with trio.fail_after(90), running_cluster(tmp_path, 3) as old:
         async with old.client() as client:
@@ -106,7 +107,7 @@ async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluste
 
 
 async def applied_everywhere(client: Client, revision: int) -> None:
-    """Wait until all members have applied the revision: a follower learns of a commit later than the client that
+    """Wait until all members have applied the revision. A follower learns of a commit later than the client that
     wrote."""
     while True:
         found = (await client.cluster_status()).values()
@@ -116,7 +117,7 @@ async def applied_everywhere(client: Client, revision: int) -> None:
 
 
 async def test_the_last_member_that_is_left_gives_all_that_it_has_applied(tmp_path: Path) -> None:
-    """The member must not give the snapshot on its disk, which in this test contains an empty store."""
+    """The member must not send the old snapshot on its disk. In this test that snapshot contains an empty store."""
     file, keys = tmp_path / "backup", [f"key{number}" for number in range(5)]
     with trio.fail_after(90), running_cluster(tmp_path, 3) as old:
         async with old.client() as client:
@@ -154,7 +155,7 @@ async def test_the_last_member_that_is_left_gives_all_that_it_has_applied(tmp_pa
 
 
 def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
-    """Run these lines in a shell, unchanged; `hwm` is that of this interpreter."""
+    """Run these lines in a shell, unchanged. The command `hwm` is that of this interpreter."""
     shim = folder / "bin" / "hwm"
     shim.parent.mkdir(exist_ok=True)
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvstore.cli.main "$@"\n')
@@ -167,7 +168,7 @@ def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
 
 
 def value_served_by(line: str, folder: Path) -> str:
-    """Start a member with this line, but on a free port; returns the value of `key`."""
+    """Start a member with this line, but on a free port. Return the value of `key`."""
     words = line.replace(":7101", ":0").split()
     assert words[0] == "hwm"
     with subprocess.Popen(hwm(*words[1:]), cwd=folder, stderr=subprocess.PIPE, text=True) as member:
@@ -181,10 +182,10 @@ def value_served_by(line: str, folder: Path) -> str:
 
 
 async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) -> None:
-    """The test runs all commands of docs/operations/guide.md; it changes only the port of `serve`."""
+    """The test runs these commands of docs/operations/guide.md. It changes only the port of `serve`."""
     save, export, line, check, alone, several, *_ = re.findall(
         r"```sh\n(.*?)```", GUIDE, re.DOTALL
-    )  # The last: test_upgrade.py.
+    )  # test_upgrade.py tests the last one.
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", "value")
         await trio.to_thread.run_sync(in_a_shell, save, tmp_path, store.client_address)
@@ -251,7 +252,7 @@ def test_standard_output_by_its_name_gets_the_backup_and_no_word(tmp_path: Path)
 
 
 def test_a_pipe_that_nobody_writes_to_is_no_saved_file(tmp_path: Path) -> None:
-    """If the commands opened the pipe, they would wait without end."""
+    """If the commands opened the pipe, they would wait forever."""
     os.mkfifo(tmp_path / "pipe")
     pipe, made = str(tmp_path / "pipe"), str(tmp_path / "made")
     for words, code in ((["status", pipe], 2), (["restore", pipe, made], 3)):

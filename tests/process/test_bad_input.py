@@ -1,4 +1,5 @@
-"""A new user's mistakes and other obstacles. Each gives one message, which says what happened and what to do."""
+"""A new user's mistakes and other obstacles. Each of them gives one message, which says what happened and what the user
+can do."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def test_a_deadline_that_is_no_time_is_refused(seconds: str) -> None:
 
 
 async def test_a_program_may_wait_for_ever_but_not_for_no_number() -> None:
-    """A trio program writes `math.inf` for "no deadline"."""
+    """In trio programs, `math.inf` means "no deadline"."""
     async with Client([NOBODY], deadline_seconds=float("inf")) as client:
         with trio.move_on_after(0.2) as patience:
             await client.put("a", "b")
@@ -97,7 +98,7 @@ def test_who_asks_for_help_gets_it() -> None:
     ],
 )
 def test_a_document_that_is_no_transaction_is_refused_in_words(document: str, words: str) -> None:
-    """Each JSON value that is no transaction is refused, and so is text that is no JSON."""
+    """A JSON value that is not a transaction is refused, and so is text that is not JSON."""
     result = invoke("txn", document)
 
     assert result.exit_code == 2
@@ -115,7 +116,7 @@ def test_standard_input_without_an_end_is_not_read_to_the_end() -> None:
 
 @pytest.mark.parametrize("arguments", [["put", "k", "-"], ["txn"], ["cas", "k", "-", "--absent"]])
 def test_standard_input_that_is_closed_is_wrong_usage(arguments: list[str]) -> None:
-    """The error is wrong usage, and not a bug of the program."""
+    """The error is reported as wrong usage and not as a bug of the program."""
     command = shlex.join(hwm(*arguments, "--endpoints", NOBODY))
     done = subprocess.run(["bash", "-c", f"{command} <&-"], stderr=subprocess.PIPE, text=True, timeout=40, check=False)
 
@@ -124,7 +125,7 @@ def test_standard_input_that_is_closed_is_wrong_usage(arguments: list[str]) -> N
 
 @pytest.mark.parametrize("option", ["--rate", "--reads", "--seconds"])
 def test_what_is_no_number_is_no_load(option: str) -> None:
-    """Python reads `nan` as a number, and a comparison with a bound is always false."""
+    """Python reads `nan` as a number, but every comparison of `nan` with a bound is false."""
     result = invoke("bench", option, "nan")
 
     assert (result.exit_code, "is not a number" in result.stderr) == (2, True)
@@ -161,7 +162,7 @@ def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path:
     ],
 )
 def test_a_member_that_could_never_work_is_not_made(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """`hwm serve` refuses before it makes a folder, because what a new folder contains cannot be changed later."""
+    """`hwm serve` refuses before it creates a folder, because the content of a new folder cannot be changed later."""
     done = invoke("serve", str(tmp_path / "data"), "--bootstrap", *arguments)
 
     assert done.exit_code == 2
@@ -172,7 +173,7 @@ def test_a_member_that_could_never_work_is_not_made(tmp_path: Path, arguments: l
 @pytest.mark.parametrize("command", ["init", "serve"])
 @pytest.mark.parametrize("join", ["", " , "])
 def test_who_joins_nobody_founds_no_cluster_of_its_own(tmp_path: Path, command: str, join: str) -> None:
-    """A script may say `--join "$PEERS"` while PEERS is not set."""
+    """In a script, the variable PEERS of `--join "$PEERS"` may not be set."""
     arguments = ["--join", join, "--node-id", "s1", *MEMBERS[:2]]
 
     result = invoke(command, str(tmp_path / "data"), *arguments)
@@ -192,7 +193,7 @@ def test_who_joins_without_saying_who_it_is_is_told_how(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7001", "[::]:7001", ":::7001"])
 def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address: str) -> None:
-    """All members and clients learn this address, and each of them would connect to itself."""
+    """All members and clients learn this address, and each of them would then connect to itself."""
     member = f"s1={address}/127.0.0.1:7101"
 
     founding = invoke("init", str(tmp_path / "data"), "--node-id", "s1", "--member", member)
@@ -206,8 +207,8 @@ def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address:
 def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With exit code 5 a supervisor starts the member again. A member that was refused must not be started again; it
-    ends with exit code 3."""
+    """After exit code 5, a supervisor starts the member again. A member that was refused must not be started again, so
+    it ends with exit code 3."""
     monkeypatch.setattr(joining, "ASK_SECONDS", 0.5)
     arguments = ["--join", NOBODY, "--member", "s2=127.0.0.1:7002/127.0.0.1:7102"]
 
@@ -228,7 +229,7 @@ def test_a_member_is_not_replaced_by_itself() -> None:
 
 
 def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_be_given_again() -> None:
-    """The command states a goal, so it can be repeated without reading the members first."""
+    """The command states a goal. So it can be repeated without reading the list of members first."""
 
     async def work(client: Client) -> Membership:
         raise OutcomeUnknown("the answer was lost")
@@ -282,7 +283,7 @@ def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_a_folder_that_this_user_may_not_enter_is_no_command_that_was_carried_out(
     tmp_path: Path, arguments: list[str], exit_code: int
 ) -> None:
-    """Exit code 74 would mean that the backup was written and only the report about it is lost."""
+    """Exit code 74 would mean that the backup was written and that only the report about it was lost."""
     sealed = tmp_path / "sealed"
     sealed.mkdir(mode=0o700)
 
@@ -296,7 +297,8 @@ def test_a_folder_that_this_user_may_not_enter_is_no_command_that_was_carried_ou
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root for a user without rights")
 def test_a_folder_of_somebody_else_is_refused_as_such() -> None:
-    """If this user cannot read or write the folder, the exit code is 3, as for every folder that cannot be served."""
+    """If this user cannot read or write the folder, the exit code is 3, as for every folder that a member cannot
+    use."""
     with tempfile.TemporaryDirectory() as name:  # Other users cannot enter the folders above a `tmp_path`.
         Path(name).chmod(0o711)
         folder = Path(name) / "data"
@@ -344,7 +346,7 @@ def test_a_snapshot_that_was_passed_over_is_told(tmp_path: Path) -> None:
 async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is silent in the middle of a frame is closed. A connection that is silent between frames
+    """A connection that becomes silent in the middle of a frame is closed. A connection that is silent between frames
     stays."""
     monkeypatch.setattr(client_listener, "HALF_FRAME_SECONDS_MAX", 0.3)
     config = MemberConfig(folder=tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0")
@@ -370,7 +372,8 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_pl
 
 
 def test_hundreds_of_strangers_do_not_keep_a_member_from_serving(tmp_path: Path) -> None:
-    """The member closes strangers at the bound, or when their time is up, and serves honest clients meanwhile."""
+    """The member closes connections of strangers at the bound or when their time is up. Meanwhile it serves honest
+    clients."""
     with running_cluster(tmp_path, 2) as cluster:
         arguments = cluster.servers["s1"].arguments[0].split("=")[2].split("/")
         strangers = [
@@ -391,7 +394,7 @@ def test_hundreds_of_strangers_do_not_keep_a_member_from_serving(tmp_path: Path)
 
 
 def test_what_is_no_data_folder_is_answered_with_what_to_name(tmp_path: Path) -> None:
-    """The path is a folder of something else, a file, or missing."""
+    """The path leads to a folder with other content, to a file, or to nothing."""
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file", tmp_path / "nothing"):
         done = subprocess.run(

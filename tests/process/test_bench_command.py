@@ -59,7 +59,7 @@ def test_a_short_run_tells_its_figures_and_leaves_no_key(endpoint: str) -> None:
 
 
 def test_reads_find_what_was_written_first_and_keys_can_be_kept(endpoint: str) -> None:
-    """Without --json the result is a table, and with --keep all keys stay in the store."""
+    """Without --json the result is a table. With --keep all keys stay in the store."""
     result = bench(endpoint, *SHORT, "--reads", "0.9", "--prefix", "kept/", "--keep", "--value-bytes", "7")
 
     assert result.exit_code == 0, result.output
@@ -68,7 +68,7 @@ def test_reads_find_what_was_written_first_and_keys_can_be_kept(endpoint: str) -
 
 
 def test_an_open_loop_asks_no_more_than_its_rate(endpoint: str) -> None:
-    """At 40 operations per second, half a second allows at most 20."""
+    """At 40 operations per second, at most 20 operations are allowed in half a second."""
     result = bench(endpoint, *SHORT, "--rate", "40", "--json")
 
     assert result.exit_code == 0, result.output
@@ -76,7 +76,7 @@ def test_an_open_loop_asks_no_more_than_its_rate(endpoint: str) -> None:
 
 
 def test_where_nobody_is_the_exit_code_is_that_of_unavailable() -> None:
-    """Every other command ends with the same exit code."""
+    """Every other command ends with the same exit code if no member answers."""
     result = bench(f"127.0.0.1:{free_ports(1)[0]}", *SHORT, "--deadline", "0.3")
 
     assert result.exit_code == 5

@@ -1,4 +1,4 @@
-"""Strangers use up the connections of real members; the members go on serving, and operators can still connect."""
+"""Strangers use up the connections of real members. The members continue to serve, and operators can still connect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 SECONDS_MAX = 50
 STRANGERS = 1_044
-"""More than the usual limit of 1,024 open files."""
+"""This number exceeds the usual limit of 1,024 open files."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def with_descriptors(count: int, command: list[str]) -> list[str]:
 
 
 def crowd(port: int, count: int, held: ExitStack) -> None:
-    """Open `count` connections that say their hello and nothing else."""
+    """Open `count` connections that send their hello and nothing else."""
     hello = frame(encode_client_hello())
     for _ in range(count):
         stranger = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
@@ -91,7 +91,7 @@ async def test_more_idle_connections_than_descriptors_keep_nobody_from_serving(
 
 
 async def test_operators_get_in_when_strangers_hold_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member has so few descriptors that a few strangers use up all connections. Clients can connect, too."""
+    """The member has so few descriptors that a few strangers use up all connections. Clients can still connect."""
     monkeypatch.setattr(servers, "hwm", lambda *arguments: with_descriptors(DESCRIPTORS_MIN, hwm(*arguments)))
     with trio.fail_after(SECONDS_MAX), ExitStack() as held:
         cluster = held.enter_context(running_cluster(tmp_path, 1))

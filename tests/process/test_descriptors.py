@@ -1,4 +1,5 @@
-"""A real member has no file descriptors left: it refuses writes, goes on, and takes writes once it has descriptors."""
+"""A real member has no file descriptors left. It refuses writes and continues, and it accepts writes again when it has
+descriptors."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ VALUE = bytes(2_000)
 
 
 async def puts_until_one_waits(client: Client) -> int:
-    """Write until the log needs another file; returns the number of puts that were acknowledged."""
+    """Write until the log needs another file. Returns the number of acknowledged puts."""
     for count in range(100):
         try:
             await client.put(b"k%d" % count, VALUE, deadline_seconds=0.5)
@@ -53,5 +54,5 @@ async def test_a_member_without_descriptors_refuses_writes_and_takes_them_again_
         assert isinstance(told, MemberStatus), told
         assert told.lacks_descriptors == f"too many files are open (limit {limit})"
         assert not told.is_disk_full
-        assert [record and record.value for record in stored] == (count + 1) * [VALUE]  # The put that waited counts.
+        assert [record and record.value for record in stored] == (count + 1) * [VALUE]  # This includes the waiting put.
         assert (count > 0, refused) == (True, None)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 def test_a_member_at_an_address_that_nobody_can_dial_is_wrong_usage(
     tmp_path: Path, command: list[str], address: str
 ) -> None:
-    """With exit code 5 ("unavailable") a supervisor would try again without end."""
+    """After exit code 5 ("unavailable"), a supervisor would try again forever."""
     result = invoke(*(word.format(tmp_path) for word in command), "--deadline", "0.2", "--member", address)
 
     assert result.exit_code == 2, result.stderr
@@ -56,7 +56,7 @@ def test_an_error_is_an_object_too_for_who_asks_for_json(
     reason: str | None,
     lag: int | None,
 ) -> None:
-    """With --json the error goes to stdout, as an answer would. A message for people goes to stderr."""
+    """With --json the error goes to stdout, like an answer. A message for people goes to stderr."""
 
     async def fail(*_: object, **__: object) -> Membership:
         raise error
@@ -93,7 +93,7 @@ def test_there_is_one_json_value_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_an_error_that_cannot_be_written_keeps_its_exit_code() -> None:
-    """The put was not carried out; exit code 74 would mean that it was."""
+    """The put was not carried out, but exit code 74 would mean that it was."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             hwm("put", "a", "b", "--json", "--deadline", "0.2", "--endpoints", NOBODY),

@@ -1,4 +1,4 @@
-"""A short real run: three processes, a killed leader, and a history that the local audit passes."""
+"""A short real run with three processes, a killed leader, and a history that passes the local audit."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ async def test_a_run_with_levels_and_a_killed_leader_is_linearizable_and_its_ans
 async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
     tmp_path: Path, pipelined: dict[str, int]
 ) -> None:
-    """Clients send without waiting for answers, so a hundred times as many requests are open when the leader is
-    killed."""
+    """Clients send without waiting for answers, so a hundred times as many requests are open at the kill of the
+    leader."""
     settings = RunSettings(
         out=tmp_path / "run",
         nodes=3,
@@ -194,7 +194,7 @@ async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
 @pytest.mark.timeout(60)
 async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_ends_itself(tmp_path: Path) -> None:
     """The member with the failed write ends with exit code 6 (docs/operations/guide.md). No acknowledged write is lost,
-    because only one write to the disk failed."""
+    because only one disk had a failed write."""
     kinds: tuple[Kind, ...] = ("clock-jump", "write-error")
     plan = tuple(
         replace(against_the_leader(number, 0.0, kind), target="random", duration_seconds=0.2)
@@ -230,7 +230,7 @@ async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_e
 
 @pytest.fixture
 def _ext4(tmp_path: Path) -> None:
-    """Skip here, outside of trio: the exception groups of trio lose the reason of a skip."""
+    """Skip the test here, outside of trio, because the exception groups of trio lose the reason for a skip."""
     trouble = trouble_with_ext4(tmp_path / "probe")
     if trouble:
         pytest.skip(f"no ext4 can be mounted here: {trouble}")
@@ -239,7 +239,7 @@ def _ext4(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("_ext4")
 async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(tmp_path: Path) -> None:
-    """A disk fails only when it is used, so the harness makes the member write an entry that is in no history."""
+    """A disk fails only when it is used. So the harness makes the member write an entry that is in no history."""
     failing = replace(against_the_leader(1, 0.0, "disk-error"), duration_seconds=0.1)
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     with trio.fail_after(50):
@@ -257,11 +257,11 @@ async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(t
 
 @pytest.mark.timeout(120)
 def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_and_go(tmp_path: Path) -> None:
-    """This is the long run of docs/reference/harness.md, cut to seconds, with its history in Parquet.
+    """This run is the long run of docs/reference/harness.md, shortened to seconds, with its history in Parquet.
 
-    Where Linux offers every fault, the plan of this seed cuts the leader's power while a member is replaced; it
-    restarts, pauses and partitions the leader, and adds and removes members. On other systems the plan differs, and the
-    run must pass, too.
+    On a Linux machine with every fault, the plan of this seed cuts the leader's power while a member is replaced. It
+    also restarts, pauses and partitions the leader, and adds and removes members. On other systems the plan differs,
+    and the run must pass, too.
     """
     options = ["--faults", "all", "--seed", "2311", "--seconds", "8", "--fault-every", "0.5", "--nodes", "3"]
     load = ["--clients", "10", "--keys", "12", "--rate", "250", "--format", "parquet"]
@@ -294,7 +294,8 @@ def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_a
 
 @pytest.mark.timeout(60)
 async def test_a_member_that_ends_by_itself_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    """No fault of the plan ended the member, so its end is a finding. What was recorded before stays readable."""
+    """No fault of the plan ended this member, so the end of the member is a finding. The rows that were recorded before
+    stay readable."""
     progress = Progress(RunSettings(out=tmp_path / "run", nodes=3, seconds=20, clients=10))
 
     async def kill_one_behind_its_back() -> None:
@@ -326,7 +327,7 @@ async def test_failover_is_measured_from_the_kill_to_a_write_called_after_it(tmp
 
     (with_ms,), (without_ms,) = result.with_hint.unavailable_ms, result.without_hint.unavailable_ms
     assert 0 < with_ms < 20_000
-    assert 50 < without_ms < 20_000  # No member is elected before the minimum election time-out.
+    assert 50 < without_ms < 20_000  # An election needs at least the minimum time-out.
     assert result.without_hint.median_ms == result.without_hint.worst_ms == without_ms
     assert result.ratio_of_medians == with_ms / without_ms
     assert not processes_of(tmp_path / "failover")
@@ -334,7 +335,7 @@ async def test_failover_is_measured_from_the_kill_to_a_write_called_after_it(tmp
 
 @pytest.mark.timeout(60)
 async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
-    """A leader that is asked to stop hands over, so its clients see only a short pause."""
+    """A leader that is asked to stop hands its leadership over, so its clients see only a short pause."""
     console = Console(file=io.StringIO())
     with trio.fail_after(40):
         result = await measure_rolling(rounds=1, nodes=3, out=tmp_path / "rolling", console=console)
@@ -347,7 +348,8 @@ async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audited(tmp_path: Path) -> None:
-    """SIGKILL ends the harness, and its members end with it. No recorded read shows a value that nobody wrote."""
+    """SIGKILL ends the harness, and its members end with it. Every value in a recorded read was written by a recorded
+    write."""
     rows = tmp_path / "run" / "ops" / "rows.jsonl"
     with a_harness(tmp_path / "run") as harness:
         wait_until(lambda: rows.exists() and rows.stat().st_size > 50_000)
@@ -361,7 +363,8 @@ def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audite
 
 @pytest.mark.timeout(60)
 def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> None:
-    """After SIGTERM the harness prints one sentence, keeps the records, leaves no process, and ends with 128 + 15."""
+    """After SIGTERM the harness prints one sentence, keeps the records, leaves no process running, and ends with exit
+    code 128 + 15."""
     events = tmp_path / "run" / "events.jsonl"
     with a_harness(tmp_path / "run") as harness:
         wait_until(lambda: events.exists() and b"load_started" in events.read_bytes())
@@ -377,7 +380,7 @@ def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> No
 
 @contextmanager
 def a_harness(out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `hwm-harness run` as a process; ends it at the end, whatever the test does."""
+    """Run `hwm-harness run` as a process. The process is always ended, even if the test fails."""
     options = ["--nodes", "3", "--seconds", "30", "--out", str(out)]
     command = [sys.executable, "-P", "-m", "harness.cli", "run", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as harness:

@@ -1,4 +1,4 @@
-"""Leases and locks of real processes. Holders are killed, stopped, or told that they lost the lock; leaders are
+"""Leases and locks of real processes. Holders are killed, stopped, or informed that they lost the lock. Leaders are
 killed."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.process.servers import ServerCluster, hwm, running_cluster
 pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
 PATIENCE_SECONDS = 60.0
-"""A test fails, and does not hang, if something does not happen within this time."""
+"""If something does not happen within this time, a test fails instead of hanging."""
 
 
 class Holder:
@@ -36,7 +36,7 @@ class Holder:
         )  # fmt: skip
 
     async def holds(self) -> tuple[int, int]:
-        """Wait until the script runs; returns the fence and the process id of the script."""
+        """Wait until the script runs. Returns the fence, and the process id of the script."""
         with trio.fail_after(PATIENCE_SECONDS):
             while not self.begun.exists():
                 assert self.process.poll() is None, self.process.communicate()
@@ -45,14 +45,14 @@ class Holder:
         return int(fence), int(pid)
 
     async def ends(self) -> tuple[int, str]:
-        """Wait until `hwm` has ended; returns its exit code and what it wrote to stderr."""
+        """Wait until `hwm` has ended. Returns its exit code and its stderr."""
         with trio.fail_after(PATIENCE_SECONDS):
             _, err = await trio.to_thread.run_sync(self.process.communicate, abandon_on_cancel=True)
         self.has_ended = True
         return self.process.returncode, err.decode()
 
     def kill(self, pid: int) -> None:
-        """Kill `hwm` and the script, in whatever state they are."""
+        """Kill `hwm` and the script in any state."""
         if is_running(pid):
             os.kill(pid, signal.SIGKILL)
         if not self.has_ended:
@@ -69,7 +69,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) -> None:
-    """After the lease's time to live, the waiting process gets the lock with a greater fence."""
+    """When the lease's time to live has passed, the waiting process gets the lock, with a greater fence."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -85,7 +85,7 @@ def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) ->
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait)
-                    await trio.sleep(4)  # The holder keeps its lease alive for twice the time to live.
+                    await trio.sleep(4)  # The holder keeps its lease alive for twice its time to live.
                     assert not obtained.is_set()
                     holder.process.kill()
                     with trio.fail_after(PATIENCE_SECONDS):
@@ -98,7 +98,7 @@ def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) ->
 
 
 def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> None:
-    """An operator revokes the lease. The exit code says that the command's work may have been done."""
+    """An operator revokes the lease. The exit code means that the command may have done its work."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -119,7 +119,7 @@ def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> 
 
 
 def test_the_exit_code_is_that_of_the_command_and_a_signal_ends_it(tmp_path: Path) -> None:
-    """The lock is free as soon as the command ends by itself or by a signal."""
+    """The lock becomes free as soon as the command ends, by itself or by a signal."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -149,8 +149,8 @@ async def leader_of(client: Client) -> str:
 
 
 def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> None:
-    """The leader is killed twice. The client holds a lock with 5 s to live throughout, and releases it at the end of
-    its block."""
+    """The leader is killed twice. The client holds a lock with a time to live of 5 s all the time, and releases the
+    lock at the end of its block."""
 
     async def main() -> None:
         async with cluster.client() as client, client.lock("x", ttl_seconds=5) as lock:
@@ -172,8 +172,7 @@ def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> N
 
 
 def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill(tmp_path: Path) -> None:
-    """Nobody renews the lease, and the leader is killed at several moments. The key is deleted late, but never
-    early."""
+    """No client renews the lease, and the leader is killed several times. The key is deleted late, but never early."""
 
     async def main() -> None:
         async with cluster.client() as client:
@@ -198,7 +197,7 @@ def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill
 
 
 def test_candidates_of_an_election_lead_one_after_the_other(tmp_path: Path) -> None:
-    """Each `hwm elect` prints its fence when it is elected; a listener sees both of them."""
+    """Each `hwm elect` prints its fence when it is elected. A listener sees both fences."""
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -29,11 +29,12 @@ def metrics_address(server: Server) -> str:
 
 
 async def say(address: str, data: bytes) -> bytes:
-    """Send these bytes; returns all that the member answers until it closes. Empty if it closes without an answer."""
+    """Send these bytes. Returns all bytes that the member answers before it closes the connection. The result is empty
+    if the member closes the connection without an answer."""
     host, _, port = address.rpartition(":")
     answer = b""
     async with await trio.open_tcp_stream(host, int(port)) as stream:
-        with contextlib.suppress(trio.BrokenResourceError):  # The member closed before it had read all bytes.
+        with contextlib.suppress(trio.BrokenResourceError):  # The member closed early, before it had read all bytes.
             await stream.send_all(data)
             async for part in stream:
                 answer += part
@@ -41,7 +42,7 @@ async def say(address: str, data: bytes) -> bytes:
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
-    """The status and the body. The status is 0 if there are, or were a moment ago, too many connections."""
+    """The status and the body. The status is 0 if there are too many connections, or were too many a moment before."""
     answer = await say(address, f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
     if not answer:
         return 0, ""
@@ -69,7 +70,7 @@ async def scrape_all(cluster: ServerCluster) -> dict[str, dict[str, float]]:
 
 
 async def wait_for(address: str, status: int) -> str:
-    """Wait until `/readyz` answers with this status; returns the reason."""
+    """Wait until `/readyz` answers with this status. Returns the reason."""
     while True:
         answer = await get(address, "/readyz")
         if answer[0] == status:
@@ -78,7 +79,7 @@ async def wait_for(address: str, status: int) -> str:
 
 
 async def ready_all(cluster: ServerCluster) -> None:
-    """Wait until `/readyz` of every member says that it is ready."""
+    """Wait until `/readyz` of every member reports that the member is ready."""
     for server in cluster.servers.values():
         await wait_for(metrics_address(server), 200)
 
@@ -95,7 +96,7 @@ async def test_the_values_move_under_load_and_every_member_tells_its_own(tmp_pat
             before = after = await scrape_all(cluster)
             nursery.start_soon(load_forever, client)
             while min(after[name][REVISION] - before[name][REVISION] for name in after) < 400:
-                after = await scrape_all(cluster)  # The member answers scrapes while it carries out the load.
+                after = await scrape_all(cluster)  # The member answers scrapes while it processes the load.
             nursery.cancel_scope.cancel()
         (leader,) = [name for name, each in after.items() if each["highwatermark_is_leader"]]
         for name, samples in after.items():
@@ -145,7 +146,7 @@ async def test_garbage_gets_400_and_a_crowd_makes_room_and_neither_does_any_harm
 
         host, _, port = address.rpartition(":")
         crowd = [await trio.open_tcp_stream(host, int(port)) for _ in range(CONNECTIONS_MAX)]
-        # This connection is above the bound, so the oldest is closed.
+        # This connection exceeds the bound, so the member closes the oldest one.
         assert await get(address, "/livez") == (200, "alive\n")
         with contextlib.suppress(trio.BrokenResourceError):
             assert await crowd[0].receive_some() == b""

@@ -1,4 +1,4 @@
-"""Programs whose streams cannot be written: the exit code says what the command did, and a server goes on."""
+"""Programs whose streams cannot be written. The exit code says what the command did, and a server keeps running."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ CASES: dict[str, list[str]] = {
     "role grant": ["role", "grant", "nothing", "read", "old"],
     "role revoke": ["role", "revoke", "nothing", "old"],
     "role remove": ["role", "remove", "nothing"],
-    # All other commands would be refused while authentication is on, and nobody has the role root.
+    # This command must fail. Otherwise authentication would be on while nobody has the role root, and all other
+    # commands would be refused.
     "auth enable without a root": ["auth", "enable"],
     "auth disable": ["auth", "disable"],
     "auth status": ["auth", "status"],
@@ -90,7 +91,7 @@ CASES: dict[str, list[str]] = {
     "lease ttl": ["lease", "ttl", "999999999"],
     "lease list": ["lease", "list"],
     "lock": ["lock", "{key}", "--", "true"],
-    # Without a wrong option the command would lead until it is interrupted.
+    # With correct options the command would lead until it is interrupted.
     "elect with a wrong option": ["elect", "{key}", "--ttl", "0"],
     "snapshot save": ["snapshot", "save", "{folder}/{key}.snap"],
     "snapshot status": ["snapshot", "status", "{folder}/base.snap"],
@@ -104,8 +105,8 @@ CASES: dict[str, list[str]] = {
     "check": ["check", "{folder}/made"],
     "bench": ["bench", "--seconds", "0.1", "--clients", "1", "--keys", "1", "--in-flight", "1", "--prefix", "{key}"],
 }
-"""One or more cases for each command. The key `{key}` does not exist before, and the key `{other}` does. No other
-process uses these two keys."""
+"""One or more cases for each command. Before a case runs, the key `{other}` exists and the key `{key}` does not. No
+other process uses these two keys."""
 
 WITHOUT_CLUSTER = ("completion", "snapshot status", "snapshot restore", "init", "serve", "check")
 WRITES = ("put", "cas", "txn")
@@ -134,9 +135,10 @@ def test_every_command_is_walked() -> None:
     assert set(leaves(cli)) - walked == set()
 
 
-@pytest.mark.timeout(180)  # The test usually takes 6 s, but it syncs hundreds of times, and others use the disk, too.
+@pytest.mark.timeout(180)  # The test usually takes 6 s. But it syncs hundreds of times, and others use the disk, too.
 async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_words(tmp_path: Path) -> None:
-    """All commands run with all kinds of broken streams: a script decides by the exit code whether to retry."""
+    """All commands run with all kinds of broken streams. The exit code must be right, because a script uses it to
+    decide whether to retry."""
     with running_cluster(tmp_path, 1) as cluster:
         (tmp_path / "lines").write_text('{"key": "imported", "value": "1"}\n', encoding="utf-8")
         save = hwm("snapshot", "save", tmp_path / "base.snap", "--endpoints", cluster.endpoints[0])
@@ -182,7 +184,7 @@ def walk(folder: Path, rows: Sequence[tuple[str, str, str]], endpoint: str) -> l
 
 
 async def has_effect(client: Client, name: str, key: str, folder: Path) -> bool | None:
-    """Whether the command's effect is in the store or in the folder; None for a command that has no effect."""
+    """True if the command's effect is in the store or in the folder; None for a command without an effect."""
     word = name.partition(" --")[0]
     if word in WRITES:
         return (await client.get(key)).record is not None
@@ -211,8 +213,8 @@ def flaw_of(
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "<&- >&- 2>&-", "2>&1 | true"])
 def test_a_server_that_can_say_nothing_starts_serves_and_hands_over(tmp_path: Path, redirection: str) -> None:
-    """If the disk of the log is full, or its reader has ended, the server neither stops nor omits the hand-over at its
-    end."""
+    """The disk of the server's output is full, or the reader of this output has ended. The server neither stops nor
+    omits the hand-over at its end."""
     ready = tmp_path / "ready"
     command = " ".join(hwm("serve", tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0",
                            "--log-level", "debug", "--ready-file", ready))  # fmt: skip
@@ -232,7 +234,7 @@ def test_a_server_that_can_say_nothing_starts_serves_and_hands_over(tmp_path: Pa
 
 
 def test_a_server_whose_log_nobody_reads_does_not_stand_still(tmp_path: Path) -> None:
-    """The pipe is full, and its reader lives but does not read, so a blocking write would never return."""
+    """The pipe is full, and its reader is alive but does not read. So a blocking write would never return."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):

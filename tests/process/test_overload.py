@@ -1,6 +1,6 @@
 """Overload of real processes: bounds hold, refusals name the bound, other clients are served, and members recover.
 
-No test measures how long anything took: each step waits for what must happen, up to an absolute limit.
+No test measures times. Each step waits for an expected event, up to an absolute limit.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 SECONDS_MAX = 50
 PATIENT = ("--election-timeout-ms", "2000")
-"""With this time-out, a machine that is busy with other work causes no change of leader. The tests are only about what
-a client can cause."""
+"""With this time-out, a machine that is busy with other work does not cause a change of the leader. The tests are only
+about effects that a client can cause."""
 
 OPEN_MAX = 200
 BIG = bytes(256 * 1024)
 MEMORY_BYTES_MAX = 96 * MIB
 """The greatest growth of a member by a flood. 8 MiB of unread answers are in memory in three forms: encoded, joined,
-and handed to the socket. The member also writes a few MiB of log. The rest is room for the allocator. When a member
-encoded all answers, it grew by 277 MiB."""
+and handed to the socket. The member also writes a few MiB of log. The rest is room for the allocator. Before this
+bound, when a member encoded all answers, it grew by 277 MiB."""
 
 
 def peak_bytes(server: Server) -> int:
@@ -51,7 +51,7 @@ def peak_bytes(server: Server) -> int:
 
 
 class RawClient:
-    """A connection that sends requests without waiting, and reads only when the test says so."""
+    """A connection that sends requests without waiting, and reads only when the test demands it."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -72,7 +72,7 @@ class RawClient:
         return client
 
     async def flood_forever(self, data: bytes) -> None:
-        """Send the data repeatedly; `sent_bytes` stops rising while the member does not read."""
+        """Send the data repeatedly. While the member does not read, `sent_bytes` stops rising."""
         while True:
             rest = memoryview(data)
             while rest:
@@ -81,7 +81,7 @@ class RawClient:
                 rest = rest[count:]
 
     async def responses(self) -> list[Response]:
-        """The responses that have come; waits for the first one."""
+        """The responses that have come so far. Waits for the first response."""
         return [decode_response(body) for body in await self._bodies()]
 
     async def _bodies(self) -> list[bytes]:
@@ -94,7 +94,7 @@ class RawClient:
 
 
 async def leader_of(client: Client) -> tuple[str, str, int]:
-    """The leader as (node_id, client address, term); waits until one is known."""
+    """The leader as (node_id, client address, term). Waits until a leader is known."""
     while True:
         view = await client.members()
         if view.leader_id is not None and view.leader_address:
@@ -103,7 +103,8 @@ async def leader_of(client: Client) -> tuple[str, str, int]:
 
 
 async def puts_until_stalled(client: Client, greedy: RawClient) -> None:
-    """Put keys one after the other, until the greedy connection could send nothing during ten puts in a row."""
+    """Put keys one after the other. Stop when the greedy connection could not send any bytes during ten consecutive
+    puts."""
     number, unmoved, last = 0, 0, -1
     while unmoved < 10:
         number += 1
@@ -113,8 +114,8 @@ async def puts_until_stalled(client: Client, greedy: RawClient) -> None:
 
 
 async def test_a_connection_that_floods_and_reads_nothing_stops_itself_and_nobody_else(tmp_path: Path) -> None:
-    """The answers to the connection wait, up to a bound; then its requests stay in the client's socket. The puts of
-    other clients are carried out."""
+    """The answers to the connection wait, up to a bound. Beyond this bound, its requests stay in the client's socket.
+    The puts of other clients are carried out."""
     with trio.fail_after(SECONDS_MAX), running_cluster(tmp_path, 3, *PATIENT) as cluster:
         async with cluster.client() as client:
             await client.put(b"big", BIG)
@@ -142,8 +143,7 @@ async def test_a_connection_that_floods_and_reads_nothing_stops_itself_and_nobod
 async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One read of a socket holds more requests than the members' bound allows open. Every put of other clients is
-    answered."""
+    """A single read of a socket returns more requests than may be open. Every put of other clients is answered."""
     monkeypatch.setattr(servers, "hwm", hwm_with_a_small_bound)
     count = 4_000
     flood = [frame(encode_request(number, command_request(Put(b"k", b"v")))) for number in range(1, count + 1)]
@@ -174,7 +174,8 @@ async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so
 
 
 def hwm_with_a_small_bound(*arguments: str | Path) -> list[str]:
-    """The command line of `hwm`, but with OPEN_MAX as the bound on open proposals. The bound has no option."""
+    """The command line of `hwm`, but with OPEN_MAX as the bound on open proposals. There is no option for this
+    bound."""
     program = (
         "import functools, runpy, kvstore.cli.daemon.serve as serve;"
         f"serve.RaftConfig = functools.partial(serve.RaftConfig, proposals_pending_max={OPEN_MAX});"

@@ -1,4 +1,5 @@
-"""These tests run all production code in one process, with threads and sockets. The disks record what they synced.
+"""These tests run all production code in one process, with threads and sockets. The disks record which bytes were
+synced.
 
 When a client gets the answer to a write, a majority of the members must have completed a sync of its bytes.
 """
@@ -21,7 +22,8 @@ pytestmark = [pytest.mark.timeout(60)]
 
 
 class RecordingFiles:
-    """Passes every call on, and records which bytes were written and then synced, in the order of completion."""
+    """A folder that passes every call on. It records which bytes were written and then synced, in the order of
+    completion."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -58,7 +60,7 @@ class RecordingFiles:
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_no_acknowledgement_arrives_before_a_majority_has_synced_it(tmp_path: Path, size: int) -> None:
-    """No reply is sent before the sync that it depends on.
+    """No reply is sent before the sync on which it depends.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """

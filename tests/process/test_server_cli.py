@@ -1,4 +1,5 @@
-"""`hwm` as a new user sees it: what works, typing mistakes, and other obstacles. No case prints a traceback."""
+"""`hwm` from the view of a new user: working commands, typing mistakes, and other obstacles. No case prints a
+traceback."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A store with one member. All tests of this file that do not disturb each other share it."""
+    """A store with one member. All tests of this file that do not disturb each other share this store."""
     with running_cluster(tmp_path_factory.mktemp("cli"), 1) as cluster:
         yield cluster.servers["s1"], cluster.endpoints[0]
 
@@ -66,7 +67,7 @@ def test_put_get_delete_and_their_exit_codes(run: Run) -> None:
 
 
 def test_bytes_that_are_no_text_travel_as_base64(run: Run) -> None:
-    """Arguments and output use base64; `--raw` gives the bytes as they are."""
+    """Arguments and output use base64. With `--raw` the command prints the bytes unchanged."""
     assert run("put", "base64:/wA=", "base64:AAH/").exit_code == 0
 
     assert run("get", "base64:/wA=").stdout == "base64:AAH/\n"
@@ -84,7 +85,7 @@ def test_a_value_can_come_from_standard_input(run: Run) -> None:
 
 
 def test_compare_and_set_names_what_it_saw(run: Run) -> None:
-    """Exit code 1 means that the condition does not hold; exactly one condition must be given."""
+    """Exit code 1 means that the condition does not hold. Exactly one condition must be given."""
     run("del", "c")
     assert run("cas", "c", "1", "--absent").exit_code == 0
     assert run("cas", "c", "2", "--expect", "1").exit_code == 0
@@ -99,7 +100,7 @@ def test_compare_and_set_names_what_it_saw(run: Run) -> None:
 
 
 def test_ranges_for_people_and_for_programs(run: Run) -> None:
-    """Without a terminal the output is lines with tabs; with --json it is one JSON object."""
+    """If stdout is not a terminal, the output is lines with tabs. With --json it is one JSON object."""
     for key in ("r/1", "r/2", "r/3"):
         run("put", key, f"value of {key}")
 
@@ -136,7 +137,8 @@ def test_one_key_is_one_line_whatever_is_in_it(run: Run, key: str) -> None:
 def test_a_terminal_is_shown_no_value_that_it_would_obey(
     run: Run, server: tuple[Server, str], value: str, shown: str
 ) -> None:
-    """The terminal gets an encoded text, which commands accept as input. A message says how to get the bytes."""
+    """On a terminal the value appears as encoded text, which commands accept as input. A message says how the user can
+    get the bytes."""
     assert run("put", "v", value).exit_code == 0
     near, far = pty.openpty()
     done = subprocess.run(hwm("get", "v", "--endpoints", server[1]), stdout=far, stderr=subprocess.PIPE, timeout=30,
@@ -150,7 +152,7 @@ def test_a_terminal_is_shown_no_value_that_it_would_obey(
 
 
 def test_a_transaction_is_written_as_json(run: Run) -> None:
-    """The transaction is an argument or standard input; exit code 1 means that the failure branch ran."""
+    """The transaction is an argument or comes from standard input. Exit code 1 means that the failure branch ran."""
     document = {
         "compares": [{"key": "t", "op": "=", "target": "version", "value": 0}],
         "success": [{"op": "put", "key": "t", "value": "1"}, {"op": "get", "key": "t"}],
@@ -182,7 +184,7 @@ def test_a_transaction_is_written_as_json(run: Run) -> None:
     ],
 )
 def test_a_transaction_that_cannot_be_read_says_where(document: str, words: str) -> None:
-    """The command refuses the document before it sends anything."""
+    """The command refuses the document before it sends any request."""
     result = invoke(["txn", document, "--endpoints", "127.0.0.1:1"])
 
     assert result.exit_code == 2
@@ -190,7 +192,7 @@ def test_a_transaction_that_cannot_be_read_says_where(document: str, words: str)
 
 
 def test_status_shows_marks_and_lag(run: Run) -> None:
-    """Without a terminal the output is separated by tabs; with --json it has every field."""
+    """If stdout is not a terminal, the output is separated by tabs. With --json it has every field."""
     lines = run("status").stdout.splitlines()
     assert len(lines) == 1
     assert lines[0].split("\t")[:2] == ["s1", "leader"]
@@ -206,7 +208,7 @@ def test_status_shows_marks_and_lag(run: Run) -> None:
     [("gte", "get"), ("puts", "put"), ("delete", "del"), ("ls", "range"), ("stauts", "status"), ("sever", "serve")],
 )
 def test_an_unknown_command_is_answered_with_the_nearest(typed: str, near: str) -> None:
-    """The command names of other stores are known, too."""
+    """`hwm` also knows the command names of other stores."""
     result = invoke([typed, "a"])
 
     assert result.exit_code == 2
@@ -214,7 +216,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(typed: str, near: str) 
 
 
 def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
-    """An unknown command that resembles none is answered with the list of commands."""
+    """For an unknown command that resembles no other command, the answer is the list of commands."""
     assert "--json" in invoke(["get", "a", "--jsn"]).stderr
     assert "--election-timeout-ms" in invoke(["serve", "d", "--election-timeout", "3"]).stderr
     assert "init, serve, put" in invoke(["xyzzy"]).stderr
@@ -222,8 +224,8 @@ def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
 
 
 def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> None:
-    """Exit code 3 means that the command was refused, 5 that no member answered. In both cases the command had no
-    effect, so a script may repeat it."""
+    """Exit code 3 means that the command was refused, and 5 means that no member answered. In both cases the command
+    had no effect, so a script may repeat it."""
     refused = run("put", "k" * 2000, "v")
     assert refused.exit_code == 3
     assert "too long" in refused.stderr
@@ -237,7 +239,7 @@ def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> No
 
 
 def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) -> None:
-    """Exit code 4 means that the write may have been carried out: the member could be reached, so the write was
+    """Exit code 4 means that the write may have been carried out. The member could be reached, so the write was
     sent."""
     process, endpoint = server
     try:
@@ -265,8 +267,8 @@ def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) 
 
 
 def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> None:
-    """The ports get frames that are too long, other protocols, and half a frame; the servers go on. `status` shows the
-    absent member."""
+    """The ports get frames that are too long, other protocols, and half a frame. The servers keep running. `status`
+    shows the absent member."""
     with running_cluster(tmp_path, 3) as cluster:
         arguments = cluster.servers["s1"].arguments
         ports = [part.rpartition(":")[2] for each in arguments[:1] for part in each.split("/")]
@@ -319,7 +321,7 @@ def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
     assert "clients have another" in result.stderr
 
 
-# Starting a server, and what makes it refuse to start.
+# The start of a server, and the reasons for which it refuses to start.
 
 
 def serve_fails(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -337,7 +339,7 @@ def serve_fails(*arguments: str | Path, env: dict[str, str] | None = None) -> su
 
 
 def test_a_folder_without_a_member_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    """The folder is empty, and without --bootstrap it must contain a member."""
+    """The folder is empty, but without --bootstrap it must contain a member."""
     done = serve_fails(tmp_path / "data")
 
     assert done.returncode == 3
@@ -399,7 +401,7 @@ def test_another_membership_is_refused(tmp_path: Path) -> None:
 def test_options_that_cannot_work_are_refused_before_anything_is_made(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    """The error says which setting would work."""
+    """The error gives a setting that would work."""
     result = invoke(["serve", str(tmp_path / "data"), "--bootstrap", *arguments])
 
     assert result.exit_code == 2
@@ -408,7 +410,7 @@ def test_options_that_cannot_work_are_refused_before_anything_is_made(
 
 
 def test_the_server_does_not_run_without_assertions(tmp_path: Path) -> None:
-    """`python -O` removes assertions, on which the server relies."""
+    """`python -O` removes assertions, but the server relies on assertions."""
     done = serve_fails(tmp_path / "data", "--bootstrap", env={"PYTHONOPTIMIZE": "1"})
 
     assert done.returncode == 2
@@ -417,7 +419,7 @@ def test_the_server_does_not_run_without_assertions(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_asked_to_stop_finishes_and_exits_with_0(tmp_path: Path) -> None:
-    """After SIGTERM all acknowledged writes are in the store, and the last batch of the log is proved by a frame."""
+    """After SIGTERM all acknowledged writes are in the store, and a further frame proves the last batch of the log."""
     with running_cluster(tmp_path, 1) as cluster:
         server = cluster.servers["s1"]
         env = {"HWM_ENDPOINTS": cluster.endpoints[0]}
@@ -433,8 +435,8 @@ def test_a_server_that_is_asked_to_stop_finishes_and_exits_with_0(tmp_path: Path
 
 @pytest.mark.parametrize("has_terminal", [False, True])
 def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_terminal: bool) -> None:
-    """In many unit files SIGHUP means "read your options anew". To other processes it means "your terminal has
-    gone"."""
+    """In many unit files SIGHUP means that the process should read its options again. For other processes SIGHUP means
+    that their terminal has gone."""
     ready, log = tmp_path / "ready", tmp_path / "log"
     near, far = pty.openpty()
 
@@ -475,7 +477,7 @@ def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_termina
 
 
 def test_a_ready_line_can_go_to_a_pipe_or_a_device_and_replaces_none(tmp_path: Path) -> None:
-    """A shell script waits for the ready line with `read line < pipe`."""
+    """A shell script can wait for the ready line with `read line < pipe`."""
     pipe, link = tmp_path / "pipe", tmp_path / "null"
     os.mkfifo(pipe)
     link.symlink_to(os.devnull)
@@ -503,7 +505,7 @@ def test_a_ready_line_can_go_to_a_pipe_or_a_device_and_replaces_none(tmp_path: P
 
 
 def test_a_ready_line_that_cannot_be_written_is_no_matter_of_the_data_folder(tmp_path: Path) -> None:
-    """An error that says "replace this node" would make an operator discard a good member."""
+    """If the error advised to replace the node, an operator would discard a good member."""
     pipe, away = tmp_path / "pipe", tmp_path / "away"
     os.mkfifo(pipe)
     away.symlink_to("/proc/none")
@@ -550,7 +552,7 @@ def test_what_only_two_hellos_reveal(server: tuple[Server, str]) -> None:
 
 
 def test_tables_fit_a_terminal_of_80_columns(server: tuple[Server, str]) -> None:
-    """On a terminal the table of `status` has a head, and no word is broken across lines."""
+    """On a terminal the table of `status` has a head, and no word is split between two lines."""
     near, far = pty.openpty()
     environment = {**os.environ, "HWM_ENDPOINTS": server[1], "TERM": "dumb", "COLUMNS": "80"}
     done = subprocess.run(hwm("status"), stdout=far, timeout=30, check=True, env=environment)

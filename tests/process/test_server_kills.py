@@ -1,4 +1,5 @@
-"""`kill -9` on real processes: each acknowledged write is there once, whichever member is killed, and whenever."""
+"""`kill -9` on real processes: each acknowledged write takes effect exactly once, no matter which member is killed and
+when."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ WRITERS = 6
 
 
 class Ledger:
-    """The outcomes of the writes, as their clients learnt them."""
+    """The outcomes of the writes, as reported to their clients."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[bytes, bytes] = {}
@@ -28,7 +29,7 @@ class Ledger:
         self._progress = trio.Event()
 
     async def write_forever(self, client: Client, writer: int) -> None:
-        """Write one value after the other, each to a key of its own."""
+        """Write one value after the other, each to a new key."""
         number = 0
         while True:
             number += 1
@@ -52,8 +53,8 @@ class Ledger:
             await self._progress.wait()
 
     async def check(self, client: Client) -> None:
-        """Check that every acknowledged write is there once, and no value that nobody wrote or whose write certainly
-        failed."""
+        """Check that every acknowledged write took effect once. Check that each value comes from a write that did not
+        certainly fail."""
         found = {}
         async for page in client.pages(Range()):
             for item in page.items:
@@ -81,7 +82,7 @@ async def under_load(cluster: ServerCluster, disturb: Callable[[Client, Ledger],
 
 
 async def until_applied(client: Client, node_id: str, revision: int) -> None:
-    """Wait until a member has applied the revision: a follower learns the mark within a heartbeat."""
+    """Wait until a member has applied the revision. A follower learns the new commit index within a heartbeat."""
     while True:
         if (await client.status(node_id)).revision >= revision:
             return
@@ -98,8 +99,8 @@ async def leader_of(client: Client) -> str:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path, kills: int) -> None:
-    """No acknowledged write is lost or carried out twice. Clients resend within their sessions, so hardly any write
-    fails.
+    """No acknowledged write is lost or carried out twice. Clients resend requests within their sessions, so hardly any
+    write fails.
 
     See docs/reference/specification.md#95-outcomes.
     """
@@ -119,7 +120,7 @@ async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path
 
 @pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.slow)])
 async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) -> None:
-    """The members are killed at random moments, whether they lead or not, and sometimes before they have caught up."""
+    """Members are killed at random moments, whether they lead or not. Some are killed before they have caught up."""
     chance = random.Random(5)
     with running_cluster(tmp_path, 3) as cluster:
 
@@ -149,8 +150,8 @@ async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_p
 
 
 async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tmp_path: Path) -> None:
-    """The retention bound lets the members cut the log beyond the mark. The absent member catches up, and has the same
-    state as the others.
+    """Because of the retention bound, the members may cut the log above the low-water mark. The absent member catches
+    up, and has the same state as the others.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -179,8 +180,8 @@ async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tm
 
 
 async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path: Path) -> None:
-    """After SIGSTOP the leader answers nothing, but its connections stay open. Clients go to another member after the
-    attempt time-out."""
+    """After SIGSTOP the leader answers nothing, but its connections stay open. After the time-out of an attempt,
+    clients try another member."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -212,7 +213,7 @@ async def test_a_leader_that_is_asked_to_stop_under_load_exits_cleanly_and_loses
 
 
 async def test_without_a_majority_a_write_ends_in_a_clear_error_within_its_deadline(tmp_path: Path) -> None:
-    """A write neither succeeds nor hangs; local reads go on."""
+    """A write neither succeeds nor waits forever, and local reads still work."""
     with running_cluster(tmp_path, 3) as cluster, trio.fail_after(60):
         async with cluster.client() as client:
             await client.put("a", "1")

@@ -25,7 +25,7 @@ KILLS = 2
 
 
 async def kill_leaders(cluster: ServerCluster) -> None:
-    """Kill the leader and start it again, while the load goes on."""
+    """Kill the leader and start it again, while the load continues."""
     for _ in range(KILLS):
         async with cluster.client() as client:
             leader = cluster.servers[await leader_of(client)]

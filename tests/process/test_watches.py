@@ -1,4 +1,4 @@
-"""Watches over real servers: they move from member to member, and `hwm watch` prints what happens."""
+"""Watches over real servers: they move from member to member, and `hwm watch` prints the changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def follow(client: Client, seen: list[Change], *, initial: bool) -> None:
 
 
 async def test_watches_go_on_without_gap_or_repeat_while_leaders_are_killed(tmp_path: Path) -> None:
-    """The watch gets every revision of the store once, in order, and so every acknowledged write."""
+    """The watch gets every revision of the store once, in order. So it gets every acknowledged write."""
     ledger = Ledger()
     plain, listing = list[list[Change]]([[], []]), list[list[Change]]([[], []])
     with running_cluster(tmp_path, 3) as cluster, trio.fail_after(80):

@@ -1,4 +1,4 @@
-"""An address is split at its last colon, with or without brackets, and by one function for the whole project."""
+"""An address is split at its last colon, with or without brackets. One function does this for the whole project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raft import split_address
     ],
 )
 def test_an_address_is_a_host_and_a_port(text: str, parts: tuple[str, int, bool]) -> None:
-    """The host can be any text; the callers decide which hosts are valid."""
+    """The host can be any text. The callers decide which hosts are valid."""
     assert split_address(text) == parts
 
 

@@ -1,4 +1,4 @@
-"""Campaigns of many seeds, the command that runs them, and failures that one process sends to another."""
+"""Campaigns of many seeds, the command that runs such campaigns, and failures that one process sends to another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_violation_travels_between_processes() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
-    """Seeds are independent, so the process in which a seed runs makes no difference."""
+    """Seeds are independent of each other, so a seed may run in any process."""
     *_, totals = run_campaign(1, 4, jobs=2)
     alone = [run_seed(seed) for seed in range(1, 5)]
 
@@ -52,7 +52,7 @@ def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_campaign_that_ends_early_leaves_no_process_behind() -> None:
-    """A caller that wants no more totals closes the generator."""
+    """A caller that needs no more totals closes the generator."""
     steps = run_campaign(1, None, jobs=2)
 
     next(steps)
@@ -106,7 +106,7 @@ def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
 
 
 def test_one_seed_is_replayed_with_one_line_per_event() -> None:
-    """The command is `hwm-harness simulate --seed N --trace`."""
+    """The test runs the command `hwm-harness simulate --seed N --trace`."""
     done = CliRunner().invoke(simulate, ["--seed", "3", "--trace"])
 
     assert done.exit_code == 0
@@ -137,7 +137,7 @@ def test_json_is_all_that_is_on_stdout() -> None:
 
 
 def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
-    """A wrong flag is an error, and its meaning is not guessed."""
+    """A wrong flag is an error. The command does not guess its meaning."""
     done = CliRunner().invoke(simulate, ["--trace"])
 
     assert done.exit_code == 2
@@ -145,7 +145,7 @@ def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
 
 
 def hit(*, seeds: int, but: str | None = None) -> Totals:
-    """The totals of a campaign of so many seeds, which has hit all wanted marks or all except one."""
+    """The totals of a campaign of this number of seeds. The campaign has hit all wanted marks, or all except one."""
     return Totals(seeds=seeds, covered=Counter({mark: seeds for mark in WANTED if mark != but}))
 
 
@@ -156,7 +156,7 @@ def test_every_kind_of_fault_is_wanted_of_a_long_run() -> None:
 
 
 def test_a_long_campaign_that_never_hit_any_one_of_the_wanted_marks_has_not_reached_it() -> None:
-    """If something never happened in a run, the run proves nothing about it."""
+    """If an event never happened in a run, the run proves nothing about this event."""
     for mark in WANTED:
         assert hit(seeds=CAMPAIGN_SEEDS_MIN, but=mark).not_reached() == [mark]
         assert hit(seeds=CAMPAIGN_SEEDS_MIN - 1, but=mark).not_reached() == []
@@ -167,7 +167,7 @@ def test_a_long_campaign_that_never_hit_any_one_of_the_wanted_marks_has_not_reac
 def test_a_long_campaign_that_never_hit_a_wanted_mark_fails_and_says_which(
     mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short campaign only reports missing marks."""
+    """In a short campaign, missing marks are only reported."""
 
     def simulated(totals: Totals) -> Result:
         monkeypatch.setattr("harness.sim.cli.campaign", lambda *_: totals)
@@ -184,7 +184,7 @@ def test_a_long_campaign_that_never_hit_a_wanted_mark_fails_and_says_which(
 
 
 def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
-    """A rare mark is only reported; a mark that is never hit makes the campaign fail."""
+    """If a rare mark is missing, this is only reported. If another mark is never hit, the campaign fails."""
     assert is_too_rare("truncated", 49, 1_000)
     assert not is_too_rare("truncated", 50, 1_000)
     assert not is_too_rare("nobody wants this", 0, 1_000)
@@ -192,7 +192,7 @@ def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
 
 @pytest.mark.parametrize(("terms_at_3", "is_figure_8"), [((2, 2, 4), True), ((2, 4, 4), False)])
 def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_figure_8: bool) -> None:
-    """Raft §5.4.2: the mark means that an entry of an old term was cut while it was on a majority."""
+    """Raft §5.4.2: the mark means that an entry of an old term was cut although a majority had it."""
     logs = [SimpleNamespace(durable=SimpleNamespace(term_at={3: term}.get)) for term in terms_at_3]
     members = {f"n{number}": SimpleNamespace(node_id=f"n{number}", logs=copy) for number, copy in enumerate(logs)}
     covered: set[str] = set()
@@ -206,7 +206,7 @@ def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_
 
 
 def test_a_bad_plan_file_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
-    """Every command of the harness handles bad input like this."""
+    """Every command of the harness handles bad input in this way."""
     path = tmp_path / "bad.toml"
     path.write_text("seed = 1\nuntil_ns = 'soon'", encoding="utf-8")
 

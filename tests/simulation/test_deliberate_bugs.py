@@ -25,12 +25,12 @@ QUICK = {
     "half of the votes win an election": {"a leader has the votes of a majority", PRE_VOTES},
     "pins are ignored": {PINNED_BEFORE_USE},
 }
-"""The name of each mutant, and the rules that may find it."""
+"""The name of each mutant, and the rules that are allowed to find this mutant."""
 
 
 @pytest.mark.timeout(150)
 def test_the_simulator_finds_what_was_broken_on_purpose(tmp_path: Path) -> None:
-    """`hwm-harness mutants` also checks that the same seeds pass on the unchanged code."""
+    """`hwm-harness mutants` also checks that the same seeds pass with the unchanged code."""
     wanted = [mutant for mutant in load_catalogue() if mutant.name in QUICK]
     hunt = Hunt(wanted, Copies(tmp_path), Workers(), first_seed=1, seeds_max=SEEDS_MAX, jobs=2)
 

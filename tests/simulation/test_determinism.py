@@ -20,7 +20,7 @@ SEEDS = (3, 5, 24)  # Some of these seeds have a service and clients, and some h
 
 @cache
 def first_run(seed: int) -> SeedResult:
-    """All tests of this file compare their runs with this one. It takes a second, so it is made only once."""
+    """All tests of this file compare their runs with this run. The run takes a second, so it is made only once."""
     return run_seed(seed)
 
 
@@ -34,7 +34,7 @@ def test_a_seed_run_twice_gives_the_same_trace() -> None:
 
 
 def test_another_seed_gives_another_trace() -> None:
-    """The hash depends on the run, not only on the program."""
+    """The hash depends on the run and not only on the program."""
     assert len({first_run(seed).trace_hash for seed in SEEDS}) == len(SEEDS)
 
 
@@ -56,7 +56,7 @@ def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
 
 
 def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the order of a set decided the order of sending, only the trace would show it, because each link has its own
+    """If the order of a set decided the order of sending, only the trace would show this, because each link has its own
     delays."""
     expected, take_ready = first_run(SEEDS[0]).trace_hash, RaftCore.take_ready
 
@@ -72,7 +72,7 @@ def test_the_order_in_which_peers_are_sent_to_is_in_the_trace(monkeypatch: pytes
 
 
 def test_streams_are_named_by_seed_and_purpose() -> None:
-    """Streams differ if their seeds or their purposes do. The identifier below must never change."""
+    """Streams differ if their seeds or their purposes differ. The identifier below must never change."""
     assert stream(7, "net/n1>n2").getrandbits(32) == stream(7, "net/n1>n2").getrandbits(32)
     assert stream(7, "net/n1>n2").getrandbits(32) != stream(7, "net/n2>n1").getrandbits(32)
     assert stream(7, "plan").getrandbits(64) != stream(8, "plan").getrandbits(64)

@@ -1,4 +1,4 @@
-"""The diagram of a run is one complete page that shows what happened."""
+"""The diagram of a run is one complete page that shows the events of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.sim.simulation import Simulation
 from tests.simulation.support.deliberate_bugs import votes_go_to_logs_that_are_behind
 
 SVG = "{http://www.w3.org/2000/svg}"
-WHOLE_RUN = 20_000  # The run has fewer events, so the diagram shows all of them.
+WHOLE_RUN = 20_000  # The run has fewer events than the limit, so the diagram shows all of them.
 A_KILL = Path(__file__).parent / "regressions" / "a-vote-for-a-log-that-is-behind.toml"
 
 
@@ -43,7 +43,7 @@ class Tags(HTMLParser):
 
 
 def drawn(path: Path) -> ElementTree.Element:
-    """The SVG of a page; the page itself is checked first."""
+    """The SVG of a page. The page itself is checked first."""
     page = path.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(page)
@@ -60,7 +60,8 @@ def titles(parent: ElementTree.Element) -> list[str]:
 
 
 def a_plan_that_shows_it(path: Path) -> Path:
-    """A plan with several kills. Its seed is the first from 8 on with which one of the kills leads to a bad leader."""
+    """A plan with several kills. The seed is the first one from 8 on for which one of the kills leads to a bad
+    leader."""
     kill = read_plan(A_KILL).faults[0]
     kills = tuple(replace(kill, at_ns=at_ms * MILLISECOND_NS) for at_ms in range(150, 1_300, 150))
     plan = replace(read_plan(A_KILL), until_ns=1_500 * MILLISECOND_NS, faults=kills)
@@ -96,7 +97,7 @@ def test_a_violation_is_drawn_in_red_with_what_led_to_it(monkeypatch: pytest.Mon
 
 @pytest.mark.timeout(60)
 def test_as_many_events_are_drawn_as_asked_for(tmp_path: Path) -> None:
-    """The option is `--last`."""
+    """The option `--last` gives the number of events."""
     path = tmp_path / "run.html"
 
     done = CliRunner().invoke(simulate, ["--plan", str(A_KILL), "--lamport", str(path), "--last", "40"])

@@ -1,7 +1,7 @@
-"""Bugs that the simulator found. Each has the seed that showed it, and a small scenario that shows it directly.
+"""Bugs that the simulator found. Each bug has the seed that showed it, and a small scenario that shows it directly.
 
-A seed gives the same run only as long as the plan's draws and the production code make the same choices. The direct
-scenario is therefore the test that lasts; the seeds stay because they failed once.
+A seed gives the same run only while the draws of the plan and the choices of the production code stay the same. So the
+direct scenario is the lasting test. The seeds stay because they failed once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ SEEDS = {
     30000242: "a rule took the entry of an equal write of another level for that of a write of level IN_SYNC",
     30005228: "a watch left every member before a hub with small steps had passed over changes that it does not want",
 }
-"""Seed → what it showed. Seed 5 fails with the mutant of its bug. Seed 20110206 ran into the bound on events.
+"""Seed → the bug that it showed. Seed 5 fails with the mutant of its bug. Seed 20110206 ran into the bound on events.
 
-No seed is kept for the commit update that was sent without end. The update now waits for an append that can carry it,
-so the bug would send one message in that time, and none of the first 160 seeds shows it. Its scenario is below.
+There is no seed here for the bug in which the commit update was sent without end. By now the update waits for an append
+that can carry it. So the bug would send only one message in that time, and none of the first 160 seeds shows it. A
+scenario below shows this bug.
 """
 
 
 PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
-"""Plans that `hwm-harness simulate --shrink` wrote. In the first line of each, a person has explained the bug."""
+"""Plans that `hwm-harness simulate --shrink` wrote. In the first line of each plan, a person has explained the bug."""
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
@@ -43,7 +44,7 @@ def test_a_small_plan_that_failed_once_passes(path: Path) -> None:
 
 
 def test_there_are_small_plans() -> None:
-    """If the folder moved, the test above would find no plans and could not fail."""
+    """If the folder was moved, the test above would find no plans and could not fail."""
     assert len(PLANS) >= 2
 
 
@@ -54,7 +55,8 @@ def test_a_seed_that_failed_once_passes(seed: int) -> None:
 
 
 def a_leader_that_compacted_all(*, commands: int) -> Bench:
-    """A leader that has committed its no_op and the commands with s2, and compacted them. s3 has not answered yet."""
+    """A leader that has committed its no_op and the commands together with s2, and has compacted these entries. s3 has
+    not answered yet."""
     leader = a_leader(term=1)
     for number in range(commands):
         leader.propose(f"command {number}")
@@ -67,7 +69,8 @@ def a_leader_that_compacted_all(*, commands: int) -> Bench:
 
 
 def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compacted() -> None:
-    """Raft §7. A seed found this: next_index 1 seemed valid, because the position before the log has a term, 0."""
+    """Raft §7. A seed found this bug: next_index 1 seemed valid, because the position before the log has a term, namely
+    0."""
     leader = a_leader_that_compacted_all(commands=1)
 
     leader.core.peer_unreachable("s3")  # s3 has confirmed no entry, so next_index is 1 again.
@@ -77,8 +80,8 @@ def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compa
 
 
 def test_the_mark_is_not_told_again_and_again_where_the_log_is_compacted() -> None:
-    """A seed found this: a heartbeat that proves nothing cannot raise the peer's mark, so the leader does not repeat
-    it."""
+    """A seed found this bug. A heartbeat that proves nothing cannot raise the peer's mark, so the leader must not
+    repeat it."""
     leader = a_leader_that_compacted_all(commands=3)
     leader.core.peer_unreachable("s3")
     leader.heartbeat()

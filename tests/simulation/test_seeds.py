@@ -14,7 +14,7 @@ from tests.simulation.support.plans import first_in, run_all, run_until
 
 FIXED_SEEDS = range(1, 26)
 RARE_SEEDS = (5, 14, 19)
-"""Short runs that reach marks which the first seed of each profile does not reach."""
+"""Short runs for marks that the first seed of each profile does not reach."""
 FRESH_SEEDS, FRESH_SEEDS_OF_THE_SLOW = 4, 40
 
 MARKS = {
@@ -33,14 +33,14 @@ MARKS = {
     "stepped_down",
     "truncated",
 }
-"""The marks that a set of seeds must reach at least once; otherwise its faults are too rare."""
+"""The marks that a set of seeds must reach at least once. If a mark is missing, its fault is too rare."""
 
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("profile", [profile.name for profile in PROFILES])
 def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> None:
-    """If the plan failed without a bug, it would seem to find every bug. If it committed nothing, it would find
-    none."""
+    """If the plan failed without a bug, it would seem to find every bug. If the plan committed nothing, it would find
+    no bug."""
     result = result_of(profile)
 
     assert result.violation is None
@@ -49,7 +49,8 @@ def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> No
 
 @pytest.mark.timeout(400)
 def test_fixed_seeds_hold_every_rule_and_reach_what_they_should() -> None:
-    """The run checks every rule of `harness.sim` after every event, and that the history is linearizable."""
+    """After every event, the run checks every rule of `harness.sim`. It also checks that the history is
+    linearizable."""
     missing = MARKS.difference(*(result_of(profile.name).covered for profile in PROFILES))
 
     run_until(missing, map(draw_plan, (*RARE_SEEDS, *FIXED_SEEDS)))

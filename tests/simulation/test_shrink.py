@@ -1,4 +1,4 @@
-"""A failing plan becomes small, and still fails in the same way."""
+"""A failing plan is reduced to a small one, which still fails in the same way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY = "a term is durable before a message states it"
 
 
 def ended(plan: Plan, violation: Violation | None) -> SeedResult:
-    """The result of a run that did not take place."""
+    """A result that looks like the result of a run, although no run took place."""
     return SeedResult(
         seed=plan.seed,
         events=10 * len(plan.faults),
@@ -46,7 +46,8 @@ def two_pauses_of(plan: Plan) -> SeedResult:
 
 
 def test_delta_debugging_keeps_only_the_faults_that_are_needed_together() -> None:
-    """ddmin keeps the two faults that are needed and removes all others. Another failure does not count as this one."""
+    """ddmin keeps the two faults that are needed, and removes all other faults. A different failure does not count as
+    the same failure."""
     plan = frequent_elections(draw_plan(1))
 
     shrunk = Shrinker(plan, play=two_pauses_of, tell=lambda _: None).run()
@@ -60,7 +61,7 @@ def test_delta_debugging_keeps_only_the_faults_that_are_needed_together() -> Non
 
 
 def test_a_search_ends_after_as_many_runs_as_it_may_take() -> None:
-    """The result is the best plan that was found until then."""
+    """The result is the best plan that was found before the limit."""
     runs = []
 
     def counted(plan: Plan) -> SeedResult:
@@ -81,7 +82,8 @@ def test_what_does_not_fail_is_not_shrunk() -> None:
 
 
 def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
-    """The text of an exception often contains numbers, but the place where it was raised identifies the bug."""
+    """The text of an exception often contains numbers. So the place where the exception was raised identifies the
+    bug."""
     rule = "no exception leaves a node"
     first = Violation(rule, "KeyError: 5 at log.py:17 term_at < core.py:9 step")
     again = Violation(rule, "KeyError: 7 at 8 at log.py:17 term_at < node.py:1 tick")
@@ -95,7 +97,8 @@ def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_deliberate_bug_shrinks_to_the_one_fault_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within forty runs at most two of nineteen faults are left. Without the bug the small plan passes."""
+    """After forty runs, at most two of nineteen faults are left. With the code without the bug, the small plan
+    passes."""
     plan = frequent_elections(draw_plan(18))
     with monkeypatch.context() as patch:
         votes_go_to_logs_that_are_behind(patch)

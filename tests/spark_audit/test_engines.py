@@ -28,7 +28,7 @@ def broken(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(60)
 def test_a_small_history_is_checked_in_this_process_without_spark_or_pandas(broken: Path) -> None:
-    """The local engine imports neither, because the imports take longer than the audit."""
+    """The local engine imports neither of the two packages, because the imports take longer than the audit."""
     script = (
         "import sys\n"
         "from spark_audit.cli import main\n"
@@ -47,7 +47,7 @@ def test_a_small_history_is_checked_in_this_process_without_spark_or_pandas(brok
 
 
 def test_pandas_is_there_for_arrow_when_somebody_wants_it() -> None:
-    """Other code in the process can import pandas later and gets all of it."""
+    """Other code in the process can import pandas later, and then gets the whole package."""
     script = (
         "import sys\n"
         "from spark_audit.engines import spare_pandas\n"
@@ -81,7 +81,8 @@ def test_the_verdict_says_which_engine_ran_and_draws_the_same_page(broken: Path)
 def test_what_may_not_fit_in_memory_is_left_to_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    """The choice depends on rows and bytes. If the store must be replayed, a history needs many times more memory."""
+    """The choice depends on the numbers of rows and bytes. For a replay of the store, a history needs many times more
+    memory."""
     for name, share in (("plain", 0.0), ("multi_key", 0.2)):
         rows = generate(Shape(operations=1_000, multi_key_share=share), 1)
         if suffix == "jsonl":

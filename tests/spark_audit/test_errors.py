@@ -1,4 +1,4 @@
-"""A command reports an error in its work with a line on stderr and an exit code."""
+"""If the work of a command ends with an error, the command reports it with a line on stderr and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd numbers, texts and columns: all engines without Spark give the same verdict, or refuse with the same words."""
+"""Odd numbers, texts and columns: all engines without Spark give the same verdict or refuse with the same words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
         "parts of lines": _outcome(lambda: _followed((str(lines),), folder / "state.json")),
     }
     if "\\ud800" in json.dumps([{**row, "request": None} for row in rows]):
-        return outcomes  # No table can contain such a text.
+        return outcomes  # A table cannot contain such a text.
     table.parent.mkdir(parents=True, exist_ok=True)
     whole = [{**dict.fromkeys(name for name, _ in FIELDS), **row} for row in rows]
     parquet.write_table(pa.Table.from_pylist(whole, schema=schema(names_coded=False)), table)
@@ -54,7 +54,7 @@ def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
 
 
 def outcome_of_all(rows: list[Row], folder: Path) -> str:
-    """The outcome of all engines, and of the rows in memory; the test fails if two of them differ."""
+    """The common outcome of all engines and of the rows in memory. The test fails if two outcomes differ."""
     outcomes = {"rows": _outcome(lambda: check_rows(rows)), **outcomes_of_files(rows, folder)}
     assert len(set(outcomes.values())) == 1, outcomes
     return outcomes["rows"]
@@ -69,7 +69,7 @@ def _store() -> History:
 @pytest.mark.parametrize("consistency", ["linearizable", "local"])
 @pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version", "deleted_revision"])
 def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, consistency: str) -> None:
-    """In the columns -1 stands for a missing number, so such an answer would pass unnoticed."""
+    """In the columns, -1 stands for a missing number. So an answer of -1 would pass without being noticed."""
     h = _store()
     h.get("A", 2, 3, 5, consistency=consistency)["output"][name] = -1
 
@@ -95,7 +95,7 @@ def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: 
 
 @pytest.mark.parametrize("revision", [-4, 2**63, 10**23])
 def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revision: int) -> None:
-    """Regression: engines read a number below 0 in different ways, and one above int64 made them crash."""
+    """Regression: engines read a number below 0 in different ways, and crashed at a number above int64."""
     listing = _store()
     listing.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
     page: Row = {"op": "range", "items": [{"key": "k", "value": "A"}]}
@@ -119,8 +119,8 @@ def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | N
 @pytest.mark.parametrize("seen", ["A", "B"])
 @pytest.mark.parametrize("far", [True, False], ids=["far", "near"])
 def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int, seen: str, far: bool) -> None:
-    """A number beyond these ends is no 64-bit number. With `far`, the key's other stamps are in the middle of the
-    range."""
+    """A number beyond these ends is not a 64-bit number. With `far`, the other stamps of the key are in the middle of
+    the range."""
     h = _store()
     h.get(seen, 2, 3, 5)
     for row in h.rows[:1] if far and first < 0 else h.rows[1:] if far else h.rows:
@@ -131,7 +131,8 @@ def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int
 
 
 def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
-    """Write a table with these columns, such as `output`. A name that ends in `_` adds a second column of that name."""
+    """Write a table with these columns, such as `output`. A name that ends in `_` adds a second column with that name
+    (without `_`)."""
     table = pa.Table.from_pylist([{**row, "output": None} for row in rows]).drop_columns(["output"])
     for name, column in columns.items():
         table = table.append_column(name.rstrip("_"), column)
@@ -140,7 +141,8 @@ def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
 
 
 def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Path) -> None:
-    """A put's answer has no fields of listings. Without listings, the engine does not read the columns of listings."""
+    """The answer to a put has no fields of listings. If a history has no listings, the engine does not read the columns
+    of listings."""
     h = _store()
     h.put("B", 2, 3, 6)
     listing = pa.struct([("items", pa.list_(pa.struct([("key", pa.string())])))])
@@ -151,7 +153,8 @@ def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Pa
 
 
 def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> None:
-    """The engine cannot know which of the two is meant. Columns that are no fields of a row may be repeated."""
+    """The engine cannot know which of the two columns is meant. Columns that are not fields of a row may be
+    repeated."""
     rows, nothing, number = _store().rows, pa.nulls(1, pa.bool_()), pa.array([9])
     answer = pa.StructArray.from_arrays([nothing], names=["found"])
     of_two = pa.StructArray.from_arrays([nothing, nothing], names=["found", "found"])
@@ -171,7 +174,7 @@ def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["value", "key", "error"])
 def test_a_line_with_half_a_surrogate_pair_is_refused(tmp_path: Path, name: str) -> None:
-    """No UTF-8 file can contain such a text, nor can the state of `follow`. In unknown fields of a row the text is
+    """Neither a UTF-8 file nor the state of `follow` can contain such a text. In unknown fields of a row, the text is
     ignored."""
     h = _store()
     h.rows[0][name] = "\ud800"
@@ -204,7 +207,7 @@ _COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
     ids=["key", "value", "compared key", "compared value", "prefix"],
 )
 def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, bad_request: Row) -> None:
-    """The half pair is escaped in the JSON inside a text, so the row's own text is valid."""
+    """The half of a surrogate pair is escaped in JSON inside a text, so the row's own text is valid."""
     h = _store()
     h.txn(bad_request, True, [{"op": "put"}], 2, 3, 6)
 
@@ -212,7 +215,7 @@ def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, bad_r
 
 
 def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
-    """Python's JSON reader gives up at a thousand levels."""
+    """Python's JSON reader fails at a thousand levels."""
     h = _store()
     h.range({}, 2, 3, 5)["request"] = "[" * 100_000
 
@@ -229,7 +232,7 @@ def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\t", "\x0c", "\r"])
 def test_a_line_of_spaces_is_none_and_one_of_other_blanks_is_broken(tmp_path: Path, blank: str) -> None:
-    """The result is the same for a history that is read in one pass and for one that is followed."""
+    """A history gives the same result if it is read in one pass and if it is followed."""
     path = tmp_path / "a.jsonl"
     row = json.dumps(_store().rows[0])
     path.write_bytes(f"{row}\n{blank}\n".encode())

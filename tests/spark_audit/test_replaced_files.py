@@ -1,4 +1,4 @@
-"""The audit's output replaces only a regular file of its name."""
+"""The output of the audit replaces a file only if it is a regular file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An audit's result depends only on the set of rows: it is the same, word for word, for any order of the rows."""
+"""An audit's result depends only on the set of rows. For any order of the rows, the result is the same, word for
+word."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ def _every_fault() -> list[Row]:
         try:
             broken, _ = inject(generate(SHAPE, number), fault, number)
         except ValueError:
-            continue  # This history has no place for the fault.
+            continue  # The fault cannot be put into this history.
         rows += [{**row, "run_id": fault} for row in broken]
     return rows
 
 
 def _equal_stamps() -> list[Row]:
-    """A history with pairs of writes that have equal times and one revision. Only their numbers and clients differ."""
+    """A history with pairs of writes that have equal times and the same revision. Only their numbers and clients
+    differ."""
     rows = generate(Shape(operations=80, keys=2, unknown_share=0.05, local_share=0.2), 6)
     writes = [row for row in rows if row["op"] == "put" and row["status"] == "ok"]
     for one, other in zip(writes[::4], writes[1::4], strict=False):

@@ -1,4 +1,4 @@
-"""The parts of a cluster that need no member: ports, and a child that ends with its parent."""
+"""The parts of a cluster that need no member: ports, and a child process that ends with its parent."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_ports_are_free_distinct_and_none_that_the_system_gives_away() -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("way", ["die_with(1)", "_watch(1)"])
 def test_a_member_whose_harness_is_gone_ends_at_once(way: str) -> None:
-    """The kernel's signal ends the member on Linux, and polling ends it elsewhere. Here the member is told a false
-    parent."""
+    """The kernel's signal ends the member on Linux, and polling ends it elsewhere. In this test the member gets the
+    process id of a wrong parent."""
     assert os.getpid() != 1
     script = f"from harness.cluster.child import die_with, _watch\n{way}\nprint('still here')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20, check=False)

@@ -25,8 +25,8 @@ tamper_with(controls)
 
 
 def said_by(script: str, controls_path: Path, folder: Path) -> str:
-    """The output of a process that runs `script` with tampered system calls. The script's second argument is
-    `folder`."""
+    """The output of a process that runs `script` while some of its system calls are replaced. The second argument of
+    the script is `folder`."""
     command = [sys.executable, "-P", "-c", BEGIN + script, str(controls_path), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr

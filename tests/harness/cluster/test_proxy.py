@@ -1,4 +1,4 @@
-"""The proxy between two members: frames are lost whole, in one direction or both, and the connection stays up."""
+"""The proxy between two members: whole frames are lost, in one direction or both, and the connection stays up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELLO = Hello(cluster_id=bytes(16), group_id=0, node_id="n1", incarnation_id=byt
 
 
 class _End:
-    """One member's end of the connection: whole frames out, whole frames in."""
+    """One member's end of the connection. It sends and receives whole frames."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -46,7 +46,8 @@ class _Link:
 
 @asynccontextmanager
 async def a_link() -> AsyncIterator[_Link]:
-    """A connection that n1 opened to n2 through the proxy. All of a test's steps must end within five seconds."""
+    """A connection that n1 opened to n2 through the proxy. All steps of a test on this connection must end within five
+    seconds."""
     outward, inward = Flow("n1", "n2"), Flow("n2", "n1")
     accepted: list[trio.SocketStream] = []
     here = trio.Event()
@@ -67,7 +68,7 @@ async def a_link() -> AsyncIterator[_Link]:
             port = await nursery.start(proxy.run)
             async with await trio.open_tcp_stream("127.0.0.1", port) as dialer:
                 n1 = _End(dialer)
-                await n1.send(HELLO)  # From the hello the proxy knows who dials.
+                await n1.send(HELLO)  # The proxy learns the dialer from the hello.
                 await here.wait()
                 n2 = _End(accepted[0])
                 assert await n2.receive() == HELLO
@@ -101,7 +102,7 @@ async def test_a_frame_that_arrives_in_pieces_is_lost_whole_or_not_at_all() -> N
 
 
 async def test_a_one_way_partition_leaves_the_other_way_open() -> None:
-    """n2 does not hear n1, but n1 hears n2."""
+    """In this partition n2 does not hear n1, but n1 hears n2."""
     async with a_link() as link:
         link.outward.block()
         await link.n1.send(b"lost")
@@ -176,8 +177,8 @@ async def test_who_says_no_hello_is_not_let_through() -> None:
 
 
 async def test_the_end_of_a_connection_that_is_kept_open_is_told_when_it_may_end() -> None:
-    """The test simulates a machine that has lost its power. The other end of its connection learns nothing, and all
-    that the other end sends is lost."""
+    """The test simulates a machine that has lost its power: this machine closes no connection. The other end of a
+    connection does not notice the loss, and all bytes that it sends are lost."""
     async with a_link() as link:
         for flow in (link.outward, link.inward):
             flow.keep_open()

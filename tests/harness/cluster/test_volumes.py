@@ -1,4 +1,5 @@
-"""A member's own file system on the real kernel: full, failing, hanging, without power; and each fault undone."""
+"""A member's own file system on the real kernel. Each fault (full, failing, hanging, without power) is made and
+undone."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Volume]:
-    """An ext4 volume. A test is skipped if the machine can mount none, and fails if only `Volume` cannot."""
+    """An ext4 volume. A test is skipped if this machine cannot mount any ext4 volume, and fails if only `Volume` cannot
+    mount one."""
     with an_ext4(tmp_path) as made:
         yield made
 
@@ -37,7 +39,7 @@ def write(path: Path, data: bytes, *, sync: bool) -> None:
 
 
 def test_without_power_what_was_not_synced_is_lost_and_what_was_is_kept(volume: Volume) -> None:
-    """The test needs a volume, because `kill -9` alone loses nothing that a process has written, synced or not."""
+    """The test needs a volume, because `kill -9` alone never loses bytes that a process has written, synced or not."""
     kept = volume.data / "kept"
     write(kept, b"synced", sync=True)
     write(kept, b"not synced", sync=False)
@@ -107,8 +109,8 @@ def test_faults_that_need_nothing_are_available_everywhere() -> None:
 
 
 def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_not(tmp_path: Path) -> None:
-    """A member measures its promise by its own clock, so a clock jump may break the promise. The run says which faults
-    it leaves out, and why."""
+    """A lease rests on promises whose time each member measures by its own clock, so a clock jump may break a lease.
+    The run reports each fault that it leaves out, and the reason."""
     _, without = usable_faults("clock-jump", lease_reads=False)
     assert without.unavailable == {}
     with pytest.raises(BadInput, match="leaders read by lease"):

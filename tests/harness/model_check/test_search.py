@@ -1,4 +1,5 @@
-"""Exhaustive mode: small worlds are searched fully, no rule is broken in them, and deliberate bugs are found."""
+"""Exhaustive mode: small worlds are searched fully, no rule is broken in these worlds, and deliberate bugs are
+found."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def test_a_small_world_is_exhausted_and_every_rule_holds_in_it(bounds: Bounds) -
 def committing(
     patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callable[[raft.core.log.RaftLog], int]
 ) -> None:
-    """Patch the leader to commit an entry too early, and then to go on as usual."""
+    """Patch the leader to commit an entry too early. The leader then continues as usual."""
     advance_commit = raft.core.leader.Leader.advance_commit
 
     def too_early(self: raft.core.leader.Leader) -> None:
@@ -159,7 +160,8 @@ BUGS: list[tuple[Bug, str, Bounds]] = [
 def test_a_deliberate_bug_is_found_with_a_path_that_really_happens(
     bug: Bug, rule: str, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The path is carried out on fresh cores: `retrace` asserts that each message on it was really sent."""
+    """The steps of a path are carried out on fresh cores: `retrace` asserts that each message of the path was really
+    sent."""
     bug(monkeypatch)
 
     search = searched(bounds)
@@ -185,8 +187,8 @@ def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monke
 
 
 def test_a_renaming_changes_nothing_but_names() -> None:
-    """Symmetry leaves out states that are renamings of others. With the renamings, the number of states is the same as
-    without symmetry."""
+    """With symmetry, the search leaves out a state that differs from another state only in names. If the left-out
+    states are counted, the number of states is the same as without symmetry."""
     with_symmetry, without = searched(TINY), searched(replace(TINY, symmetry=False))
 
     assert sum(with_symmetry.images_of(number) for number in range(with_symmetry.found.states)) == without.found.states
@@ -195,7 +197,7 @@ def test_a_renaming_changes_nothing_but_names() -> None:
 
 
 def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
-    """Real members replay the paths to some forty states, without any table."""
+    """Real members replay the paths to some forty states; a replay uses no table."""
     search = searched(SETTLED)
 
     for number in range(0, search.found.states, search.found.states // 40):

@@ -1,4 +1,4 @@
-"""A member that ends by itself, or in another way than a fault demands, is reported, and no fault hides this."""
+"""The run reports a member that ends by itself, or in another way than a fault demands. No fault hides such an end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def one_that_ends_by_itself(folder: Path, node_id: str = "n1") -> MemberProcess:
 
 @pytest.mark.parametrize("kind", ["kill", "restart", "write-error", "pause"])
 async def test_a_member_that_ended_by_itself_just_before_a_fault_ends_the_run(tmp_path: Path, kind: Kind) -> None:
-    """Nobody has looked at the member since it ended. A later kill or permission to end does not explain its end."""
+    """The harness has not checked the member since the member ended by itself. A kill or a permission to end that comes
+    later does not explain this end."""
     nemesis = a_nemesis(tmp_path, replace(a_partition("random"), kind=kind))
     nemesis.cluster.members = {"n1": one_that_ends_by_itself(tmp_path)}
     (planned,) = nemesis.plan
@@ -51,7 +52,7 @@ async def test_a_member_that_ended_by_itself_in_the_moment_in_which_it_is_killed
     member = one_that_ends_by_itself(tmp_path)
     nemesis.cluster.members = {"n1": member}
     member.kill()
-    member.start()  # A fault starts its victim again when the fault ends.
+    member.start()  # When a fault ends, it starts its victim again.
     try:
         with pytest.raises(NodeDied):
             nemesis.cluster.check_alive()
@@ -73,7 +74,7 @@ def test_a_member_that_may_end_or_is_killed_has_not_ended_wrongly(tmp_path: Path
 
 
 def test_a_member_serves_once_it_has_said_so_in_this_life(tmp_path: Path) -> None:
-    """Before a member has said that it serves, SIGTERM or a failing disk may end it with another exit code."""
+    """Before a member has reported that it serves, SIGTERM or a failing disk may end it with another exit code."""
     member = MemberProcess("n1", [], tmp_path / "n1.log")
     member.log_path.write_text("ready node=n1\n")
     assert not member.serves()
@@ -89,7 +90,8 @@ def test_a_member_serves_once_it_has_said_so_in_this_life(tmp_path: Path) -> Non
 
 
 class Ending:
-    """A member without a process that ends as a test says. `exit_code` None: it does not end."""
+    """A member without a process. It ends in the way that a test chooses. If `exit_code` is None, the member does not
+    end."""
 
     node_id, is_joining, may_end = "n1", False, False
 
@@ -140,7 +142,7 @@ def a_strike(kind: Kind, member: Ending) -> ActiveFault:
 
 
 async def finding_of(kind: Kind, member: Ending) -> object:
-    """The fault's finding about how its victim ended; None: all is well."""
+    """The fault's finding about how its victim ended; None if the victim ended correctly."""
     active = a_strike(kind, member)
     with trio.fail_after(100):  # In virtual time.
         async with FAULTS[kind](active):
@@ -150,7 +152,7 @@ async def finding_of(kind: Kind, member: Ending) -> object:
 
 @pytest.fixture
 def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the cluster and the disk: each change is made immediately, and nobody writes anything."""
+    """Replace the cluster and the disk. Each change is made immediately, and no process writes anything."""
 
     async def at_once(*_: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -173,8 +175,7 @@ def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_member_ends_under_a_fault_as_it_must_or_the_run_has_failed(
     kind: Kind, right: int, wrong: list[int | None], autojump_clock: MockClock
 ) -> None:
-    """The exit codes are those of `hwm serve --help`. A member that crashes, or does not end, has not passed the
-    fault."""
+    """The exit codes are those of `hwm serve --help`. A member that crashes or does not end has failed the test."""
     assert await finding_of(kind, Ending(right)) is None
     for exit_code in wrong:
         finding = str(await finding_of(kind, Ending(exit_code)))
@@ -183,8 +184,8 @@ async def test_a_member_ends_under_a_fault_as_it_must_or_the_run_has_failed(
 
 @pytest.mark.usefixtures("nobody_to_ask")
 async def test_a_member_that_does_not_serve_yet_may_end_as_such_a_one_does(autojump_clock: MockClock) -> None:
-    """The member may refuse to start on a failing disk, die of SIGTERM before it handles signals, or find nobody that
-    lets it join."""
+    """Such a member may refuse to start on a failing disk, die of SIGTERM before it handles signals, or find no member
+    that lets it join."""
     assert await finding_of("disk-error", Ending(3, serves=False)) is None
     assert await finding_of("restart", Ending(-15, serves=False)) is None
     for exit_code in (3, 5, None):

@@ -1,4 +1,4 @@
-"""A fault hits the members of the plan, drops the right frames, and is always undone."""
+"""A fault hits the members of the plan, drops the right frames, and is always undone at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_a_partition_concerns_the_flows_between_the_groups_and_no_others(
 
 
 async def test_a_minority_is_chosen_by_the_plan_and_is_one(tmp_path: Path) -> None:
-    """The same plan chooses the same members; of five it chooses two, never three."""
+    """The same plan always chooses the same members. In a cluster of five, a plan chooses two members and never
+    three."""
     chosen = []
     for attempt in ("a", "b"):
         nemesis = a_nemesis(tmp_path / attempt, a_partition("minority", pick=99))
@@ -106,7 +107,7 @@ async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path
 
 
 async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_path: Path) -> None:
-    """A group has at most nine members, and a replacement joins before the member that it replaces leaves."""
+    """A cluster has at most nine members, and a replacement joins before the member that it replaces leaves."""
     nemesis = a_nemesis(tmp_path)
     cluster = nemesis.cluster
     cluster.members |= {name: MemberProcess(name, [], tmp_path / f"{name}.log") for name in ("n6", "n7")}
@@ -138,8 +139,8 @@ async def test_a_minority_counts_whoever_is_hit_by_something_else(tmp_path: Path
 
 
 async def test_a_fault_that_would_begin_when_the_load_is_over_is_left_out(tmp_path: Path) -> None:
-    """Earlier faults may take longer than planned. A fault after the load would have no effect that a client could
-    notice."""
+    """Earlier faults may take longer than planned, so that a later fault would begin after the load. After the load, no
+    client could notice the effect of a fault."""
     nemesis = a_nemesis(tmp_path, a_partition("random"))
     with trio.fail_after(5):
         await nemesis.run(seconds=0)

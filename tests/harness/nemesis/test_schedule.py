@@ -1,4 +1,5 @@
-"""Fault plans: drawn from the seed alone, fair over the kinds, and finished before the run ends."""
+"""Fault plans: the seed alone determines a plan, the kinds are drawn equally often, and all faults end before the run
+ends."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from harness.nemesis.schedule import KINDS, MEMBER_KINDS, parse_faults, plan_fau
 
 
 def test_one_seed_is_one_plan() -> None:
-    """A plan that does not follow from the seed could not be replayed."""
+    """If a plan depended on anything except the seed, it could not be replayed."""
     one = plan_faults(seed=7, seconds=60, kinds=KINDS, interval_seconds=2.5)
     again = plan_faults(seed=7, seconds=60, kinds=KINDS, interval_seconds=2.5)
     other = plan_faults(seed=8, seconds=60, kinds=KINDS, interval_seconds=2.5)
@@ -21,7 +22,7 @@ def test_one_seed_is_one_plan() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_faults_end_within_the_run_and_never_overlap(seed: int) -> None:
-    """Membership changes do not overlap each other, but other faults may hit during one."""
+    """Membership changes do not overlap each other, but other faults may hit members during a membership change."""
     faults = plan_faults(seed=seed, seconds=30, kinds=KINDS, interval_seconds=2.0)
     assert [fault.number for fault in faults] == list(range(1, len(faults) + 1))
     changes = [fault for fault in faults if fault.kind in MEMBER_KINDS]
@@ -41,7 +42,8 @@ def test_every_kind_comes_once_before_any_comes_twice() -> None:
 
 
 def test_a_long_plan_has_every_kind_against_every_target_both_ways_and_one_way() -> None:
-    """Pauses and partitions (symmetric and one-way), each against leader, minority or random."""
+    """The plans contain pauses and partitions (symmetric and one-way), each against the leader, a minority or random
+    members."""
     faults = plan_faults(seed=1, seconds=200, kinds=("kill", "pause", "partition"), interval_seconds=2.0)
     seen = {(fault.kind, fault.target) for fault in faults}
     for kind in ("kill", "pause", "partition"):

@@ -1,4 +1,4 @@
-"""A history in which one read was made certainly stale: an honest audit must refuse it."""
+"""A history in which one read was changed so that it is certainly stale. An honest audit must refuse this history."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_the_stale_value_was_replaced_by_a_write_acknowledged_before_the_read() 
     "rows",
     [
         [a_put(0, "old", 0, 10), a_put(1, "new", 20, 45), a_get(2, "new", 40, 50)],  # The new write overlaps the read.
-        # Either write may be the later one.
+        # Either of the two writes may be the later one.
         [a_put(0, "old", 0, 25), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],
-        [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50, "local")],  # May be stale.
+        [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30), a_get(2, "new", 40, 50, "local")],  # Local: it may be stale.
         [a_put(1, "new", 20, 30), a_get(2, "new", 40, 50)],  # There is no older value.
         # The new value was perhaps never written.
         [a_put(0, "old", 0, 10), a_put(1, "new", 20, 30, "unknown"), a_get(2, "old", 40, 50)],

@@ -1,4 +1,4 @@
-"""A recorded run on disk: what is written can be read, and a killed harness leaves nothing false behind.
+"""A recorded run on disk: everything that is written can be read, and a killed harness leaves no false data behind.
 
 See docs/reference/specification.md#10-recorded-run.
 """
@@ -81,7 +81,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path, ops_format: str) -> 
     writer.finish(ended="well")
 
     rows = list(read_rows(tmp_path / "run"))
-    assert [row["op_id"] for row in rows] == [second, first, third]  # In the order in which they ended.
+    assert [row["op_id"] for row in rows] == [second, first, third]  # The rows are in the order of their ends.
     assert rows[0]["output"] == {"items": items, "more": False, "count": 1}
     assert rows[1]["output"] == {"succeeded": True}
     assert rows[2]["output"] == {"succeeded": True, "results": results}
@@ -107,7 +107,7 @@ def test_an_operation_without_an_end_is_recorded_as_unknown(tmp_path: Path) -> N
 
 
 def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: Path) -> None:
-    """A read may have seen the value of a write that had not ended; calls.jsonl has such a write."""
+    """A read may have seen the value of a write that had not ended. calls.jsonl contains such a write."""
     writer = a_writer(tmp_path / "run")
     open_put = writer.call(a_put("c1", "v1"))
     commit = writer.call(
@@ -116,7 +116,7 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     read = writer.call({"client": "c2", "op": "get", "key": "k", "call_ns": 11})
     writer.end(read, status="ok", return_ns=12, revision=2, output={"found": True, "value": "v1", "mod_revision": 2})
     writer.flush()
-    left = tmp_path / "left"  # A kill at this moment leaves these files, and half a line of a later row.
+    left = tmp_path / "left"  # These files, and half a line of a later row, remain if the harness is killed now.
     shutil.copytree(tmp_path / "run", left)
     with (left / "ops" / "rows.jsonl").open("a") as torn:
         torn.write('{"op_id":9,"cli')
@@ -125,14 +125,14 @@ def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: P
     assert close_unfinished_run(left) == 2
     rows = {row["op_id"]: row for row in read_rows(left)}
     assert rows.keys() == {open_put, commit, read}
-    assert rows[commit]["status"] == "unknown"  # A commit of a consumer carries out an append.
+    assert rows[commit]["status"] == "unknown"  # This append is part of a consumer's commit.
     assert (rows[open_put]["status"], rows[open_put]["return_ns"]) == ("unknown", None)
-    assert rows[open_put]["client"] != "c1"  # A client has no operation after an unknown one.
+    assert rows[open_put]["client"] != "c1"  # After an unknown operation, a client has no further operation.
     assert close_unfinished_run(left) == 0
 
 
 def test_calls_reach_the_disk_before_the_rows_that_may_have_seen_them(tmp_path: Path) -> None:
-    """At UNFLUSHED_ROWS_MAX unflushed rows the writer flushes by itself, and it writes the calls first."""
+    """At UNFLUSHED_ROWS_MAX unflushed rows the writer flushes without being asked, and it writes the calls first."""
     writer = a_writer(tmp_path / "run")
     for number in range(UNFLUSHED_ROWS_MAX):
         writer.end(writer.call(a_put("c1", f"v{number}")), **AN_ANSWER)
@@ -163,7 +163,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """A run that names no format has the first version (docs/reference/versions.md)."""
+    """If the description of a run states no format, the run has the first version (docs/reference/versions.md)."""
     for found in (2, "next"):
         (tmp_path / "run.json").write_text(json.dumps({"run_id": "r", "format": found}))
         with pytest.raises(BadInput, match=f"has format {found!r}; this version reads up to 1"):

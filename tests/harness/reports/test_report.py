@@ -47,9 +47,10 @@ def test_a_percentile_is_the_nearest_rank(ordered: list[float], share: float, ra
 
 
 def test_unavailability_ends_with_a_write_that_was_called_after_the_fault() -> None:
-    """The dead leader's last message may acknowledge a write that was open at the kill, which is no recovery."""
+    """The dead leader's last message may acknowledge a write that was open at the kill. Such an acknowledgement does
+    not show a recovery."""
     rows = [
-        a_row("put", 990, 1001),  # Called before the kill, so it does not count, although it was acknowledged after.
+        a_row("put", 990, 1001),  # This put was called before the kill, so it does not count.
         a_row("get", 1002, 1003),  # A read does not count.
         a_row("put", 1005, 1700, "unknown"),
         a_row("put", 1010, 1650),
@@ -81,7 +82,7 @@ def test_operations_are_counted_by_kind_and_end() -> None:
     assert report.by_status == {"ok": 4, "fail": 1, "unknown": 1}
     assert report.by_operation["put"] == {"ok": 1, "fail": 0, "unknown": 1}
     assert report.errors == {"outcome_unknown": 1, "unavailable": 1}
-    assert report.operations_per_second == 2.5  # Five operations in two seconds; the final reads are not load.
+    assert report.operations_per_second == 2.5  # Five operations in two seconds; the final reads do not count as load.
     assert report.reads is not None
     assert (report.reads.count, report.reads.p50_ms) == (1, 8.0)  # Local, final and failed reads are left out.
     assert report.final_reads == 1
@@ -94,7 +95,7 @@ def test_the_first_leader_is_no_leader_change() -> None:
 
 
 def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
-    """The members' hashes show a lost write even if nobody has read its key."""
+    """The members' hashes show the loss of a write even if no client has read the key."""
     rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     different = an_event(2200, "state_hashes", agree=False, index=9, hashes={"n1": "aa", "n2": "bb"})
     assert the_report(rows, HEALED, SAME, STOPPED).sound
@@ -104,7 +105,7 @@ def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
 
 
 def test_a_run_is_sound_only_if_every_key_was_read_at_its_end() -> None:
-    """A key that was not read was not judged: its value may be lost."""
+    """A key without a final read was not judged, so its value may be lost."""
     unread = EVERY_KEY_READ[0] | {"status": "unknown"}
     report = the_report([a_row("put", 0, 10), unread, EVERY_KEY_READ[1]], HEALED, SAME, STOPPED)
     assert not report.sound
@@ -120,7 +121,7 @@ def test_a_run_in_which_nothing_was_acknowledged_is_not_sound() -> None:
 
 
 def test_a_run_is_sound_only_if_its_members_stopped_as_asked_at_its_end() -> None:
-    """A run fails if a member crashes while it stops, or must be killed."""
+    """A run fails if a member crashes during its stop, or must be killed."""
     rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     crashed = STOPPED | {"exit_codes": {"n1": 0, "n2": -9}}
     report = the_report(rows, HEALED, SAME, crashed)
@@ -135,7 +136,8 @@ def test_the_longest_gap_is_between_acknowledgements() -> None:
 
 
 def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
-    """The report gives the longest silence during a fault. A concurrent membership change does not end the fault."""
+    """The report gives the longest time without an acknowledgement during a fault. A concurrent membership change does
+    not end the fault."""
     # Each put is acknowledged after a millisecond.
     rows = [a_row("put", at, at + 1) for at in (990, 1199, 1299, 1499, 1999)]
     change = an_event(1250, "fault_started", started_ns=1250 * MS, number=9, fault="replace", target="eldest",
@@ -153,8 +155,8 @@ def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
 
 
 def test_a_fault_that_was_not_carried_out_is_told_and_has_no_effect() -> None:
-    """One fault was skipped, and one found no member to hit. A fault that only asks the cluster for a change needs no
-    victim."""
+    """One fault was skipped, and one fault found no member to hit. A fault that only asks the cluster for a change
+    needs no victim."""
     rows = [a_row("put", at, at + 1) for at in (100, 700, 1200)]
     skipped = a_fault("add", 2, 600, skipped="there are 7 members already")
     nobody_hit = a_fault("pause", 3, 1200)
@@ -197,7 +199,8 @@ def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
 
 
 def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
-    """The member went on after a failed write of its log, or answered a read with an older state than it said."""
+    """In one run a member continued after a failed write of its log. In another run it answered a read with a state
+    that was older than stated."""
     well = [HEALED, SAME, STOPPED]
     told = a_row("put", 0, 10, revision=5, op_id=1)
     stale = a_row("get", 500, 501, revision=4, op_id=2, consistency="bounded", age_ms=100)

@@ -1,4 +1,4 @@
-"""The demonstration fails unless what it claims has happened."""
+"""The demonstration fails unless the events that it claims have happened."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_a_demonstration_in_which_the_leader_died_twice_is_one() -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        after(500, leaders=3),  # Two changes of the leader, but only one by a kill.
+        after(500, leaders=3),  # The leader changed twice, but only once by a kill.
         after(500, 1200, leaders=2),  # One of the two killed members did not lead.
-        the_report([], *a_kill(1, 500), *a_fault("kill", 2, 1200)),  # The second kill hit nobody.
+        the_report([], *a_kill(1, 500), *a_fault("kill", 2, 1200)),  # The second kill hit no member.
     ],
     ids=["one kill", "one leader", "nobody hit"],
 )

@@ -89,12 +89,12 @@ def test_an_operation_counts_for_the_window_in_which_it_was_called_once_that_has
     rows = [
         row(1, 900),  # The first clients connect.
         row(50, 2),
-        row(99.9, 400),  # Strangers came before this operation ended.
+        row(99.9, 400),  # Strangers came during this operation.
         row(101, 900),
         row(150, 8),
         row(150, 900, "fail"),
         row(250, 4),
-        row(301, 900),  # One of the reads after the load.
+        row(301, 900),  # This is one of the reads after the load.
     ]
 
     windows, quiet, hostile = windows_of(events, rows)

@@ -63,7 +63,7 @@ async def test_a_terminal_shows_counts_faults_and_a_row_for_each_member(tmp_path
 
 
 async def test_a_pipe_gets_whole_lines_and_no_control_characters(tmp_path: Path) -> None:
-    """The display works without a terminal, too."""
+    """The display also works if the output is not a terminal."""
     shown = await what_is_shown(a_progress(tmp_path), terminal=False)
     assert "1,234 ok" in shown
     assert "\x1b" not in shown

@@ -1,4 +1,4 @@
-"""The verdict over many runs in a row."""
+"""The verdict over several consecutive runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.harness.support.reports import ABOUT, EVERY_KEY_READ, HEALED, SAME, S
 
 
 def test_a_run_of_which_the_audit_would_see_nothing_fails_the_soak_whatever_the_audit_says() -> None:
-    """The audit does not notice a folder without operations, so an audit of many folders can be green all the same."""
+    """The audit does not notice a folder without operations, so an audit of many folders can pass although one folder
+    is empty."""
     load = [an_event(0, "load_started"), an_event(2000, "load_ended")]
     good = summarize(ABOUT, [a_row("put", 0, 10), *EVERY_KEY_READ], [*load, HEALED, SAME, STOPPED], Path("good"))
     empty = summarize(ABOUT, [], [*load, HEALED, SAME, STOPPED], Path("empty"))

@@ -1,4 +1,5 @@
-"""The accounts of the high-water mark end as described at every level, and the pictures show the engine's state."""
+"""The accounts of the high-water mark end as described at every level, and the pictures show the engine's real
+state."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ LEVELS_PLAYED = {
     "one-copy": set(LEVELS),
     "slow-follower": set(LEVELS),
 }
-"""The levels at which an account makes sense. The account of acks=1 is about one level; an account in which a majority
-answers is about at least two."""
+"""The acknowledgement levels at which each account makes sense. The account of acks=1 concerns one
+level. An account in which a majority answers concerns at least two levels."""
 
 
 @pytest.mark.timeout(30)
@@ -60,7 +61,7 @@ def test_both_elections_are_played() -> None:
 
 
 def test_the_accounts_follow_each_other_without_gap_in_the_pictures() -> None:
-    """The common beginning is shown once, and each ending continues from the beginning."""
+    """The common beginning is shown once, and each ending continues from there."""
     (scenario,) = load_accounts(["one-copy"])
     survives, lost = list(play_account(scenario).at("majority"))
 
@@ -76,7 +77,7 @@ def test_an_account_fails_if_a_member_that_lacks_entries_can_be_elected(monkeypa
 
     problems = [part.problem for part in play_account(scenario).parts if part.problem]
 
-    assert len(problems) == 4  # One problem at each level, in the ending in which s3 should lose the election.
+    assert len(problems) == 4  # Each level has one problem, in the ending in which s3 was expected to lose.
     assert all("expect role s3: s3" in problem and "s2 is elected" in problem for problem in problems)
 
 
@@ -93,7 +94,7 @@ def plays() -> list[tuple[LogPicture, ...]]:
 
 
 def test_no_client_ever_sees_what_is_lost_later(plays: list[tuple[LogPicture, ...]]) -> None:
-    """The commands that a member shows at any moment are a prefix of those that every member shows at the end."""
+    """The commands that a member shows at any time are a prefix of the commands that every member shows at the end."""
     for pictures in plays:
         ends = [each.sees for each in pictures[-1].rows if each.sees is not None]
         for picture in pictures:
@@ -190,7 +191,7 @@ def test_letters_in_a_row_are_a_range() -> None:
 
 
 class Outline(HTMLParser):
-    """The tags of a page that are never closed, and all resources that the page would load."""
+    """The tags that a page never closes, and all resources that the page would load."""
 
     EMPTY = frozenset({"meta", "link"})
 
@@ -239,7 +240,7 @@ def everything() -> str:
 
 @pytest.mark.parametrize(("page", "pictures_min"), [("README.md", 1), ("docs/concepts/high-water-mark.md", 20)])
 def test_the_pictures_of_a_page_are_those_of_the_command(everything: str, page: str, pictures_min: int) -> None:
-    """A page may leave out the number of a picture."""
+    """The text of a picture on a page may lack the picture's number."""
     pictures = re.findall(r"```text\n(.*?)\n```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
     assert len(pictures) >= pictures_min

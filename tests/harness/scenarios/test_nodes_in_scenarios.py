@@ -1,4 +1,5 @@
-"""Scenarios with whole nodes: the same scenarios hold, writes have levels, and a scenario can have several endings."""
+"""Scenarios with whole nodes: every suitable scenario of cores also holds with whole nodes, writes have levels, and a
+scenario can have several endings."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ WITH_NODES = [
     "vote-lost-in-a-crash",
     "vote-survives-a-crash",
 ]
-"""The plays that do not depend on the moment at which a core announces its mark, or on one entry per command."""
+"""The scenarios that depend neither on the time at which a core announces its mark nor on one entry per command."""
 
 
 def written(*lines: str) -> Scenario:
@@ -124,8 +125,8 @@ def test_below_the_minimum_a_write_of_level_in_sync_is_refused_and_not_appended(
 
 
 def test_a_write_that_too_few_members_hold_in_the_end_is_under_replicated() -> None:
-    """Enough members are in sync when the write is appended. One of them leaves the set while the write waits for that
-    member."""
+    """Enough members are in sync when the write is appended. One of these members leaves the set of members in sync
+    while the write waits for its copy."""
     scenario = written(
         *BEGINNING,
         "minimum 3",

@@ -127,7 +127,7 @@ def test_a_file_that_is_written_wrongly_is_told_where_and_what_would_be_right(
 
 
 def test_a_scenario_catches_a_deliberate_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patched voters ignore Raft §5.4.1, so the member that lacks entry 6 wins."""
+    """The patched voters ignore Raft §5.4.1, so the member without entry 6 wins."""
     monkeypatch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
     with pytest.raises(Mismatch, match="expect role s3"):
@@ -218,7 +218,7 @@ def test_the_command_lists_shows_and_explains(command: Command) -> None:
 
 
 def test_the_scenario_of_the_docs_holds() -> None:
-    """The scenario is in docs/internals/testing.md, section "Scenarios"."""
+    """The scenario comes from docs/internals/testing.md, section "Scenarios"."""
     page = (Path(__file__).parents[3] / "docs" / "internals" / "testing.md").read_text(encoding="utf-8")
     example = page[page.index("# A vote needs a disk") :].partition("```")[0]
 

@@ -20,7 +20,7 @@ NAMES = ("n1", "n2", "n3", "n4", "n5")
 
 
 def a_cluster(folder: Path) -> Cluster:
-    """Five members that were never started: enough to partition them."""
+    """Five members that were never started. These are enough for partitions."""
     addresses = {name: MemberAddress(peer_port=1, client_port=2) for name in NAMES}
     probe = StatusProbe(Client(["127.0.0.1:2"]), addresses)
     cluster = Cluster(folder, addresses, a_network(*NAMES), probe)

@@ -1,4 +1,4 @@
-"""An ext4 of a test's own, where the machine can mount one."""
+"""An ext4 volume for one test, if the machine can mount one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MIB = 1024 * 1024
 
 
 def trouble_with_ext4(folder: Path) -> str:
-    """The reason why this user cannot mount an ext4 on this machine, determined with the system's own tools; empty if
-    mounting works."""
+    """The reason why this user cannot mount an ext4 volume on this machine; empty if mounting works. The system's own
+    tools determine the reason."""
     image, there = folder / "probe.img", folder / "probe"
     image.parent.mkdir(parents=True, exist_ok=True)
     there.mkdir()
@@ -38,7 +38,7 @@ def trouble_with_ext4(folder: Path) -> str:
 
 @contextmanager
 def an_ext4(folder: Path) -> Iterator[Volume]:
-    """A volume whose `data` folder is there. The test is skipped where the machine can mount none, and only there."""
+    """A volume that contains the folder `data`. The test is skipped only if the machine cannot mount any volume."""
     trouble = trouble_with_ext4(folder)
     if trouble:
         pytest.skip(f"no ext4 can be mounted here: {trouble}")

@@ -85,7 +85,7 @@ def test_the_settings_of_a_run_without_levels_say_nothing_of_them(tmp_path: Path
 
 
 def test_all_runs_of_a_soak_have_the_levels(tmp_path: Path) -> None:
-    """The limit follows from the number of members, which alternates."""
+    """The limit depends on the number of members, which alternates between runs."""
     soak = Soak(
         out=tmp_path,
         kills=1,
@@ -149,7 +149,8 @@ def test_only_the_newest_accepted_entries_are_kept_until_they_are_decided() -> N
 
 
 def recorded(folder: Path, levels: dict[Command, Acknowledge], store: Client | None = None) -> list[Row]:
-    """The rows of these writes, each by a separate client, and of queries of the outcomes of the accepted writes."""
+    """The rows of these writes and of the queries about the outcomes of accepted writes. Each write has a client of its
+    own."""
     writer = RunWriter(folder / "run", run_id="r1", clock=RunClock(), ops_format="jsonl", about={})
 
     async def carry_out(store: Client) -> None:
@@ -176,7 +177,7 @@ def recorded(folder: Path, levels: dict[Command, Acknowledge], store: Client | N
 
 
 def test_the_row_of_a_write_has_its_level_and_what_its_answer_says(tmp_path: Path) -> None:
-    """Every kind of write that the load makes, at every level but MAJORITY, on a real store."""
+    """The test makes every kind of write of the load, at every level but MAJORITY, on a real store."""
     txn = Txn((Compare(b"d", Target.VERSION, Comparison.EQUAL, 0),), (Put(b"d", b"4"),), ())
     rows = recorded(
         tmp_path,
@@ -209,7 +210,7 @@ def test_the_row_of_a_write_has_its_level_and_what_its_answer_says(tmp_path: Pat
 
 
 class _UnderReplicatingStore:
-    """A stand-in for a client: every put ends UnderReplicated."""
+    """A stand-in for a client. Every put ends with UnderReplicated."""
 
     async def put(self, key: bytes, value: bytes, **options: object) -> PutResult:
         raise UnderReplicated(PutResult(7, acknowledged_by=("n1", "n2")), ("n1", "n2"), 3)

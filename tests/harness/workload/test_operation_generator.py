@@ -1,4 +1,5 @@
-"""The clients' operations: a stream that the seed decides, values that occur once, rows that the audit can read."""
+"""The operations of the clients: the seed alone determines the stream, each value occurs once, and the audit can read
+the rows."""
 
 from __future__ import annotations
 
@@ -52,14 +53,14 @@ def written_values(planned: Planned) -> list[bytes]:
 
 
 def test_a_stream_follows_from_seed_and_worker() -> None:
-    """A stream that does not follow from the seed could not be replayed."""
+    """If a stream depended on anything except the seed, it could not be replayed."""
     assert a_stream(7, 1, 200) == a_stream(7, 1, 200)
     assert a_stream(7, 1, 200) != a_stream(7, 2, 200)
     assert a_stream(7, 1, 200) != a_stream(8, 1, 200)
 
 
 def test_every_written_value_occurs_once() -> None:
-    """A value that was read must identify the write that it came from."""
+    """A reader must be able to tell from a value which write made it."""
     values = [value for worker in range(4) for each in a_stream(7, worker, 500) for value in written_values(each)]
     assert len(values) == len(set(values)) > 1000
 
@@ -75,14 +76,14 @@ def test_the_mix_has_every_operation_and_every_way_to_compare() -> None:
     assert {compare.target for txn in transactions for compare in txn.compares} == set(Target) - {Target.LEASE}
     assert {type(step) for txn in transactions for step in txn.failure} == {Get, Put, Range}
     ranges = [each.command for each in stream if isinstance(each.command, Range)]
-    assert {listed.revision for listed in ranges} == {0, 7}  # Revision 7: a later page of a listing.
+    assert {listed.revision for listed in ranges} == {0, 7}  # A listing with revision 7 is a later page.
     assert any(listed.end == listed.start[:-1] + bytes([listed.start[-1] + 1]) for listed in ranges if listed.start)
     assert {each.local_of is None for each in stream if isinstance(each.command, Get)} == {True, False}
     assert all(each.local_of is None for each in stream if not isinstance(each.command, Get))
 
 
 def test_no_transaction_writes_a_key_twice() -> None:
-    """The store would refuse such a transaction, which tests nothing
+    """The store would refuse such a transaction, and a refusal tests nothing
     (docs/reference/specification.md#84-transactions)."""
     for each in a_stream(7, 1, 2000):
         if isinstance(each.command, Txn):
@@ -172,5 +173,5 @@ def test_an_answer_is_spelled_as_the_history_format_says(result: Result, output:
 
 
 def test_a_range_that_only_counted_lists_nothing() -> None:
-    """An empty list would say that there are no keys (docs/reference/specification.md#106-output)."""
+    """An empty list would mean that there are no keys (docs/reference/specification.md#106-output)."""
     assert answered(RangeResult(5, (), True, 9), Range(count_only=True)) == {"more": True, "count": 9}

@@ -1,4 +1,4 @@
-"""The clients of a run use all read modes. The harness checks one promise of an answer: its age."""
+"""The clients of a run use all read modes. The harness checks one promise of an answer: the age of the state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_shares_are_kept_and_the_rest_goes_by_a_round() -> None:
 
 
 def test_reads_that_any_member_may_answer_are_asked_of_one_member_or_of_whoever_can() -> None:
-    """The load must also ask a member that is cut off, because such a member may have an old state."""
+    """The load must also send reads to a member that is cut off, because such a member may have an old state."""
     random = Random("members")
     for word in ("follower", "bounded"):
         modes = ReadModes.parse(f"{word}=1")
@@ -47,7 +47,7 @@ def test_listings_are_read_in_those_ways_only_that_can_be_checked() -> None:
 
 
 def test_ways_leave_the_stream_of_operations_as_it_is() -> None:
-    """The seed alone decides which operation is done on which key, whatever read modes a run uses."""
+    """The seed alone decides which operation uses which key. The read modes of a run do not change this choice."""
     streams = []
     for modes in (None, LEADER_READS_ONLY, USUAL_READ_MODES, USUAL_READ_MODES):
         source = OperationSource(seed=7, worker=1, keys=KEYS, view=View(), modes=modes)
@@ -97,14 +97,15 @@ def a_row(op_id: int, call_ms: int, return_ms: int | None, revision: int, **more
 
 
 def test_a_bounded_read_that_is_older_than_it_says_is_found() -> None:
-    """A bounded read with age A must see everything that any client was told at least A before the read was called.
+    """A bounded read with age A must see each result that any client had received at least A before the call of the
+    read.
 
     See docs/reference/specification.md#811-consistency-of-reads.
     """
     told = [a_row(1, 0, 10, 5), a_row(2, 20, 30, 6), a_row(3, 0, None, 7, status="unknown")]
     fresh = a_row(4, 40, 41, 5, consistency="bounded", age_ms=10)  # The second put was answered at 30, not before.
     stale = a_row(5, 40, 41, 5, consistency="bounded", age_ms=9)
-    # The age of this read reaches back to a time before the first answer.
+    # This read may show a state from before the first answer.
     early = a_row(6, 40, 41, 1, consistency="bounded", age_ms=100)
     local = a_row(7, 90, 91, 1, consistency="local")
     assert older_than_they_say([*told, fresh, stale, early, local]) == (5,)

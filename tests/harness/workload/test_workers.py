@@ -96,7 +96,7 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunWrite
 async def rows_of(
     writer: RunWriter, *, in_flight: int = 1, bulk: int = 0, operations_per_second: float = 0.0
 ) -> list[Row]:
-    """The rows that one second of load records."""
+    """The rows that are recorded during one second of load."""
     load = Workload(
         writer=writer,
         endpoints=["s1"],
@@ -115,7 +115,7 @@ async def rows_of(
 
 
 def check_names(rows: Sequence[Row]) -> None:
-    """Each `client` value has at most one operation open at a time, and none after an unknown one.
+    """Each value of `client` has at most one open operation at a time, and no operation after an unknown one.
 
     See docs/reference/specification.md#103-row.
     """
@@ -157,7 +157,7 @@ async def test_a_bulk_leaves_a_row_for_each_operation_with_its_own_end(
     assert {row["status"] for row in rows} == {"ok", "fail", "unknown"}
     assert {row["op"] for row in rows} == {"put", "get"}
     values = [row["value"] for row in rows if row["op"] == "put"]
-    assert len(set(values)) == len(values)  # A value read names the write that made it.
+    assert len(set(values)) == len(values)  # A value that was read identifies the write that made it.
 
 
 async def test_a_bulk_names_no_key_twice_where_there_are_enough(

@@ -1,4 +1,4 @@
-"""A client with a user, against whole members (docs/reference/specification.md#816-users-and-roles)."""
+"""A client with the name of a user, against whole members (docs/reference/specification.md#816-users-and-roles)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kvstore.support.users import PASSWORDS, commands_to_enable, verifier_
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three members; authentication is off."""
+    """A cluster of three members without authentication."""
     cluster = Cluster(tmp_path, 3)
     cluster.leader()
     yield cluster
@@ -42,7 +42,7 @@ def enable(cluster: Cluster, client: SimClient) -> None:
 
 
 def test_a_client_with_a_user_goes_on_while_authentication_is_turned_on_and_off(cluster: Cluster) -> None:
-    """Clients get their users first, and then authentication is turned on."""
+    """First each client gets a user, and then authentication is turned on."""
     root, ada, nobody = user(cluster, "root"), user(cluster, "ada"), cluster.client()
     for client in (root, ada, nobody):
         client.do(Put(b"app/a", b"1"))
@@ -61,7 +61,7 @@ def test_a_client_with_a_user_goes_on_while_authentication_is_turned_on_and_off(
 
 def test_without_a_user_every_call_fails_at_once_and_certainly(cluster: Cluster) -> None:
     enable(cluster, user(cluster, "root"))
-    client = cluster.client()  # It has no session yet, and cannot open one.
+    client = cluster.client()  # This client has no session yet, and cannot open one.
     began = cluster.now
     with pytest.raises(Unauthenticated):
         client.do(Put(b"app/a", b"1"))
@@ -84,7 +84,7 @@ def test_a_wrong_password_fails_every_call_at_once_and_certainly(cluster: Cluste
 
 
 def test_a_client_that_moves_to_another_leader_needs_no_password_again(cluster: Cluster) -> None:
-    """Its token is valid at every member, so a failover does not wait for a thousand checks of passwords."""
+    """The client's token is valid at every member, so a failover does not wait for a thousand checks of passwords."""
     enable(cluster, user(cluster, "root"))
     ada = user(cluster, "ada")
     ada.do(Put(b"app/a", b"1"))
@@ -131,7 +131,7 @@ def test_a_watch_of_a_user_who_loses_the_right_ends_within_a_second_with_the_err
 
 
 def test_below_level_3_there_are_no_users_and_a_client_with_one_is_served(tmp_path: Path) -> None:
-    """A program may be given its user before the cluster is upgraded."""
+    """A program may be configured with a user before the cluster is upgraded."""
     cluster = Cluster(tmp_path, 1, levels=LevelRange(1, 2))
     cluster.leader()
     user(cluster, "ada").do(Put(b"a", b"1"))
@@ -156,7 +156,7 @@ def test_a_password_is_not_shown() -> None:
 
 
 def test_a_follower_that_is_behind_does_not_refuse_a_new_password(cluster: Cluster) -> None:
-    """It names the leader, which knows the newest password."""
+    """Such a follower names the leader, which knows the newest password."""
     root = user(cluster, "root")
     enable(cluster, root)
     cluster.wait(0.5)

@@ -1,4 +1,4 @@
-"""`hwm user`, `hwm role` and `hwm auth` against a store that serves, and the audit trail that they leave."""
+"""`hwm user`, `hwm role` and `hwm auth` against a running store, and the audit trail that these commands leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 class Commands:
-    """Runs `hwm` against the store, in a thread of its own, as a user or as nobody."""
+    """Runs `hwm` against the store in a separate thread, with or without a user."""
 
     def __init__(self, address: str, folder: Path) -> None:
         self.address, self.folder = address, folder

@@ -97,7 +97,7 @@ async def test_a_new_member_names_a_user_to_fetch_its_first_state(tmp_path: Path
     ) as store:
         await store.put("a", "1")
         await enable_as_root(store)
-        new = Member("s2", "127.0.0.1:1", "127.0.0.1:2")  # Nobody dials them: the member is not added.
+        new = Member("s2", "127.0.0.1:1", "127.0.0.1:2")  # Nobody dials these, as s2 is never added.
 
         def joined(**credentials: str) -> open_node:
             return open_node(

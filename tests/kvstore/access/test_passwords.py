@@ -1,4 +1,4 @@
-"""Passwords, tokens and ranges by themselves."""
+"""Unit tests of passwords, tokens and ranges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_a_verifier_matches_its_password_alone_and_does_not_tell_which_passwords
     [b"", b"s1", b"s2" + bytes(51), b"s1" + bytes([COST_LOG2_MAX + 1, 8, 1]) + bytes(48), b"s1" + bytes(51)],
 )
 def test_nothing_matches_a_verifier_of_no_password_or_beyond_the_bounds(verifier: bytes) -> None:
-    """A root user may have sent any bytes, and a check must not take all memory."""
+    """A root user may have sent any bytes as a verifier, and a check of a password against them must not take all
+    memory."""
     assert not matches("", verifier)
     assert not matches("password", verifier)
 
@@ -74,7 +75,8 @@ RANGES = st.lists(st.tuples(KEYS, st.none() | KEYS), max_size=6)
 def test_ranges_cover_what_each_of_their_keys_is_in(
     ranges: list[tuple[bytes, bytes | None]], start: bytes, end: bytes | None
 ) -> None:
-    """Compared with a search through all ranges. A key after `start` differs from it by at least one byte."""
+    """The test compares the result with a search through all ranges. A key after `start` differs from `start` by at
+    least one byte."""
     ranges = [(first, last) for first, last in ranges if last is None or first < last]
 
     def has(key: bytes) -> bool:

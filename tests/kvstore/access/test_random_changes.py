@@ -1,7 +1,7 @@
-"""Rights that change at random while members die and leaders change: no write takes effect without the right.
+"""Rights that change at random while members die and leaders change. No write takes effect without the right to it.
 
-The log of the cluster is carried out again by a model that knows only users, rights and puts. The model shares no code
-with the store.
+A model that knows only users, rights and puts carries out the log of the cluster again. The model shares no code with
+the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 60
 
 
 class Model:
-    """Who may write, by the order of the log."""
+    """Keeps track of the right to write, in the order of the log."""
 
     def __init__(self) -> None:
         self.is_on, self.has_right, self.revision = False, False, 1
@@ -71,7 +71,7 @@ class Model:
 
 
 def play(folder: Path, seed: int) -> Model:
-    """Change rights and write at random, and carry out the log again."""
+    """Change rights at random, write at random, and let the model carry out the log again."""
     random, cluster = Random(seed), Cluster(folder, 3)
     cluster.leader()
     root, ada = (cluster.client(credentials=Credentials(name, PASSWORDS[name])) for name in ("root", "ada"))
@@ -126,7 +126,7 @@ def play(folder: Path, seed: int) -> Model:
 
 
 def make_quick(service: Service) -> None:
-    """Check passwords in no time, as no hash is under test."""
+    """Check passwords in no time, because these tests do not test the hash."""
 
     def check(check: PasswordCheck) -> None:
         check.is_right = check.password == PASSWORDS.get(check.user)

@@ -1,4 +1,4 @@
-"""Every request, made by nobody, with a wrong password, without the right, with the right, and by root
+"""Every request is made without a user, with a wrong password, without the right, with the right, and by root
 (docs/reference/specification.md#816-users-and-roles)."""
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def test_each_request_is_answered_to_whom_it_is_allowed(
 
 
 def test_a_command_that_a_client_has_marked_itself_is_refused(cluster: Cluster) -> None:
-    """Otherwise a client could name any user."""
+    """If this command were not refused, a client could name any user."""
     client = ask_as(cluster, EVE)
     revision = cluster.hosts["s1"].machine.access.revision
     raw = judged_command(encode_command(Put(b"app/a", b"1")), judged_mark(revision, "root"))
@@ -139,7 +139,7 @@ def test_a_command_that_a_client_has_marked_itself_is_refused(cluster: Cluster) 
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_puts_and_gets_are_judged_one_by_one_even_if_they_come_together(cluster: Cluster, count: int) -> None:
-    """They take another way if many come at once."""
+    """Puts and gets take another code path if many of them come at once."""
     client = ask_as(cluster, ADA)
     registered = client.ask(of_command(RegisterSession(9_000_000_000)))
     session = registered.fields[0][1]
@@ -223,7 +223,8 @@ def test_a_watch_ends_with_the_right_to_read_and_tells_nothing_that_comes_later(
 
 
 def test_a_user_without_the_right_loses_a_lease_but_not_the_other_leases(cluster: Cluster) -> None:
-    """Who leads by a key of a lease leads no longer than the lease lives after the right is gone."""
+    """A client may lead by holding a leased key. If its user loses the right, the lease is no longer renewed, so this
+    leadership ends with the lease at the latest."""
     client, root = ask_as(cluster, ADA), ask_as(cluster, ROOT, 2)
     assert done(client.ask(of_command(LeaseGrant(5, 60_000_000_000))))
     renew = commands(CommandKind.LEASE_RENEW, LEASE_OF_ADA, 5)
@@ -237,7 +238,7 @@ def test_a_user_without_the_right_loses_a_lease_but_not_the_other_leases(cluster
 
 
 def test_a_read_that_waits_is_judged_by_the_state_that_answers_it(cluster: Cluster) -> None:
-    """The second answer waits until the client has read the first. Meanwhile the right is taken away."""
+    """The second answer waits until the client has read the first one. Meanwhile the client's user loses the right."""
     client, root = ask_as(cluster, ADA), ask_as(cluster, ROOT, 2)
     service = cluster.hosts["s1"].service
     size = service.limits.unsent_bytes_max // 8

@@ -94,7 +94,7 @@ def test_a_change_raises_the_auth_revision_and_a_refused_change_changes_nothing(
 
 @pytest.mark.parametrize("command", [UserRemove("root"), UserRevoke("root", "root")])
 def test_while_authentication_is_on_root_stays(command: AccessCommand) -> None:
-    """Otherwise nobody could turn authentication off, or change a user."""
+    """Without root, nobody could turn authentication off or change a user."""
     fed = enabled()
     with pytest.raises(AccessRefused) as caught:
         read_result(fed.as_user("root", command))
@@ -118,14 +118,14 @@ def test_users_and_roles_need_feature_level_3() -> None:
 
 
 def test_a_judged_command_below_level_3_is_no_command() -> None:
-    """Older builds give the same answer."""
+    """An older build gives the same answer to such a command."""
     fed = Fed(level=2)
     assert fed.as_user("ada", Put(b"k", b"v"), revision=1)[0] == ResultCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("revision", [0, 4, 6])
 def test_a_command_judged_at_another_auth_revision_has_no_effect_and_may_be_repeated(revision: int) -> None:
-    """Only the number is compared, so all members decide alike."""
+    """Only the number of the auth revision is compared, so all members decide alike."""
     fed = enabled()
     assert fed.machine.access.revision == 5
     result = fed.as_user("root", RegisterSession(9 * SECOND))
@@ -137,7 +137,7 @@ def test_a_command_judged_at_another_auth_revision_has_no_effect_and_may_be_repe
     assert fed.machine.get(b"k").record is None
     assert read_result(fed.as_user("root", Put(b"k", b"v"), session, 1)).revision == 2
     kept = fed.as_user("root", Put(b"k", b"other"), session, 1)
-    assert read_result(kept).revision == 2  # The result of the first attempt that was carried out.
+    assert read_result(kept).revision == 2  # This is the result of the first attempt that was carried out.
 
 
 def test_while_authentication_is_on_a_command_that_nobody_judged_has_no_effect() -> None:
@@ -237,7 +237,7 @@ HEADERS = st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.int
 def test_a_mark_goes_between_the_header_and_the_body(
     header: tuple[int, int, int], body: list[int], revision: int, user: str
 ) -> None:
-    """Whatever the sizes of the numbers and of the array are."""
+    """This holds for any sizes of the numbers and of the array."""
     raw = cbor2.dumps([*header, 23, *body])
     marked = cbor2.loads(judged_command(raw, judged_mark(revision, user)))
     assert marked == [*header, 8, revision, user, 23, *body]

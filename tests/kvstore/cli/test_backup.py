@@ -46,13 +46,13 @@ MEMBERS = tuple(Member(f"s{i}", f"127.0.0.1:71{i}2", f"127.0.0.1:71{i}1") for i 
 
 
 def snapshot_of(folder: Path) -> Path:
-    """The newest snapshot file of a data folder: a backup is such a file, unchanged."""
+    """The newest snapshot file of a data folder. A backup is an unchanged copy of such a file."""
     return sorted((folder / "groups/0/snapshots").glob("*.snap"))[-1]
 
 
 @pytest.fixture
 def saved(quick_folder: Path) -> Path:
-    """A snapshot with three keys, one of them removed, and a session with a kept result."""
+    """A snapshot with three keys, of which one was removed, and a session with a kept result."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client()
     for key in (b"a", b"b", b"c"):
@@ -113,8 +113,8 @@ def test_a_file_of_another_kind_is_no_snapshot(data: bytes, tmp_path: Path) -> N
 
 
 def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: Path) -> None:
-    """The file's checksums are right, so a program wrote this id. A new cluster's ids begin far above the old cluster's
-    ids, and here no room is left above."""
+    """The file's checksums are right, so a program wrote the session id in it. The session ids of a new cluster begin
+    far above the ids of the old cluster. In this file no ids are left above."""
     machine = {**KvMachine().snapshot().header, "next_session_id": INT64_MAX - 1}
     header = SnapshotHeader(index=0, term=0, configuration=Configuration.of([Member("s1")]), machine=machine)
     identity = Identity(cluster_id=bytes(16), group_id=0, node_id="s1", incarnation_id=bytes(16))
@@ -144,7 +144,7 @@ def test_members_restored_from_one_file_begin_alike_in_one_new_cluster(saved: Pa
 
 
 def test_a_retry_of_the_old_cluster_is_not_answered_with_what_was_kept_for_it(saved: Path, tmp_path: Path) -> None:
-    """This holds even after the new cluster has opened as many sessions as the old one had."""
+    """The old session does not exist even after the new cluster has opened as many sessions as the old cluster had."""
     assert read_initial_state(saved).facts.sessions == 1
     restore_folder(config(tmp_path / "s1"), saved)
     machine = restored_machine(tmp_path / "s1")
@@ -168,7 +168,7 @@ def test_the_revision_leaps_if_that_is_asked_for_and_is_another_cluster_then(sav
 
 
 def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: Path, tmp_path: Path) -> None:
-    """A fence never repeats, and a watch of the old cluster is told that its revision is gone."""
+    """A fence never repeats. A watch of the old cluster is informed that its revision is gone."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client()
     client.do(RaiseFeatureLevel(2))
@@ -192,7 +192,7 @@ def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: P
 
 
 def test_another_file_or_token_makes_another_cluster(saved: Path, tmp_path: Path) -> None:
-    """With equal ids, members that begin with different states could vote for each other."""
+    """If two clusters had the same id, members that begin with different states could vote for each other."""
     first = restore_folder(config(tmp_path / "first"), saved)
     again = restore_folder(config(tmp_path / "again", token="newer"), saved)
     second = restore_folder(config(tmp_path / "second"), snapshot_of(tmp_path / "first"))
@@ -246,7 +246,7 @@ def test_what_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early: bool) -> None:
-    """This also holds if the old file appears while the new one is being written."""
+    """An existing file is not replaced without force, even if it appears while the new file is being written."""
     path = tmp_path / "file"
     if is_early:
         path.write_bytes(b"old")
@@ -276,8 +276,8 @@ async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_mo
 
 
 async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) -> None:
-    """An older snapshot of the member does not suffice, even if the save makes no read that tells the newest
-    revision."""
+    """The file must have every acknowledged write, even if the save makes no read that shows the newest revision. So an
+    older snapshot of the member does not suffice."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         for turn in range(3):
             revision = (await store.put("key", f"{turn}")).revision
@@ -305,7 +305,7 @@ class CannotBuild:
 async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only_where_it_is_all_there_is(
     tmp_path: Path,
 ) -> None:
-    """The command saves an older snapshot only on request, and says that it is older."""
+    """The command saves an older snapshot only on request, and reports that the snapshot is older."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         first = (await store.put("key", "in a snapshot")).revision
         await save(store, tmp_path / "first")
@@ -324,7 +324,8 @@ async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only
 
 
 class Replacing:
-    """Stands in for a client. In each of the first `times` readings a new snapshot appears before the second page."""
+    """Stands in for a client. In each of the first `times` attempts to read, a new snapshot appears before the second
+    page."""
 
     def __init__(self, store: EmbeddedStore, times: int, aside: Path) -> None:
         self._store, self._left, self._aside = store, times, aside
@@ -342,7 +343,7 @@ class Replacing:
 async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """The save begins anew a limited number of times, and nothing of an earlier snapshot is left in the file."""
+    """The save begins again a limited number of times, and the file contains nothing of an earlier snapshot."""
     monkeypatch.setattr(backup_module, "PAGE_BYTES", 500)
     path = tmp_path / "file"
     async with open_node(tmp_path / "data", bootstrap=True) as store:
@@ -361,7 +362,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
 
 
 def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Path) -> None:
-    """The member says which revision it has, and builds a snapshot once it has the revision that was asked for."""
+    """The member reports its revision, and builds a snapshot as soon as it has the requested revision."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     lagging = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -383,7 +384,7 @@ def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Pa
 
 
 def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(quick_folder: Path) -> None:
-    """A caller that waits for the snapshot can make room on the disk meanwhile."""
+    """While a caller waits for the snapshot, an operator can make room on the disk."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"k", b"v"))

@@ -114,7 +114,7 @@ def test_damage_is_named_with_its_file_and_a_remedy(
 def test_what_looks_like_a_crash_before_a_sync_is_sound_and_the_end_of_the_log_tells_it(
     folder: Path, harm: Callable[[Path], None]
 ) -> None:
-    """The check cannot see that something was cut off; docs/operations/guide.md says so."""
+    """The check cannot detect that something was cut off, as docs/operations/guide.md explains."""
     entries = json.loads(hwm("check", folder, "--json").stdout)["last_index"]
     harm(folder)
 

@@ -20,7 +20,7 @@ def script_of(shell: str) -> str:
 
 
 def in_shell(shell: str, script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script in a shell that reads no file of the user; `hwm` is that of this interpreter."""
+    """Run a script in a shell that reads no file of the user. In the script, `hwm` is the one of this interpreter."""
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"this machine has no {shell}")
@@ -37,7 +37,8 @@ def in_shell(shell: str, script: str, folder: Path) -> subprocess.CompletedProce
 
 
 def completed_by_bash(words: list[str], folder: Path) -> list[str]:
-    """Return what bash offers for the last element of `words`. It calls the function that `complete` has registered."""
+    """Return what bash offers for the last element of `words`. This function calls the shell function that `complete`
+    has registered."""
     script = (
         'eval "$(hwm completion bash)"\n'
         "registered=$(complete -p hwm) || exit 9\n"
@@ -61,7 +62,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
 
 
 def test_bash_completes_the_name_of_a_file(tmp_path: Path) -> None:
-    """The script leaves the names of files to bash, whose `compgen` then finds them."""
+    """The script leaves the completion of file names to bash, whose `compgen` finds the files."""
     (tmp_path / "keys.jsonl").touch()
     script = (
         'eval "$(hwm completion bash)"\n'

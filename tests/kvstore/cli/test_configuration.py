@@ -40,7 +40,7 @@ OTHER_VALUES: dict[str, Any] = {
     "tls-mixed": True,
     "user": "root",
     "password-file": "root.password",
-    "reset-root-password": str(Path(__file__)),  # It is read at once.
+    "reset-root-password": str(Path(__file__)),  # This file is read immediately.
     "insecure": True,
     "ready-file": "ready",
     "heartbeat-ms": 60,
@@ -57,7 +57,7 @@ OTHER_VALUES: dict[str, Any] = {
     "log-level": "debug",
     "log-format": "json",
 }
-"""For each option a valid value that is not the default, as the file contains it."""
+"""For each option, a valid value that is not the default, in the form in which the configuration file contains it."""
 NEEDED = {"dir": "data", "node-id": "a", "member": [ONE]}
 """The options that a configuration has besides the option under test."""
 ALONE: dict[str, dict[str, Any]] = {
@@ -72,7 +72,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "peer-ca": NEEDED | {"peer-cert": "s1.pem"},
     "tls-mixed": NEEDED | {"tls-cert": "s1.pem"},
 }
-"""Options that need other companions than NEEDED."""
+"""Options that need options other than NEEDED with them."""
 
 assert isinstance(serve_command, ConfiguredCommand)
 PARAMETERS = {name_of(each): each for each in serve_command.configurable if each.name != "config"}

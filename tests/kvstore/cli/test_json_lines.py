@@ -1,4 +1,5 @@
-"""`hwm export` and `hwm import`: keys that leave a store as lines of JSON come back, and a wrong line is named."""
+"""`hwm export` and `hwm import`: exported keys are lines of JSON, which can be imported again, and a wrong line is
+named."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ Command = Callable[..., Result]
 
 
 def with_store(folder: Path, work: Callable[[Command], None], *, level: int = 2) -> None:
-    """Call `work` in a thread, with a function that runs a command of `hwm` against a store of one."""
+    """Call `work` in a thread. Its argument is a function that runs a command of `hwm` against a store of one
+    member."""
 
     async def main() -> None:
         node = open_node(folder / "data", bootstrap=True, feature_level=level, listen_client="127.0.0.1:0")
@@ -63,7 +65,7 @@ def test_all_keys_leave_a_store_and_come_back(tmp_path: Path, level: int) -> Non
         assert found[0] == {"format": "highwatermark keys", "version": 1, "revision": 3, "prefix": ""}
         assert {line["key"]: line["value"] for line in found[1:-1]} == values
         assert found[-1] == {"end": True, "keys": 5}
-        assert len(again.stdout_bytes.splitlines()) == len(again.stdout.splitlines()) == 7  # No other line ends.
+        assert len(again.stdout_bytes.splitlines()) == len(again.stdout.splitlines()) == 7  # Only "\n" ends a line.
         one = [json.loads(line) for line in hwm("export", "a/").stdout.splitlines()]
         assert [line["key"] for line in one[1:-1]] == ["a/bytes", "a/control", "a/empty", "a/text"]
 

@@ -1,4 +1,5 @@
-"""`hwm lease`, `hwm compact`, and the options of level 2 of `hwm put|get|del|range`: what they print, how they end."""
+"""`hwm lease`, `hwm compact`, and the options of `hwm put|get|del|range` for level 2: their output and their exit
+codes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kvstore.cli.main import cli
 
 
 def run(folder: Path, *commands: str, level: int = 2) -> list[Result]:
-    """Run commands against a store of one, one after the other. Each command is written as in a shell."""
+    """Run commands against a store of one member, one after the other. Each command is written as in a shell."""
 
     def work(address: str) -> list[Result]:
         return [CliRunner().invoke(cli, [*command.split(), "--endpoints", address]) for command in commands]

@@ -1,4 +1,5 @@
-"""How a save writes to a named path depends on what is there already; only a regular file is ever replaced."""
+"""The way in which a save writes to a path depends on the kind of file at this path. Only a regular file is ever
+replaced."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_a_device_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
-    """If the save had to begin anew, the pipe gets nothing of the first attempt."""
+    """If the save had to begin again, the pipe gets no bytes of the first attempt."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(BackupFailed, match="nobody reads this pipe"):
@@ -75,7 +76,7 @@ def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read)
     data = os.urandom(300_000)
-    writer = os.open(pipe, os.O_WRONLY)  # The reader sees no end of the data while this descriptor is open.
+    writer = os.open(pipe, os.O_WRONLY)  # The reader does not see the end of the data while this descriptor is open.
     reader.start()
     save(pipe, data)
     os.close(writer)
@@ -88,7 +89,7 @@ def test_a_pipe_gets_all_of_it_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_descriptor_by_its_name_is_written_in_place(tmp_path: Path) -> None:
-    """With `hwm snapshot save /dev/stdout > file`, a rename would leave the shell's file empty."""
+    """With `hwm snapshot save /dev/stdout > file`, a rename would leave the file of the shell empty."""
     file = tmp_path / "file"
     with file.open("wb") as opened:
         save(Path(f"/dev/fd/{opened.fileno()}"), b"data", force=False)
@@ -98,7 +99,7 @@ def test_a_descriptor_by_its_name_is_written_in_place(tmp_path: Path) -> None:
 
 
 def test_what_stands_behind_an_open_descriptor_need_not_have_a_name() -> None:
-    """`open` cannot open a socket, such as the standard output of a systemd service; a deleted file has no name."""
+    """`open` cannot open a socket, for example the standard output of a systemd service. A deleted file has no name."""
     near, far = socket.socketpair()
     with near, far:
         save(Path(f"/dev/fd/{near.fileno()}"), b"to a socket")
@@ -142,7 +143,8 @@ def test_what_is_neither_replaced_nor_written_is_refused(tmp_path: Path) -> None
 
 
 def test_a_pipe_in_the_place_of_a_saved_file_is_not_waited_for(tmp_path: Path) -> None:
-    """Perhaps nobody will ever write to the pipe. A descriptor that is already open is not refused."""
+    """A reader must not wait for a pipe at this path, because perhaps nobody will ever write to the pipe. A pipe that
+    is given as an open descriptor is not refused."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(BackupFailed, match="this is a pipe"), BackupReader(pipe):

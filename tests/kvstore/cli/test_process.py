@@ -20,7 +20,7 @@ from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, 
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_mistake_in_what_is_written_is_not_told_as_a_failure_of_the_disk(is_running: bool, tmp_path: Path) -> None:
-    """An operator who is told to check the disk would find nothing, and might replace a sound member."""
+    """If the message blamed the disk, an operator would find nothing, and might replace a sound member."""
     files = InlineFiles(tmp_path)
     said: list[BaseException | None] = []
     files.submit([CreateFile("x"), Write("x", 0, ("no bytes",))], said.append)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_an_end_for_want_of_memory_says_memory(cause: BaseException, is_behind: 
 
 
 def test_a_request_that_gets_no_memory_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
-    """The request loses its connection, and the log does not ask for a bug report."""
+    """The client's connection ends, and the log does not ask for a bug report."""
     RequestErrors().record(MemoryError())
     (record,) = caplog.records
     assert "no more memory" in record.getMessage()
@@ -88,7 +88,7 @@ def test_a_request_that_gets_no_memory_is_told_as_that(caplog: pytest.LogCapture
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on the address space of a process that runs")
 def test_a_panic_of_the_decoder_for_want_of_memory_says_memory() -> None:
-    """The panic is a real one, of a decoder in a process that gets no more memory."""
+    """The panic is a real panic of a decoder, in a process that gets no more memory."""
     program = """
 import resource, sys
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_a_panic_of_another_sort_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_at_the_start_is_told_as_one_and_how_the_member_is_replaced(tmp_path: Path) -> None:
-    """It does not matter which call the system refused."""
+    """The message is the same for each call that the system refuses."""
     for error in (DiskFailing(str(tmp_path), "Input/output error"), OSError(errno.EIO, "Input/output error")):
         told = failure_of_member(error, tmp_path)
 

@@ -1,4 +1,4 @@
-"""A member reports its start and its stop to the service manager, as systemd's `Type=notify` wants it."""
+"""A member reports its start and its stop to the service manager, in the way that systemd's `Type=notify` demands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_SECONDS_MAX = 20.0
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[socket.socket]:
-    """The socket of a service manager, which all processes of the test are told about."""
+    """The socket of a service manager. All processes of the test get its address."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         path = tmp_path / "notify"
         receiver.bind(str(path))

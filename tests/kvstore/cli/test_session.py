@@ -1,4 +1,4 @@
-"""`hwm session` and `hwm limits` against a store that serves: what they print, what they change, how they end."""
+"""`hwm session` and `hwm limits` against a running store: their output, their changes, and their exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Work = Callable[["Commands"], None]
 
 
 class Commands:
-    """Runs `hwm` against the store, in a thread of its own."""
+    """Runs `hwm` against the store, in a separate thread."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -37,7 +37,7 @@ class Commands:
 
 
 def with_store(folder: Path, clients: int, work: Work) -> None:
-    """Do `work` while `clients` clients are connected. The clients have put something under the sessions 1, 2, …."""
+    """Do `work` while `clients` clients are connected. Each client has put a key, under the sessions 1, 2, …."""
 
     async def main() -> None:
         async with (
@@ -141,7 +141,7 @@ def test_a_client_changes_limits_without_a_session_of_its_own(tmp_path: Path) ->
 
 
 def test_the_history_is_switched_off_by_a_0_and_shrinks_without_force(tmp_path: Path) -> None:
-    """Only the bounds of the history may be lowered below what is in use, because the store can then drop the oldest
+    """Only the bounds of the history may be lowered below the current use, because the store can then drop the oldest
     events."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Keys, values, names and texts that others have chosen are made safe before people or logs get them."""
+"""Keys, values, names and texts from other people are made safe before they are shown or logged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NASTY = ("x\ty\nz", "\x1b]0;title\x07", "\x9b2J", "a\u202eb", "a\u2028b", "\r", 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_that_a_terminal_obeys_is_shown(text: str) -> None:
-    """No shown character begins a new line or changes the order of the text beside it."""
+    """No shown character begins a new line or changes the order of the text around it."""
     shown = to_shown_text(text.encode("utf-8", "surrogateescape"))
 
     assert shown.startswith("base64:")
@@ -29,7 +29,7 @@ def test_nothing_that_a_terminal_obeys_is_shown(text: str) -> None:
 
 @given(st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_what_is_shown_of_a_key_can_be_given_back(data: bytes) -> None:
-    """No two keys look the same, and no key looks like two keys."""
+    """Two different keys never look the same, and one key never looks like two keys."""
     shown = to_shown_text(data)
 
     assert from_text(shown) == data
@@ -54,8 +54,8 @@ def record_of(text: str) -> logging.LogRecord:
 
 @pytest.mark.parametrize("text", [*NASTY, "a\n12:00:00 ERROR kvstore all is lost"])
 def test_nobody_begins_a_line_of_the_log_for_us(text: str) -> None:
-    """A stranger may choose a node id or a reason that is logged. All further lines belong to a traceback and are
-    indented."""
+    """A stranger may choose a node id or a reason that is logged. All further lines of the log belong to a traceback
+    and are indented."""
     first, *more = TextFormatter("%(levelname)s %(message)s").format(record_of(text)).split("\n")
     line = JsonFormatter().format(record_of(text))
 

@@ -1,4 +1,4 @@
-"""`hwm snapshot save` names a remedy that has not been tried yet, and says what a file may lack."""
+"""`hwm snapshot save` names a remedy that the operator has not tried yet, and says what a file may lack."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def silent() -> Iterator[str]:
 def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
     silent: str, *, as_json: bool, existing: bool, by_name: bool, is_offered: bool
 ) -> None:
-    """Without a majority, `--member` is the remedy. It is no remedy if the named member does not answer either."""
+    """Without a majority, `--member` is the remedy. `--member` is not a remedy if the named member does not answer
+    either."""
     options = ["--existing"] * existing + ["--member", silent] * by_name + ["--json"] * as_json
 
     done = CliRunner().invoke(
@@ -51,8 +52,8 @@ def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
 def saved_of_one(
     *, revision: int = 5, index: int = 9, applied: int = 9, committed: int = 9, last: int = 9
 ) -> SavedSnapshot:
-    """A file with all entries up to `index`. When the member was asked for the file, the member had applied up to
-    `applied` and was at revision 5."""
+    """A saved file with all entries up to `index`. At the time of the request for the file, the member had applied up
+    to `applied` and was at revision 5."""
     numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
     marks = {"revision": 5, "last_applied": applied, "commit_index": committed, "last_index": last}
     facts = dict.fromkeys(SnapshotFacts.__dataclass_fields__, 0) | {"revision": revision, "index": index}
@@ -64,15 +65,15 @@ def saved_of_one(
     ("saved", "count"),
     [
         (saved_of_one(), 0),
-        (saved_of_one(committed=10, last=12), 3),  # The file also lacks what the member knew to be committed.
-        (saved_of_one(committed=10, last=12, index=10, revision=6), 2),  # By now the file has entry 10.
+        (saved_of_one(committed=10, last=12), 3),  # The file also lacks entries that the member knew to be committed.
+        (saved_of_one(committed=10, last=12, index=10, revision=6), 2),  # When the file was made, it had entry 10.
         (saved_of_one(committed=10, last=12, index=13, revision=8), 0),
         (saved_of_one(last=12, index=7), 3),  # Entries 8 and 9 change no key.
     ],
 )
 def test_how_many_entries_of_a_members_log_are_in_no_file_is_said(saved: SavedSnapshot, count: int) -> None:
-    """Only entries that the member had not applied count. For applied entries, the file's revision shows whether the
-    file has them."""
+    """Only entries that the member had not applied are counted. For the applied entries, the file's revision shows
+    whether the file has them."""
     words = [each for each in _what_may_lack(saved) if each.startswith("warning: the log of s3")]
 
     assert saved.open_entries == count

@@ -1,4 +1,4 @@
-"""`hwm top`: what the picture shows at which width, and the command on a real terminal with real members."""
+"""`hwm top`: the picture at each width, and the command on a real terminal with real members."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_peer(node_id: str, match_index: int, state: str = "replicate", *, in_sync:
 
 @pytest.fixture
 def leader(quick_folder: Path) -> MemberStatus:
-    """The status of a leader with nothing to do."""
+    """The status of an idle leader."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     found = status_of(host.node, host.machine)
     marks = dict.fromkeys(("last_applied", "commit_index", "durable_index", "last_index"), 1_000_000)
@@ -175,7 +175,7 @@ class Terminal:
         os.write(self.descriptor, keys)
 
     def frame(self, wanted: Callable[[list[str]], bool]) -> list[str]:
-        """The first whole frame from now on that is wanted, without colours."""
+        """The next whole frame that `wanted` accepts, without colours."""
         self.seen = b""
         end = time.monotonic() + FRAME_SECONDS_MAX
         while (left := end - time.monotonic()) > 0:
@@ -188,7 +188,7 @@ class Terminal:
         raise AssertionError(f"no such frame: {self.seen[-4_000:]!r}")
 
     def rest(self) -> bytes:
-        """All that comes until the command ends."""
+        """All bytes that come until the command ends."""
         self.seen = b""
         while self._read(FRAME_SECONDS_MAX):
             pass
@@ -199,7 +199,7 @@ class Terminal:
             return False
         try:
             data = os.read(self.descriptor, 65_536)
-        except OSError:  # EIO: the command has closed the terminal.
+        except OSError:  # EIO means that the command has closed the terminal.
             return False
         self.seen += data
         return bool(data)
@@ -214,7 +214,7 @@ def top_on_a_terminal(endpoints: list[str], **environment: str) -> Iterator[Term
     process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
         env={**kept, "TERM": "xterm-256color", **environment},
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C and new sizes become signals.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C and new sizes then become signals.
     )  # fmt: skip
     os.close(theirs)
     try:

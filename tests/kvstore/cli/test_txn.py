@@ -1,4 +1,4 @@
-"""`hwm txn` with the forms of feature level 2: what it prints."""
+"""`hwm txn` with the forms of feature level 2: the output of the command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvstore.cli.main import cli
 
 
 def run(folder: Path, *documents: Any, level: int = 2) -> list[Result]:
-    """Run transactions one after the other, against a store of one that has the lease 7."""
+    """Run transactions one after the other, against a store of one member in which the lease 7 exists."""
 
     def work(address: str) -> list[Result]:
         return [CliRunner().invoke(cli, ["txn", json.dumps(each), "--endpoints", address]) for each in documents]

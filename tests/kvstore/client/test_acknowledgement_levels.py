@@ -1,4 +1,4 @@
-"""Acknowledgement levels, from a client through the service to whole members and back.
+"""Acknowledgement levels on the whole way from a client to members and back.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -119,7 +119,8 @@ def test_an_accepted_write_that_an_election_cuts_is_lost_and_told_so(quick_folde
 
 
 def test_an_entry_beyond_the_end_of_the_new_leaders_log_is_lost_without_further_writes(quick_folder: Path) -> None:
-    """The terms of a log never fall, so a committed entry of the new term at a lower index proves the loss."""
+    """The terms of a log never fall. So if a committed entry at a lower index has the new term, the uncommitted entry
+    is lost."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -191,11 +192,11 @@ def test_with_too_few_in_sync_a_write_is_refused_and_a_read_goes_on(quick_folder
     assert leader.core.last_index == last_index
     assert value_of(client, b"a") == b"value"
     assert value_of(client, b"b") is None
-    client.do(Put(b"c", b"1"))  # The level MAJORITY needs no more than a majority.
+    client.do(Put(b"c", b"1"))  # A write of level MAJORITY needs only a majority.
 
 
 def test_a_write_that_too_few_hold_in_the_end_has_its_result_and_a_warning(quick_folder: Path) -> None:
-    """The member leaves the set after the entry was appended, so the write cannot be undone."""
+    """The member leaves the set of members in sync after the entry was appended, so the write cannot be undone."""
     cluster = Cluster(quick_folder, 3)
     client = at_level_2(cluster, min_in_sync=3)
     client.ask(put(b"a", Acknowledge.IN_SYNC))
@@ -221,7 +222,8 @@ def test_a_write_that_the_store_refuses_is_refused_at_level_in_sync_too(quick_fo
 
 
 def test_a_repeated_write_of_level_in_sync_is_carried_out_once_and_acknowledged_by_all(quick_folder: Path) -> None:
-    """The answer was lost with the connection. A kept result proves no copies, so the repetition waits again."""
+    """The answer was lost with the connection. A kept result does not prove any copies, so the repeated request waits
+    again."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -252,7 +254,7 @@ def test_level_none_is_not_answered_even_if_it_is_refused(quick_folder: Path) ->
 
 
 def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
-    """While a member reads nothing, a client sends at most as many bytes as the bound allows."""
+    """While a member reads no bytes, a client sends at most as many bytes as the bound allows."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -265,7 +267,7 @@ def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
 
 
 def test_a_member_that_knows_no_levels_keeps_its_connection_and_later_writes_are_refused(quick_folder: Path) -> None:
-    """An older build answers each request of a kind that it does not know, even if the client expects no answer."""
+    """An older build answers each request of an unknown kind, even if the client expects no answer."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -341,7 +343,8 @@ def test_a_log_page_above_the_mark_waits_for_the_mark(quick_folder: Path) -> Non
 
 
 def test_a_log_page_waits_on_while_the_leader_changes(quick_folder: Path) -> None:
-    """Every member reads its log, whether it leads or not. Only the outcome of an entry needs a leader."""
+    """Every member can read its own log, whether it leads or not. Only the outcome of an entry must come from a
+    leader."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
@@ -375,7 +378,7 @@ def test_requests_that_wait_for_the_mark_are_bounded_over_all_connections(quick_
 
     cluster.wait(5)
     for client, ticket in zip(clients, waiting, strict=True):
-        assert isinstance(client.ended[ticket].error, NotCommitted)  # The third one has tried again.
+        assert isinstance(client.ended[ticket].error, NotCommitted)  # The third client has tried again.
     assert len(service._mark_waits) == 0
 
 

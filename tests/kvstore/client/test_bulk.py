@@ -1,4 +1,4 @@
-"""Many puts and gets under one await: in order, bounded, each with an outcome of its own."""
+"""Many puts and gets in one call: in order, bounded, each with an outcome of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 
 async def test_many_puts_come_back_in_the_order_in_which_they_were_given(client: Client) -> None:
-    """There are more puts than may be open at once, and each is a change of its own."""
+    """There are more puts than may be open at once, and each put is a separate change."""
     count = 3 * OPEN_MAX + 7
     results = await client.put_many((f"k{number:05}", str(number)) for number in range(count))
 
@@ -47,7 +47,7 @@ async def test_many_puts_come_back_in_the_order_in_which_they_were_given(client:
 
 
 async def test_no_more_than_the_bound_is_taken_up_at_once(tmp_path: Path) -> None:
-    """A source of any length takes bounded memory: while no put is answered, no more pairs are read."""
+    """A source of any length takes bounded memory, because the client reads no more pairs while no put is answered."""
     taken = 0
 
     def source() -> Iterator[tuple[str, str]]:
@@ -89,7 +89,7 @@ async def test_what_is_refused_is_told_in_its_place_and_the_others_go_on(client:
 
 
 async def test_an_atomic_bulk_is_one_change_or_none(client: Client) -> None:
-    """The bulk is one transaction, so a transaction's bounds hold, and its error is raised."""
+    """The bulk is one transaction. So the bounds of a transaction apply, and its error is raised."""
     results = await client.put_many({"a": "1", "b": "2"}, atomic=True)
     assert results == [PutResult(2), PutResult(2)]
 
@@ -99,7 +99,7 @@ async def test_an_atomic_bulk_is_one_change_or_none(client: Client) -> None:
 
 
 async def test_without_any_member_each_has_certainly_failed() -> None:
-    """No put was sent, so none can take effect."""
+    """No put was sent, so no put can take effect."""
     async with Client(["127.0.0.1:1"], deadline_seconds=0.2) as client:
         results = await client.put_many([("a", "1"), ("b", "2")])
 
@@ -136,8 +136,7 @@ async def test_a_source_that_raises_ends_the_bulk_with_its_own_error(client: Cli
 
 
 async def test_a_key_or_value_of_another_type_is_the_sources_mistake(client: Client) -> None:
-    """The error is no refusal by the store. Puts before the wrong pair may have happened, and the client stays
-    usable."""
+    """The store did not cause this error. Puts before the wrong pair may have happened. The client stays usable."""
     for pairs in ([("a", "1"), (7, "2")], [("a", "1"), ("b", None)]):
         with pytest.raises(TypeError, match="bytes or text"):
             await client.put_many(pairs)  # type: ignore[arg-type]
@@ -147,7 +146,7 @@ async def test_a_key_or_value_of_another_type_is_the_sources_mistake(client: Cli
 
 
 async def test_bulks_and_single_calls_share_one_client(client: Client) -> None:
-    """Several bulks run at a time, beside single calls."""
+    """Several bulks run at a time, together with single calls."""
     counts: list[int] = []
 
     async def many(name: str) -> None:
@@ -164,7 +163,7 @@ async def test_bulks_and_single_calls_share_one_client(client: Client) -> None:
 
 
 async def test_a_client_that_is_closed_ends_its_bulks(tmp_path: Path) -> None:
-    """The close ends every open call, so no caller is left waiting."""
+    """When the client closes, every open call ends, so no caller is left waiting."""
     ends: list[list[PutResult | OperationFailed | OutcomeUnknown] | BaseException] = []
 
     async def bulk(client: Client) -> None:

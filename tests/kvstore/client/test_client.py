@@ -1,4 +1,4 @@
-"""The trio client over real loopback, against whole members in this process."""
+"""The trio client over real loopback connections, against whole members in this process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.timeout(60)]
 
 @asynccontextmanager
 async def a_store_of_one(folder: Path, feature_level: int = FEATURE_LEVEL_MAX) -> AsyncIterator[str]:
-    """One member in this process; yields its client address."""
+    """Run one member in this process. Yields its client address."""
     async with trio.open_nursery() as nursery:
         config = MemberConfig(
             folder=folder / "s1", bootstrap=True, feature_level=feature_level, listen_client="127.0.0.1:0"
@@ -94,7 +94,7 @@ async def test_every_method_answers_with_its_own_type(tmp_path: Path) -> None:
 
 
 async def test_execute_tells_who_answered_and_under_which_promise(tmp_path: Path) -> None:
-    """Every response names revision, consistency and node; writes name their session.
+    """Every response names the revision, the consistency and the node. A response to a write names its session.
 
     See docs/reference/specification.md#711-responses.
     """
@@ -109,18 +109,19 @@ async def test_execute_tells_who_answered_and_under_which_promise(tmp_path: Path
 
 
 async def test_a_thousand_tasks_share_one_client(tmp_path: Path) -> None:
-    """The client starts no task per request, and sends all requests of one turn together."""
+    """The client starts no task per request, and sends all requests of one turn of the event loop together."""
     async with a_store_of_one(tmp_path) as address, Client([address], deadline_seconds=20) as client:
         async with trio.open_nursery() as nursery:
             for number in range(1000):
                 nursery.start_soon(client.put, f"k{number:04}", str(number))
 
         assert (await client.range(prefix="k")).count == 1000
-        assert (await client.status()).last_index < 500  # The puts were gathered into few entries.
+        assert (await client.status()).last_index < 500  # The leader gathered the puts into few entries.
 
 
 async def test_pages_go_through_a_listing_both_ways(tmp_path: Path) -> None:
-    """Pages follow `more` and begin where the last one ended; a limit holds over all pages."""
+    """The client fetches pages while `more` is set, and each page begins where the last one ended. A limit applies to
+    all pages together."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         async with trio.open_nursery() as nursery:
             for number in range(25):
@@ -155,7 +156,7 @@ async def test_values_of_a_mebibyte_fit_and_listings_of_them_come_in_pages(tmp_p
 
 
 async def test_pages_of_one_revision_end_when_the_store_has_moved_on(tmp_path: Path) -> None:
-    """At level 1 no history is kept, so the caller must begin again and never sees a mixture of revisions."""
+    """At level 1 no history is kept. So the caller must begin again, and never sees a mixture of revisions."""
     async with a_store_of_one(tmp_path, feature_level=1) as address, Client([address]) as client:
         for number in range(4):
             await client.put(f"k{number}", "v")
@@ -180,7 +181,7 @@ async def test_read_log_shows_committed_entries_and_stops_at_the_mark(tmp_path: 
 
 
 async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path) -> None:
-    """`OperationFailed` and its subclasses say that nothing happened."""
+    """`OperationFailed` and its subclasses mean that the operation had no effect."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         with pytest.raises(InvalidRequest, match="at least one byte"):
             await client.put("", "v")
@@ -198,7 +199,8 @@ async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path)
 
 
 async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path) -> None:
-    """A member closes the connection on an invalid shape, which would end other operations of this client."""
+    """A member closes the connection if a request has an invalid shape. This would end other operations of the
+    client."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         wrong_operand = Compare(b"k", Target.VERSION, Comparison.EQUAL, 1.5)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest):
@@ -221,13 +223,13 @@ def test_an_address_that_nobody_can_dial_is_refused_at_once(endpoint: str) -> No
 
 
 def test_one_address_instead_of_a_list_is_a_mistake_that_is_named() -> None:
-    """A text is a sequence of letters, and each letter would be taken for an address."""
+    """A text is a sequence of letters, and the client would take each letter for an address."""
     with pytest.raises(InvalidAddress, match="list"):
         Client("127.0.0.1:7101")
 
 
 async def test_nobody_there_is_unavailable_and_says_so() -> None:
-    """The failure is certain, because nothing was sent to anybody."""
+    """The failure is certain, because nothing was sent to any member."""
     (port,) = free_ports(1)
     async with Client([f"127.0.0.1:{port}"], deadline_seconds=0.3) as client:
         with pytest.raises(Unavailable, match="connection refused"):
@@ -235,7 +237,7 @@ async def test_nobody_there_is_unavailable_and_says_so() -> None:
 
 
 async def test_a_stranger_at_the_address_is_named() -> None:
-    """Something listens there and speaks another protocol."""
+    """At this address another program listens, which speaks another protocol."""
 
     async def talk(stream: trio.SocketStream) -> None:
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -265,7 +267,7 @@ async def test_a_cancelled_operation_leaves_the_client_usable(tmp_path: Path) ->
 
 
 async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None:
-    """The exception is not wrapped in an exception group, however many tasks the client has."""
+    """The exception is not wrapped in an exception group, no matter how many tasks the client has."""
     async with a_store_of_one(tmp_path) as address:
         client = Client([address])
 
@@ -279,7 +281,7 @@ async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None
 
 
 async def test_what_is_open_when_the_client_is_closed_ends_with_the_truth(tmp_path: Path) -> None:
-    """A call that is open at the close ends with ClientClosed, and so does every later call."""
+    """If the client is closed, an open call ends with ClientClosed, and so does every later call."""
     outcomes: list[StoreError] = []
 
     async def put(client: Client) -> None:
@@ -301,7 +303,7 @@ async def test_what_is_open_when_the_client_is_closed_ends_with_the_truth(tmp_pa
 
 
 async def test_a_session_is_closed_with_its_client(tmp_path: Path) -> None:
-    """The kept results of the session are forgotten immediately, not when the session would have expired."""
+    """The members forget the kept results of the session immediately, and not when the session would have expired."""
     async with a_store_of_one(tmp_path) as address:
         async with Client([address]) as client:
             await client.put("a", "1")
@@ -312,14 +314,14 @@ async def test_a_session_is_closed_with_its_client(tmp_path: Path) -> None:
 
 
 async def test_without_a_session_one_round_trip_is_saved_and_nothing_is_retried(tmp_path: Path) -> None:
-    """This suits programs that write once."""
+    """A client without a session suits programs that write once."""
     async with a_store_of_one(tmp_path) as address, Client([address], session=False) as client:
         answer = await client.execute(Put(b"a", b"1"))
         assert (answer.session_id, (await client.status()).sessions) == (0, 0)
 
 
 async def test_on_a_cluster_the_client_finds_the_leader_and_asks_members_by_name(tmp_path: Path) -> None:
-    """The client is given one address, and learns the others."""
+    """The client gets one address, and learns the other addresses from this member."""
     ports = free_ports(6)
     members = tuple(Member(f"s{i}", f"127.0.0.1:{ports[i]}", f"127.0.0.1:{ports[i + 3]}") for i in range(3))
     async with trio.open_nursery() as nursery:
@@ -351,7 +353,7 @@ def test_a_program_with_only_a_client_loads_neither_the_storage_nor_the_runtime(
 
 
 def test_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
-    """A host program with its own `storage` gets a clear error for `open_node`, and can still use `Client`."""
+    """A program with its own package `storage` gets a clear error for `open_node`, and can still use `Client`."""
     (tmp_path / "storage").mkdir()
     (tmp_path / "storage" / "__init__.py").write_text("")
     code = "import kvstore; kvstore.Client(['127.0.0.1:1']); kvstore.open_node"
@@ -362,7 +364,7 @@ def test_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
         text=True,
         timeout=30,
         check=False,
-        cwd=tmp_path,  # With `-c` the current folder comes first on the path.
+        cwd=tmp_path,  # With `-c`, Python searches the current folder first.
     )
 
     assert "ShadowedPackage" in done.stderr
@@ -383,8 +385,8 @@ def test_errors_survive_pickling() -> None:
 
 
 async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The stranger takes one of a bounded number of connections. A caller that says hello may stay as long as it
-    likes."""
+    """The stranger uses one of a bounded number of connections, so it is cut off. A caller that says hello may stay
+    connected for any time."""
     monkeypatch.setattr("kvstore.server.client_listener.HELLO_SECONDS_MAX", 0.1)
     dialed: list[str] = []
 
@@ -409,7 +411,7 @@ async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("command", ["put a b", None, 5, Txn(success=("put",))])  # type: ignore[arg-type]
 async def test_what_is_no_command_is_a_type_error(command: object) -> None:
-    """Nothing is sent, and the error names what was given."""
+    """Nothing is sent, and the error names the value that was given."""
     async with Client(["127.0.0.1:1"], deadline_seconds=1) as client:
         with pytest.raises(TypeError, match="a command is one of"):
             await client.execute(command)  # type: ignore[arg-type]

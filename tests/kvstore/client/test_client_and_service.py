@@ -1,4 +1,4 @@
-"""The client's state machine and the service of whole members, connected directly: both ends are production code."""
+"""The client's state machine and the service of whole members, connected directly. Both sides are production code."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
 
 
 def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> None:
-    """The test has every spelling of a transaction, with its answer
-    (docs/reference/specification.md#84-transactions)."""
+    """The test has every form of a transaction, with its answer (docs/reference/specification.md#84-transactions)."""
     client = Cluster(quick_folder, 3).client()
 
     assert client.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)
@@ -64,7 +63,7 @@ def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> Non
 
 
 def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(quick_folder: Path) -> None:
-    """The command is judged before anything is proposed, so the log does not grow."""
+    """The command is checked before any entry is proposed, so the log does not grow."""
     cluster = Cluster(quick_folder, 1)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -79,7 +78,7 @@ def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(qu
 
 
 def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
-    """This store does not offer lease reads, and never answers one as if it were another read."""
+    """This store does not offer lease reads, and never answers a lease read as if it were another kind of read."""
     client = Cluster(quick_folder, 1).client()
 
     with pytest.raises(Unsupported, match="lease"):
@@ -87,7 +86,7 @@ def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
 
 
 def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(quick_folder: Path) -> None:
-    """The client repeats each open request under its session and number, so each write happens once: its key has
+    """The client repeats each open request under its session and number. So each write happens once, and its key has
     version 1."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
@@ -96,7 +95,7 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
         leader = cluster.leader()
         client._last_ticket += 1
         tickets = []
-        # The requests are submitted without a flush in between, so some are proposed and none is answered.
+        # The requests are submitted without a flush in between. So some requests are proposed, and none is answered.
         for number in range(50):
             client._last_ticket += 1
             key = b"r%d/%02d" % (round_no, number)
@@ -104,7 +103,7 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
             client.core.submit(client._last_ticket, request, cluster.now + 10 * SECOND)
             tickets.append(client._last_ticket)
         client.flush()
-        cluster.hosts[leader].node.take_effects()  # The requests are proposed, but no peer gets them.
+        cluster.hosts[leader].node.take_effects()  # The requests are proposed, but no peer gets the entries.
         cluster.kill(leader)
         for ticket in tickets:
             assert isinstance(client.result(ticket, 10), PutResult)
@@ -138,7 +137,8 @@ def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_else
 
 
 def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path) -> None:
-    """One of three members is left. A write ends as a failure or as unknown; it neither succeeds nor hangs."""
+    """Only one of three members is left. A write ends as a failure or as unknown. It neither succeeds nor waits
+    forever."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -155,7 +155,7 @@ def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path)
 
 
 def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -> None:
-    """A member answers from what it has applied, without a leader
+    """A member answers from its applied state, without a leader
     (docs/reference/specification.md#811-consistency-of-reads)."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
@@ -178,7 +178,8 @@ def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -
 
 
 def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: Path) -> None:
-    """A reader gets entries up to commit_index. Above it the answer is NotCommitted, below first_index it is Compacted.
+    """A reader of the log gets entries up to commit_index. Above commit_index the answer is NotCommitted, and below
+    first_index it is Compacted.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
@@ -202,7 +203,7 @@ def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: 
 
 
 def test_status_tells_the_marks_and_equal_states_have_equal_hashes(quick_folder: Path) -> None:
-    """`hwm status` shows role, term, marks, lag; the harness compares hashes."""
+    """`hwm status` shows role, term, marks and lag. The harness compares the hashes."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -223,7 +224,7 @@ def test_status_tells_the_marks_and_equal_states_have_equal_hashes(quick_folder:
 
 
 def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path) -> None:
-    """Nobody writes for longer than the time to live, and the client keeps the session alive by itself."""
+    """No write comes for longer than the session's time to live, but the client itself keeps the session alive."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=3 * SECOND)
     client.do(Put(b"a", b"1"))
@@ -237,20 +238,20 @@ def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path)
 
 
 def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_folder: Path) -> None:
-    """Sessions expire only when an entry is applied, so an idle leader proposes one when an expiry is due.
+    """Sessions expire only when an entry is applied, so an idle leader proposes an entry when an expiry is due.
 
     See docs/reference/specification.md#812-leader-time.
     """
     cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=2 * SECOND)
     client.do(Put(b"a", b"1"))
-    cluster.clients.remove(client)  # The client is gone, so it keeps no session alive.
+    cluster.clients.remove(client)  # The client no longer exists, so it keeps no session alive.
 
     cluster.wait(3)
     service = cluster.hosts[cluster.leader()].service
     assert {host.machine.status().sessions for host in cluster.hosts.values()} == {1}
     service.expire_sessions()
-    service.expire_sessions()  # An entry is already under way, so no second one is proposed.
+    service.expire_sessions()  # An entry for the expiry is already under way, so no second one is proposed.
     assert service.open_requests == 1
     cluster.settle()
     cluster.wait(0.2)
@@ -267,7 +268,8 @@ def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_fol
 
 
 def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> None:
-    """The named member takes over. No write fails, because a write that came meanwhile is sent to the next leader."""
+    """The named member takes over the leadership. No write fails, because a write that comes during the transfer is
+    sent to the next leader."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -282,7 +284,7 @@ def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> No
 
 
 def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over(quick_folder: Path) -> None:
-    """A request that is repeated because its answer was lost must start no second transfer."""
+    """If a request is repeated because its answer was lost, it must not start a second transfer."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -295,7 +297,7 @@ def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over
 
 
 def test_a_transfer_that_cannot_work_is_refused_with_its_reason(quick_folder: Path) -> None:
-    """The client learns which members there are, and that nothing has changed."""
+    """The client learns which members exist, and that nothing has changed."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     leader_id = cluster.leader()

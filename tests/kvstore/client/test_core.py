@@ -1,4 +1,5 @@
-"""The client's retry machine against scripted members: where it asks, what it repeats, how it says a call ended."""
+"""The client's retry machine against scripted members: which member it asks, which requests it repeats, and how it
+reports the end of a call."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def a_world(leader: str | None = "s1", *, session: bool = True, **limits: int) -
 
 
 def test_a_put_goes_to_the_leader_whoever_is_asked_first() -> None:
-    """The member that is asked first names the leader, and the client asks no third member."""
+    """The member that is asked first names the leader, so the client does not ask the third member."""
     for leader in ("s1", "s2", "s3"):
         world = a_world(leader)
 
@@ -46,7 +47,7 @@ def test_calls_are_pipelined_and_answered_in_any_order() -> None:
 
 
 def test_in_flight_requests_are_bounded_and_the_rest_waits() -> None:
-    """Requests above `in_flight_max` wait in the client."""
+    """Requests that exceed `in_flight_max` wait in the client."""
     world = a_world(in_flight_max=4)
     for _ in range(10):
         world.put()
@@ -58,7 +59,7 @@ def test_in_flight_requests_are_bounded_and_the_rest_waits() -> None:
 
 
 def test_open_calls_are_bounded() -> None:
-    """At `calls_max` a further call fails with Busy, and certainly has no effect."""
+    """If `calls_max` calls are open, a further call fails with Busy and certainly has no effect."""
     world = a_world(calls_max=3)
     for _ in range(3):
         world.put()
@@ -68,7 +69,8 @@ def test_open_calls_are_bounded() -> None:
 
 
 def test_open_numbers_of_a_session_are_bounded() -> None:
-    """A member keeps a bounded number of results, so numbers too far above the oldest open one are held back."""
+    """A member keeps a bounded number of results. So the client holds back requests whose numbers are too far above the
+    oldest open number."""
     world = a_world(open_numbers_max=3)
     for _ in range(5):
         world.put()
@@ -76,16 +78,16 @@ def test_open_numbers_of_a_session_are_bounded() -> None:
     assert [asked.items[1] for _, asked in leader.asked] == [1, 2, 3]
 
     leader.asked.rotate(-1)
-    leader.answer()  # Number 2 ends; number 1 is still open.
+    leader.answer()  # Number 2 has ended, and number 1 is still open.
     assert max(asked.items[1] for _, asked in leader.asked) == 3
 
     leader.asked.rotate(1)
-    leader.answer()  # Number 1 ends: 1 and 2 are acknowledged.
+    leader.answer()  # Number 1 has ended too, so both are acknowledged.
     assert [asked.items[1:3] for _, asked in leader.asked][-2:] == [[4, 2], [5, 2]]
 
 
 def test_a_lost_connection_means_the_same_number_again_elsewhere() -> None:
-    """The request is repeated under the same session and number, so that it happens at most once.
+    """The request is repeated under the same session and number, so that it takes effect at most once.
 
     See docs/reference/specification.md#97-retries.
     """
@@ -102,8 +104,8 @@ def test_a_lost_connection_means_the_same_number_again_elsewhere() -> None:
 
 
 def test_a_silent_leader_is_left_after_the_attempt_timeout() -> None:
-    """A paused process keeps its connections, so only a time-out can detect it. Other answers on the connection extend
-    the time."""
+    """A paused process keeps its connections, so only a time-out can detect it. Answers to other requests on the
+    connection extend this time-out."""
     world = a_world()
     ticket = world.put()
     world["s1"].is_silent = True
@@ -118,7 +120,8 @@ def test_a_silent_leader_is_left_after_the_attempt_timeout() -> None:
 
 
 def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> None:
-    """The client remembers open requests beyond their calls' deadlines. Otherwise it would never leave the member."""
+    """The client remembers open requests beyond their calls' deadlines. If it forgot them, it would never leave the
+    member."""
     world = a_world()
     world["s1"].is_silent = True
     for _ in range(4):
@@ -134,8 +137,8 @@ def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> 
 
 
 def test_a_silent_leader_is_not_asked_again_at_once_though_others_name_it() -> None:
-    """The other members name the paused leader until they have elected a new one. For a while the client does not ask
-    the paused leader."""
+    """The other members name the paused leader until they have elected a new one. So the client does not ask the paused
+    leader for a while."""
     world = a_world()
     ticket = world.put()
     world["s1"].is_silent = True
@@ -149,7 +152,7 @@ def test_a_silent_leader_is_not_asked_again_at_once_though_others_name_it() -> N
 
 
 def test_a_write_without_any_answer_is_unknown_at_its_deadline() -> None:
-    """The write was sent, so it may have happened."""
+    """The write was sent, so it may have taken effect."""
     world = a_world()
     ticket = world.put(seconds=0.5)
 
@@ -170,7 +173,7 @@ def test_a_write_that_was_never_sent_is_a_failure_at_its_deadline() -> None:
 
 
 def test_without_any_member_the_failure_says_why() -> None:
-    """The error's text contains the last problem, so that a wrong address is easy to see."""
+    """The error's text contains the last problem, so that a user easily sees a wrong address."""
     world = a_world()
     for member in world.members.values():
         member.is_up = False
@@ -183,7 +186,7 @@ def test_without_any_member_the_failure_says_why() -> None:
 
 
 def test_a_read_without_an_answer_has_failed() -> None:
-    """A read has no effect, so it is never unknown (docs/reference/specification.md#97-retries)."""
+    """A read has no effect, so its outcome is never unknown (docs/reference/specification.md#97-retries)."""
     world = a_world()
     ticket = world.get(seconds=0.5)
     assert len(world["s1"].asked) == 1
@@ -206,7 +209,7 @@ def test_a_read_is_repeated_after_a_lost_connection() -> None:
 
 
 def test_not_leader_is_followed_and_stays_certain() -> None:
-    """Each attempt certainly had no effect, so the deadline is a failure, not an unknown outcome."""
+    """Each attempt certainly had no effect. So at the deadline the call ends as a failure, and not as unknown."""
     world = a_world()
     ticket = world.put(seconds=1)
     world.all_follow(None)
@@ -218,7 +221,7 @@ def test_not_leader_is_followed_and_stays_certain() -> None:
 
 
 def test_not_leader_with_a_hint_leads_straight_there() -> None:
-    """The hint contains the leader's client address, so no time passes."""
+    """The hint contains the leader's client address, so the client asks the leader without a pause."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")
@@ -257,11 +260,11 @@ def test_busy_is_tried_again_after_a_pause_and_is_certain_in_the_end() -> None:
     assert world.outcome(ticket) == "open"
     world.wait(1)
 
-    assert world.outcome(ticket) in ("fail", "unknown")  # The write may have been sent once more before the deadline.
+    assert world.outcome(ticket) in ("fail", "unknown")  # The client may have repeated the write before.
 
 
 def test_busy_until_the_deadline_is_busy() -> None:
-    """The error says what the members said."""
+    """The error contains the words of the members."""
     world = a_world()
     ticket = world.put(seconds=0.3)
     while world.outcome(ticket) == "open":
@@ -275,7 +278,7 @@ def test_busy_until_the_deadline_is_busy() -> None:
 
 @pytest.mark.parametrize("text", ["reads is at its bound of 1", "busy: reads is at its bound of 1"])
 def test_busy_says_that_word_once(text: str) -> None:
-    """Members of older builds also send the word `busy`."""
+    """Members of older builds also send the word `busy` as a reason."""
     error = classify(Response(1, Code.BUSY, 0, 0, "s1", (text,)))
     refused = classify(Response(1, ResultCode.BUSY, 0, 0, "s1", ("sessions_max", 10)))
 
@@ -286,7 +289,7 @@ def test_busy_says_that_word_once(text: str) -> None:
 
 
 def test_busy_after_a_lost_attempt_is_still_unknown() -> None:
-    """The first attempt may have happened (docs/reference/specification.md#97-retries)."""
+    """The first attempt may have taken effect (docs/reference/specification.md#97-retries)."""
     world = a_world()
     ticket = world.put(seconds=1)
     world.all_follow("s2")
@@ -313,7 +316,7 @@ def test_a_refusal_after_a_lost_attempt_is_still_unknown() -> None:
 
 
 def test_an_accepted_answer_after_a_lost_attempt_is_still_unknown() -> None:
-    """The first attempt may have become another entry. The outcome of the accepted entry decides nothing about that
+    """The first attempt may have become another entry. The outcome of the accepted entry says nothing about this other
     entry."""
     world = a_world()
     ticket = world.put()
@@ -326,7 +329,7 @@ def test_an_accepted_answer_after_a_lost_attempt_is_still_unknown() -> None:
 
 
 def test_a_refusal_of_the_only_attempt_is_certain() -> None:
-    """A typed refusal at apply is a failure."""
+    """A typed refusal when the entry is applied is a failure."""
     world = a_world()
     ticket = world.put()
 
@@ -351,7 +354,8 @@ def test_an_unknown_answer_is_tried_again_under_the_same_number() -> None:
 
 
 def test_without_a_session_nothing_is_sent_twice() -> None:
-    """Session 0 is never retried (docs/reference/specification.md#97-retries): a lost answer is unknown at once."""
+    """A write under session 0 is never retried (docs/reference/specification.md#97-retries). If the answer is lost, the
+    outcome is unknown immediately."""
     world = a_world(session=False)
     ticket = world.put()
     world.all_follow("s2")
@@ -363,7 +367,7 @@ def test_without_a_session_nothing_is_sent_twice() -> None:
 
 
 def test_without_a_session_a_refused_attempt_may_be_repeated() -> None:
-    """NotLeader certainly had no effect, so the next attempt is the first that counts."""
+    """An attempt that ends with NotLeader certainly had no effect, so the next attempt counts as the first one."""
     world = a_world(session=False)
     ticket = world.put()
     world.all_follow("s2")
@@ -375,15 +379,15 @@ def test_without_a_session_a_refused_attempt_may_be_repeated() -> None:
 
 
 def test_an_expired_session_leaves_lost_attempts_unknown_and_is_replaced() -> None:
-    """An unknown request is never retried under another session; new requests get a new one."""
+    """An unknown request is never retried under another session. New requests get a new session."""
     world = a_world()
     lost = world.put(b"lost")
     world.all_follow("s2")
     world.crash("s1")
     fresh = world.put(b"fresh")
 
-    world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # The repeated `lost`.
-    world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # `fresh` has had no other attempt.
+    world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # This answers the repeated request `lost`.
+    world["s2"].answer(ResultCode.SESSION_EXPIRED, 1)  # The request `fresh` has had no other attempt.
     assert world.outcome(lost) == "unknown"
 
     repeated = world["s2"].answer()
@@ -419,7 +423,7 @@ def test_a_silent_session_is_kept_alive() -> None:
 
 
 def test_a_cancelled_call_closes_its_number() -> None:
-    """The outcome of a cancelled call is unknown. Once its number is acknowledged, its write can no longer happen."""
+    """The outcome of a cancelled call is unknown. After its number is acknowledged, its write can no longer happen."""
     world = a_world()
     first, second = world.put(b"a"), world.put(b"b")
     world.core.cancel(first)
@@ -430,7 +434,7 @@ def test_a_cancelled_call_closes_its_number() -> None:
 
     assert first not in world.ended
     assert world.outcome(second) == "ok"
-    assert world["s1"].asked[-1][1].items[:3] == [1, 3, 2]  # Numbers 1 and 2 are closed, so 2 is acknowledged.
+    assert world["s1"].asked[-1][1].items[:3] == [1, 3, 2]  # Numbers 1 and 2 are closed, so number 2 is acknowledged.
 
 
 def test_a_late_answer_to_a_cancelled_call_is_ignored() -> None:
@@ -445,7 +449,7 @@ def test_a_late_answer_to_a_cancelled_call_is_ignored() -> None:
 
 
 def test_local_reads_need_no_leader() -> None:
-    """Any member answers from what it has applied (docs/reference/specification.md#811-consistency-of-reads)."""
+    """Any member answers from its applied state (docs/reference/specification.md#811-consistency-of-reads)."""
     world = a_world(leader=None)
 
     ticket = world.get(consistency=Consistency.LOCAL)
@@ -456,7 +460,7 @@ def test_local_reads_need_no_leader() -> None:
 
 
 def test_a_read_at_a_member_that_is_down_fails_at_once() -> None:
-    """Only this member can answer, so there is nothing to wait for."""
+    """Only this member can answer the read, so the client has no reason to wait."""
     world = a_world()
     world["s2"].is_up = False
 
@@ -466,7 +470,8 @@ def test_a_read_at_a_member_that_is_down_fails_at_once() -> None:
 
 
 def test_a_member_of_another_cluster_is_refused() -> None:
-    """If addresses of two clusters are mixed up, the first answer decides, and the other cluster is never used."""
+    """If a list mixes addresses of two clusters, the first answer decides, and the client never uses the other
+    cluster."""
     world = World("s1", "s2", leader="s1", endpoints=["s1:1"])
     world["s2"].cluster_id = b"x" * 16
     world.put()
@@ -486,7 +491,7 @@ def test_a_member_of_another_cluster_is_refused() -> None:
 
 
 def test_garbage_from_a_member_ends_the_connection_only() -> None:
-    """The client repeats the call at another member."""
+    """Another member gets the repeated call."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")
@@ -510,8 +515,8 @@ def test_a_request_that_no_frame_holds_is_refused_before_it_is_sent() -> None:
 
 
 def test_closing_tells_what_was_open_and_ends_the_session() -> None:
-    """A call that was sent ends as unknown; a call that was not sent ends as a certain failure. The client also closes
-    the session, so that members forget its results."""
+    """A call that was sent ends as unknown, and a call that was not sent ends as a certain failure. The client also
+    closes its session, so that the members forget the results of the session."""
     world = a_world(in_flight_max=1)
     sent, unsent = world.put(), world.put()
 
@@ -543,7 +548,7 @@ def test_a_command_that_waits_for_a_refused_session_ends_with_that_reason() -> N
 
 
 def test_a_refused_registration_is_tried_again_later() -> None:
-    """While `sessions_max` is reached, commands wait until their deadline and reads go on."""
+    """While `sessions_max` is reached, commands wait until their deadline, and reads still work."""
     world = a_world()
     world["s1"].registers = False
     ticket = world.put(seconds=3)
@@ -558,8 +563,8 @@ def test_a_refused_registration_is_tried_again_later() -> None:
 
 
 def test_a_connection_that_ends_while_nothing_is_open_is_no_failure_of_its_member() -> None:
-    """A member closes idle connections when it has too many. The client asks the member again immediately, under the
-    same session."""
+    """A member with too many connections closes idle ones. The client asks the member again immediately, under the same
+    session."""
     world = World("s1", leader="s1", ttl_ns=MINUTE_NS)
     first = world.put()
     world["s1"].answer()

@@ -1,4 +1,4 @@
-"""A node inside a program: alone, as a member of a cluster, and when it must refuse."""
+"""A node inside a program: alone, as a member of a cluster, and in cases in which it must refuse to start."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_missing_folder_is_refused_without_bootstrap(tmp_path: Path) -> 
 
 
 async def test_a_folder_serves_one_program_at_a_time(tmp_path: Path) -> None:
-    """The lock of the folder is released when the block ends."""
+    """When the block ends, the lock of the folder is released."""
     async with open_node(tmp_path / "data", bootstrap=True):
         with pytest.raises(FolderLocked):
             await enter(tmp_path / "data")
@@ -74,7 +74,7 @@ async def test_a_member_started_with_another_membership_is_refused(tmp_path: Pat
 
 
 async def test_a_folder_that_exists_knows_its_cluster_itself(tmp_path: Path) -> None:
-    """Without `members` the node belongs to the cluster for which the folder was made."""
+    """Without the argument `members`, the node belongs to the cluster for which the folder was made."""
     members = three_members()
     await enter(tmp_path / "s0", node_id="s0", members=members, bootstrap=True)
 
@@ -85,7 +85,7 @@ async def test_a_folder_that_exists_knows_its_cluster_itself(tmp_path: Path) -> 
 
 
 async def test_who_is_not_in_the_list_is_told_so(tmp_path: Path) -> None:
-    """The call makes no folder."""
+    """The refused call creates no folder."""
     with pytest.raises(NotAMember, match="s0, s1, s2"):
         await enter(tmp_path / "x", node_id="x", members=three_members(), bootstrap=True)
     with pytest.raises(InvalidConfiguration, match="own node id"):
@@ -94,8 +94,8 @@ async def test_who_is_not_in_the_list_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_one_address_for_peers_and_clients_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """A store of one is refused, too, because it would find its own address in use. Port 0 may be given twice, because
-    it means any free port."""
+    """Even a store of one member is refused, because it would find its own address in use. Port 0 may be given twice,
+    because it means any free port."""
     with pytest.raises(InvalidConfiguration, match=r"127\.0\.0\.1:7201 twice"):
         await enter(
             tmp_path / "x", node_id="s1", members=(Member("s1", "127.0.0.1:7201", "127.0.0.1:7201"),), bootstrap=True
@@ -105,7 +105,7 @@ async def test_one_address_for_peers_and_clients_is_refused_before_anything_is_m
 
 
 async def test_a_port_in_use_is_an_error_with_its_remedy(tmp_path: Path) -> None:
-    """After the error the folder is unlocked."""
+    """The folder is unlocked after the error."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     taken = f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
@@ -140,7 +140,8 @@ async def test_a_damaged_log_is_refused_and_named(tmp_path: Path) -> None:
 
 
 async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write(tmp_path: Path) -> None:
-    """A follower sends its program's calls to the leader; on the leader they stay in the program."""
+    """A follower sends the calls of its program to the leader. On the leader itself, these calls stay in the
+    program."""
     members = three_members()
     async with trio.open_nursery() as nursery:
         stores: dict[str, EmbeddedStore] = {}
@@ -165,7 +166,7 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
 
 
 async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_tell_it_so(tmp_path: Path) -> None:
-    """A member that never heard of the old folder accepts the new one. Such a member might count a second vote of one
+    """A member that never heard of the old data folder accepts the new one. Such a member might count two votes of one
     member in one term.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
@@ -183,7 +184,7 @@ async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_te
 
 
 async def test_the_programs_exception_comes_out_as_itself(tmp_path: Path) -> None:
-    """The exception is not wrapped in an exception group, and acknowledged writes are there at the next start."""
+    """The exception is not wrapped in an exception group, and acknowledged writes are still there at the next start."""
 
     async def program() -> None:
         async with open_node(tmp_path / "data", bootstrap=True) as store:
@@ -197,7 +198,7 @@ async def test_the_programs_exception_comes_out_as_itself(tmp_path: Path) -> Non
 
 
 async def test_a_cancelled_program_lets_go_of_everything(tmp_path: Path) -> None:
-    """The folder's lock and the node's thread are gone, whatever was under way."""
+    """The folder's lock is released and the node's thread has ended, no matter which operations were under way."""
     for _ in range(3):
         with trio.move_on_after(0.2) as scope:
             async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""`hwm upgrade`, and the call behind it, against a member in this process."""
+"""`hwm upgrade`, and the call that it uses, against a member in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_level_that_no_build_knows_is_refused_and_the_highest_known_is_i
 
 
 async def test_the_command_prints_the_level_or_why_not(tmp_path: Path) -> None:
-    """A refusal ends with an exit code that says that nothing has changed."""
+    """A refused upgrade ends with an exit code which means that nothing has changed."""
     async with a_store_of_one(tmp_path, feature_level=1) as address:
 
         def upgrade(*options: str) -> Result:
@@ -50,7 +50,8 @@ async def test_the_command_prints_the_level_or_why_not(tmp_path: Path) -> None:
 
 
 def test_the_status_says_when_the_level_could_be_raised() -> None:
-    """The level can be raised when all members have answered and all know a higher level than the one in force."""
+    """The level can be raised after all members have answered, if all of them know a higher level than the one in
+    force."""
     numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
 
     def status(level: int, highest: int) -> MemberStatus:

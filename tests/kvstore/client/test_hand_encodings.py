@@ -1,4 +1,4 @@
-"""Encodings and queues of the client that are written by hand, compared with the general ones."""
+"""Hand-written encodings and queues of the client, compared with the general ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_a_put_is_encoded_as_the_library_would(
 
 @given(st.integers(1, 2**63 - 1), st.binary(min_size=1, max_size=300), st.sampled_from(Consistency))
 def test_a_get_is_encoded_as_the_library_would(request_id: int, key: bytes, consistency: Consistency) -> None:
-    """A get is `[id, 3, consistency, [2, key]]`; a bounded read also has the greatest age in ms at the end."""
+    """A get is `[id, 3, consistency, [2, key]]`. A bounded read has the greatest age in ms as a further item at the
+    end."""
     body = encode_request(request_id, read_request(Get(key), consistency, max_staleness_ms=700))
     bound = (700,) if consistency is Consistency.BOUNDED else ()
     assert body == cbor2.dumps((request_id, 3, int(consistency), (2, key), *bound))
@@ -58,7 +59,7 @@ def test_a_head_is_in_its_shortest_form(number: int) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["push", "end", "due", "shrink"]), st.integers(0, 50)), max_size=120))
 def test_a_timeline_is_a_heap_of_what_is_open(steps: list[tuple[str, int]]) -> None:
-    """For any steps, the queue gives the same calls in the same order as a plain heap."""
+    """For any sequence of steps, the queue returns the same calls in the same order as a plain heap."""
     timeline, heap, calls = DeadlineQueue(), list[tuple[int, int]](), list[Call]()
     now = 0
     for what, number in steps:

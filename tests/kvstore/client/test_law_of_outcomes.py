@@ -1,6 +1,7 @@
-"""The law of outcomes under random faults, against whole members: `ok` is carried out once, `fail` never.
+"""The law of outcomes under random faults, against whole members: a write that ends with `ok` is carried out once, and
+a write that ends with `fail` is never carried out.
 
-Every write has a different key, so the version of the record says how often the write was carried out.
+Every write has a different key, so the version of the record shows how often the write was carried out.
 
 See docs/reference/specification.md#95-outcomes.
 """
@@ -105,7 +106,8 @@ class Chaos:
 @pytest.mark.parametrize("ttl_ns", [60 * SECOND, 2 * SECOND, 0], ids=["session", "short session", "no session"])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_outcome_is_the_truth(quick_folder: Path, seed: int, ttl_ns: int) -> None:
-    """Under all faults, an acknowledged write takes effect once, a failed write never, and no write twice."""
+    """Under all faults, an acknowledged write takes effect exactly once, a failed write never takes effect, and no
+    write takes effect twice."""
     chaos = Chaos(quick_folder, seed, ttl_ns=ttl_ns)
 
     chaos.run(80)

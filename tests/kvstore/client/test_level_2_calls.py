@@ -50,7 +50,7 @@ CALLS_OF_LEVEL_2: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 async def test_level_1_says_what_to_do(tmp_path: Path) -> None:
-    """Nothing is written. After the upgrade the level is no longer a reason to refuse the same calls."""
+    """Nothing is written. After the upgrade, the member no longer refuses these calls because of the level."""
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         for name, call in CALLS_OF_LEVEL_2.items():
             with pytest.raises(LevelTooLow, match="needs feature level 2") as refused:
@@ -88,7 +88,7 @@ async def test_puts_with_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_reads_at_a_revision(tmp_path: Path, count: int) -> None:
-    """There are two code paths: one for a single read, and one for many reads in one turn."""
+    """A single read and many reads in one turn use two different code paths."""
     async with a_store(tmp_path) as store:
         revisions = [(await store.put("a", str(number))).revision for number in range(count)]
         await store.delete("a")
@@ -197,7 +197,7 @@ async def test_leases_are_granted_renewed_shown_and_revoked(tmp_path: Path) -> N
 
 
 async def test_a_transaction_is_repeated_until_its_reads_hold(tmp_path: Path) -> None:
-    """30 tasks each add 1 to one number, and no addition is lost."""
+    """Each of 30 tasks adds 1 to the same number, and no addition is lost."""
     async with a_store(tmp_path) as store:
         calls = 0
 
@@ -332,7 +332,7 @@ async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> 
 
 
 class a_store:  # noqa: N801 - Used like a function.
-    """A store of one at level 2, which is open during a block."""
+    """A store of one member at level 2. It is open inside a `with` block."""
 
     def __init__(self, folder: Path) -> None:
         self._node = open_node(folder / "data", bootstrap=True)

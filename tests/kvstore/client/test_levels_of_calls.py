@@ -29,7 +29,7 @@ NONE, LEADER, MAJORITY, IN_SYNC = Acknowledge
 
 
 async def test_the_type_of_an_answer_follows_from_the_level(tmp_path: Path) -> None:
-    """The checks of `assert_type` are made by mypy; the others here."""
+    """mypy makes the checks of `assert_type`, and the test makes the others."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         accepted = assert_type(await store.put("a", "1", acknowledge=Acknowledge.LEADER), Accepted)
         assert await store.outcome_of(accepted.index, accepted.term, wait_seconds=5) is EntryFate.COMMITTED
@@ -74,7 +74,8 @@ async def test_a_deletion_that_did_not_match_names_its_holders_too(tmp_path: Pat
 async def test_under_replicated_has_the_result_of_the_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    """A real answer is marked as under-replicated: in a store of one, no moment for that can be chosen."""
+    """The test marks a real answer as under-replicated, because in a store of one member this cannot happen by
+    itself."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("k", "1")
         write: Any = store._write

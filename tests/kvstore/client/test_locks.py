@@ -1,4 +1,5 @@
-"""Locks of the real client against a real member: what waiting costs, and how a closed client loses its lock."""
+"""Locks of the real client against a real member: the cost of waiting, and the way in which a closed client loses its
+lock."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ RENEWALS = 3
 
 
 async def test_fifty_idle_waiters_write_only_renewals_which_are_sent_together(tmp_path: Path) -> None:
-    """In one program, three renewals of each of 50 leases cost fewer commands than there are leases."""
+    """If one program renews each of 50 leases three times, these renewals need fewer commands than there are leases."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:
 
         async def wait() -> None:
@@ -32,7 +33,7 @@ async def test_fifty_idle_waiters_write_only_renewals_which_are_sent_together(tm
         for _ in range(WAITERS):
             nursery.start_soon(wait)
         await until_waiting(store, "x/", WAITERS)
-        await until_watching(store, WAITERS - 1)  # All but the holder watch; from now on they only wait.
+        await until_watching(store, WAITERS - 1)  # All tasks except the holder have their watch open.
         commands = await commands_until_all_are_renewed(store, (await store.status()).last_index + 1)
         nursery.cancel_scope.cancel()
 
@@ -111,7 +112,8 @@ async def until_waiting(store: Client, prefix: str, count: int) -> None:
 
 
 async def test_a_closed_client_loses_its_lease_at_once(tmp_path: Path) -> None:
-    """A closed client can renew nothing more, so its block learns at once that the lease is lost."""
+    """A closed client cannot renew its lease, so the block that holds the lock learns immediately that the lease is
+    lost."""
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         held = trio.Event()
         lost: list[LeaseLost] = []

@@ -1,5 +1,5 @@
-"""A client that is used where it cannot work fails immediately with a clear error, and goes on working for its
-owner."""
+"""A client that is used in a wrong place, such as another event loop, fails immediately with a clear error. It stays
+usable for its owner."""
 
 from __future__ import annotations
 

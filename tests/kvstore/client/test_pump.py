@@ -1,4 +1,4 @@
-"""The client's trio part alone: memory streams, a clock that jumps, and a member that a test plays."""
+"""The trio part of the client, with memory streams, a clock that jumps, and a member that a test plays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ HELLO = Hello(cluster_id=b"c" * 16, group_id=0, node_id="s1", incarnation_id=b"i
 
 
 async def play_a_leader(stream: trio.abc.Stream, seconds: list[float]) -> None:
-    """Greet, lead, and answer the n-th read `seconds[n]` after it came: its key is absent. Never answer later reads."""
+    """Greet, act as the leader, and answer the n-th read `seconds[n]` after it came. Each answer says that the key is
+    absent. Later reads are never answered."""
     splitter, reads = FrameSplitter(FRAME_BYTES_MAX_CLIENT), iter(seconds)
     is_greeted = False
 
@@ -43,8 +44,8 @@ async def play_a_leader(stream: trio.abc.Stream, seconds: list[float]) -> None:
 async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A member that answers now and then, always within a second, is not given up. The client counts from the time of
-    an answer, not from the time when it last had something to do."""
+    """The client keeps a member that answers from time to time, always within a second. The client measures this second
+    from the last answer, not from the time when it last had work."""
     dials = 0
     async with trio.open_nursery() as nursery:
 
@@ -105,7 +106,7 @@ async def test_no_call_has_a_task_of_its_own_and_those_of_one_turn_leave_in_one_
 async def test_a_call_ends_at_its_deadline_though_a_later_one_was_set_first(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A deadline may move to an earlier moment; the client must not keep waiting for the later one."""
+    """A deadline may move to an earlier time. Then the client must not wait until the later time."""
     ends: list[float] = []
 
     async def refuse(address: str) -> trio.abc.Stream:
@@ -155,8 +156,8 @@ async def test_a_client_that_was_idle_gives_a_named_member_its_time(autojump_clo
 async def test_a_caller_that_is_cancelled_right_after_its_call_has_ended_breaks_no_client(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A call with a named member tells the client's core the time, which may end other calls. The callers of the ended
-    calls learn of it in the next flush, and may be cancelled before that."""
+    """A call with a named member passes the current time to the client's core, and this may end other calls. The
+    callers of the ended calls learn of the end in the next flush. They may be cancelled before that."""
 
     async def dial(address: str) -> trio.abc.Stream:
         await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Read-only transactions: a read round answers them, they write nothing to the log, and are still linearizable."""
+"""Read-only transactions: a read round answers them, they write nothing to the log, and they are still linearizable."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_what_has_reads_in_all_branches_only_reads(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITES)
 def test_one_write_in_any_branch_makes_it_a_command(name: str) -> None:
-    """This holds even if that branch is not taken, because the sender cannot know which branch is taken."""
+    """A transaction with a write in a branch is a command even if that branch is not taken, because the sender cannot
+    know which branch is taken."""
     write = WRITES[name]
     for txn in (Txn((), (write,)), Txn((), (), (Get(b"a"), write)), Txn((), (Txn((), (Get(b"a"),), (write,)),))):
         assert not only_reads(command_body(txn))
@@ -107,7 +108,7 @@ async def test_a_read_may_have_any_consistency(tmp_path: Path) -> None:
         before = await last_index(store)
         for wanted, told in (("linearizable", "linearizable"), ("follower", "linearizable"), ("local", "local")):
             answer = await store.execute(READS["a get"], consistency=wanted)
-            assert answer.consistency == told  # A leader answers a follower read with a linearizable one.
+            assert answer.consistency == told  # A leader answers a follower read as if it were a linearizable read.
             assert isinstance(answer.result, TxnResult)
             assert isinstance(answer.result.results[0], GetResult)
         assert await last_index(store) == before
@@ -150,13 +151,13 @@ def numbers(result: object) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_reads_are_linearizable_while_leaders_are_cut_off(quick_folder: Path, seed: int) -> None:
-    """Each read sees at least what had been acknowledged before the read was sent, and at most what had been sent
-    before it was answered. It sees both keys as of one moment, and adds no entry to the log."""
+    """Each read sees at least the writes that were acknowledged before the read was sent, and at most the writes that
+    were sent before the read was answered. The read sees both keys as of one moment, and adds no entry to the log."""
     random, cluster = Random(seed), Cluster(quick_folder, 3)
     cluster.leader()
     writer, readers = cluster.client(), [cluster.client(ttl_ns=0) for _ in range(2)]
     acknowledged = sent = answered = 0
-    open_reads: list[tuple[int, int, int]] = []  # (reader, ticket, the least that it may see).
+    open_reads: list[tuple[int, int, int]] = []  # (reader, ticket, the least number that the read may see).
 
     def check_answers() -> None:
         nonlocal answered

@@ -1,4 +1,4 @@
-"""Renewals of leases in batches: which leases each command renews, and which callers learn of its end."""
+"""Renewals of leases in batches: which leases each command renews, and which callers learn how the command ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_what_waits_is_one_command_and_each_hears_of_its_own_lease() -> None:
     batches = RenewalBatches()
     tickets = [batches.add(lease_id) for lease_id in (7, 3, 7)]
 
-    assert batches.begin() == (7, 3)  # A lease that two callers renew is in the command once.
+    assert batches.begin() == (7, 3)  # If two callers renew the same lease, the command contains this lease once.
     late = batches.add(9)
     ends = batches.ended((50, 0))
 
@@ -67,7 +67,7 @@ def test_who_does_not_wait_any_more_hears_nothing() -> None:
 
 
 class Sender:
-    """Carries out commands when the test says so."""
+    """A store that carries out commands when the test demands it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.sent: list[tuple[int, ...]] = []

@@ -1,4 +1,5 @@
-"""A member that answers nonsense proves nothing: neither that a command was carried out, nor that it was not."""
+"""A nonsensical answer of a member proves nothing: neither that a command was carried out, nor that it was not carried
+out."""
 
 from __future__ import annotations
 
@@ -42,8 +43,7 @@ def test_a_write_of_a_session_that_was_answered_with_nonsense_is_repeated_under_
 
 @pytest.mark.parametrize("session", [None, 0, -1, "5", [], True], ids=repr)
 def test_a_session_that_makes_no_sense_is_asked_for_again(session: object) -> None:
-    """The registration counts as lost. The client must neither fail an assertion nor wait for its session without
-    end."""
+    """The registration counts as lost. The client must neither fail an assertion nor wait for its session forever."""
     world = World("s1", leader="s1", ttl_ns=MINUTE_NS)
     world["s1"].registers = False
     ticket = world.put()

@@ -57,7 +57,7 @@ async def test_changes_come_as_they_happen(tmp_path: Path) -> None:
 
 
 async def test_an_initial_listing_comes_first_at_one_revision_and_then_what_follows_it(tmp_path: Path) -> None:
-    """A write between two pages of the listing is not part of it: it comes after the listing, once."""
+    """A write between two pages of the listing is not part of the listing. It comes once, after the listing."""
     keys = INITIAL_PAGE_KEYS * 2 + 10
     async with opened(tmp_path) as store:
         await store.put_many([(f"k/{number:05}", "old") for number in range(keys)])
@@ -96,7 +96,7 @@ async def test_batches_are_whole_revisions(tmp_path: Path) -> None:
 
 
 async def test_the_revision_rises_only_after_a_whole_revision_was_given(tmp_path: Path) -> None:
-    """A program that goes on from `revision + 1` must not lose the second key of a transaction."""
+    """A program that continues from `revision + 1` must not lose the second key of a transaction."""
     async with opened(tmp_path) as store, store.watch() as watch:
         await store.txn(success=[Put(b"b", b"1"), Put(b"c", b"1")])
 

@@ -17,7 +17,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 
 class SimWatch:
-    """A watch of a `SimClient`, with all that it has given."""
+    """A watch of a `SimClient`, with all changes that it has returned."""
 
     def __init__(self, cluster: Cluster, client: SimClient, spec: WatchSpec) -> None:
         self._cluster, self.core = cluster, client.core
@@ -28,7 +28,7 @@ class SimWatch:
         cluster.settle()
 
     def read(self) -> list[Change]:
-        """Take every change that is ready; returns all changes so far. Raises the error of the watch."""
+        """Take every change that is ready, and return all changes so far. Raises the error of the watch."""
         self._cluster.settle()
         while (batch := self.stream.take()) is not None:
             self.changes += batch.changes
@@ -78,7 +78,7 @@ def test_a_watch_gets_the_changes_of_its_range(quick_folder: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, seconds: float) -> None:
-    """Whichever member serves the watch, the next member goes on after the revision that was received."""
+    """No matter which member serves the watch, the next member continues after the last received revision."""
     cluster, client = raised(quick_folder, 3)
     everything, key = watch(cluster, client), watch(cluster, client, b"k1", b"k1\0")
 
@@ -98,7 +98,8 @@ def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, 
 
 
 def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> None:
-    """The connection is open and the member answers, but it is cut off from the others and learns of no change."""
+    """The connection is open and the member answers, but the member is cut off from the other members and learns of no
+    change."""
     cluster, client = raised(quick_folder, 3)
     leader = cluster.leader()
     watched = watch(cluster, client)
@@ -115,7 +116,8 @@ def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> Non
 
 
 def test_a_watch_on_a_silent_connection_is_moved(quick_folder: Path) -> None:
-    """The member's host has disappeared without closing the connection. No other request goes to the member."""
+    """The member's host has disappeared without closing the connection. The client sends no other request to this
+    member."""
     cluster, client = raised(quick_folder, 3)
     watched = watch(cluster, client)
     leader = cluster.leader()
@@ -212,11 +214,11 @@ def test_a_refused_watch_ends_with_the_reason(quick_folder: Path) -> None:
 
 
 def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(quick_folder: Path) -> None:
-    """The watch has begun, so the cluster is at the level of watches and another member can serve the watch."""
+    """The watch has begun, so the cluster is at the level of watches, and another member can take over the watch."""
     cluster = Cluster(quick_folder, 3)
     client, leader = cluster.client(), cluster.leader()
     behind, other = sorted({"s1", "s2", "s3"} - {leader})
-    cluster.cut.add(behind)  # This member does not learn that the level is raised.
+    cluster.cut.add(behind)  # This member does not learn that the level was raised.
     client.do(RaiseFeatureLevel(2))
     watched = watch(cluster, client)
     client.do(Put(b"a", b"1"))

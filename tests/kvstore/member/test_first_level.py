@@ -1,4 +1,5 @@
-"""The feature level at which a new cluster begins: the highest one that its founders' builds know, or a lower one."""
+"""The feature level at which a new cluster begins: either the highest level that its founders' builds know, or a lower
+one."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def config(folder: Path, node_id: str = "s1", token: str = "t", level: int = FEA
 
 
 async def test_a_new_store_has_history_watches_and_leases_at_once(tmp_path: Path) -> None:
-    """Nobody has to raise the feature level by hand."""
+    """In a new cluster, nobody has to raise the feature level by hand."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, store.watch("a") as changes:
         lease = await store.lease_grant(60)
         await store.put("a", "1", lease=lease.lease_id)
@@ -57,14 +58,14 @@ async def test_a_new_store_has_history_watches_and_leases_at_once(tmp_path: Path
 async def test_a_new_store_may_begin_at_a_lower_level_and_be_raised_later(tmp_path: Path) -> None:
     async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         assert (await store.status()).feature_level == 1
-    async with open_node(tmp_path / "data", bootstrap=True) as store:  # The option applies to new folders only.
+    async with open_node(tmp_path / "data", bootstrap=True) as store:  # The option only has an effect on a new folder.
         assert (await store.status()).feature_level == 1
         await store.execute(RaiseFeatureLevel(2))
         assert (await store.status()).feature_level == 2
 
 
 def test_a_first_state_of_a_level_is_the_empty_store_after_it_was_raised_to_this_level() -> None:
-    """Later entries must have the same effect, whether a store began at its level or was raised to it."""
+    """A store may begin at its level or be raised to it. Later entries must have the same effect in both cases."""
     raised = KvMachine()
     raised.apply(Entry(1, 1, EntryKind.COMMANDS, encode_batch(0, [encode_command(RaiseFeatureLevel(2))])))
     begun = KvMachine()
@@ -77,8 +78,8 @@ def test_a_first_state_of_a_level_is_the_empty_store_after_it_was_raised_to_this
 
 
 def test_founders_that_begin_at_different_levels_are_not_of_one_cluster(tmp_path: Path) -> None:
-    """The first states of two levels differ, so the founders' logs must never be mixed. Members of different clusters
-    refuse each other."""
+    """At different levels the first states differ, so the logs of such founders must never be mixed. The founders
+    belong to different clusters, and such members refuse each other."""
     ids = {level: initialize_folder(config(tmp_path / str(level), level=level)).cluster_id for level in (1, 2)}
 
     assert ids[1] != ids[2]
@@ -93,7 +94,7 @@ def test_all_founders_that_begin_at_one_level_are_of_one_cluster(tmp_path: Path)
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_folder_is_opened_with_the_list_of_its_founders_whatever_its_first_level(tmp_path: Path, level: int) -> None:
-    """A newer build, whose new clusters begin at a higher level, still opens the folder with the same options."""
+    """A newer build may begin its new clusters at a higher level. It still opens this folder with the same options."""
     made = initialize_folder(config(tmp_path / "s1", level=level))
 
     with closing(open_or_bootstrap(config(tmp_path / "s1"))) as folder:

@@ -1,4 +1,5 @@
-"""A member with TLS at its ports: who is served, what both sides say, and what a listener on the network sees."""
+"""A member with TLS at its ports: which clients it serves, how both sides report a refusal, and which data an
+eavesdropper sees."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def port_tls(made: Certificates, **changed: Any) -> MemberTls:
-    """A member's certificates for its client port, which requires one of each client."""
+    """A member's certificates for its client port. This port requires a certificate of each client."""
     known: dict[str, Any] = {"cert": made.issue("port.pem", "127.0.0.1", "localhost"), "client_ca": made.ca}
     return MemberTls(**(known | changed))
 
@@ -64,7 +65,7 @@ async def a_store(folder: Path, tls: MemberTls | None, **options: Any) -> AsyncI
 
 
 async def refusal_of(address: str, tls: Tls | None) -> str:
-    """Why a client cannot use the member at `address`."""
+    """The reason why a client cannot use the member at `address`."""
     with pytest.raises(Unavailable) as caught:
         async with Client([address], tls=tls, deadline_seconds=2.0) as client:
             await client.get(b"a")
@@ -77,7 +78,7 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
 
 
 async def test_a_client_with_a_certificate_is_served(quick_folder: Path, made: Certificates) -> None:
-    """Large values need many records, and more than the socket takes at once."""
+    """Large values need many records, and more bytes than the socket takes at once."""
     async with (
         a_store(quick_folder, port_tls(made)) as store,
         Client([store.client_address], tls=client_tls(made)) as client,
@@ -130,14 +131,16 @@ async def test_a_certificate_for_another_host_is_refused_by_the_client(quick_fol
 
 
 def test_a_dialer_and_certificates_exclude_each_other(made: Certificates) -> None:
-    """If both were accepted, the certificates would be ignored, and all data would be sent without encryption."""
+    """If a dialer and certificates were both accepted, the certificates would be ignored, and all data would be sent
+    without encryption."""
     with pytest.raises(InvalidConfiguration, match="dialer"):
         Client(["127.0.0.1:1"], dialer=dial_tcp, tls=client_tls(made))
 
 
 @pytest.mark.parametrize("host", ["straße.example", "straße.example．"])
 async def test_the_name_that_is_compared_is_the_one_that_is_looked_up(host: str) -> None:
-    """`ssl` reads names by older rules. By these rules the name is strasse.example, which is another host."""
+    """`ssl` reads names by older rules. By these older rules the name is strasse.example, which is the name of another
+    host."""
     asked: list[str] = []
 
     class Resolver(trio.abc.HostnameResolver):
@@ -163,7 +166,7 @@ async def test_a_client_with_tls_at_a_plain_port_is_told_so(quick_folder: Path, 
 async def test_a_mixed_port_serves_both(
     quick_folder: Path, made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names who still connects without TLS."""
+    """The log names each caller that still connects without TLS."""
     caplog.set_level(logging.WARNING, "kvstore.tls")
     async with a_store(quick_folder, port_tls(made, mixed=True)) as store:
         for tls in (None, client_tls(made), None):
@@ -188,7 +191,7 @@ async def test_garbage_costs_its_own_connection_alone(quick_folder: Path, made: 
 async def test_a_handshake_has_a_place_and_a_bound_in_time(
     quick_folder: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A caller that begins a handshake and stops counts as a connection, and is closed."""
+    """A caller that begins a handshake and then stops counts as a connection, and its connection is closed."""
     monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS_MAX", 3.0)
     async with a_store(quick_folder, port_tls(made)) as store:
         host, _, port = store.client_address.rpartition(":")
@@ -221,7 +224,7 @@ async def http(address: str, path: str, context: ssl.SSLContext | None) -> bytes
 
 
 async def test_the_metrics_port_speaks_https(quick_folder: Path, made: Certificates) -> None:
-    """`trio.SSLStream` is the client, as another program would be."""
+    """The test uses `trio.SSLStream` directly, as another program would."""
     from kvstore.member.config import MemberConfig
     from kvstore.member.member import run_member
 
@@ -245,7 +248,7 @@ async def test_the_metrics_port_speaks_https(quick_folder: Path, made: Certifica
 
 
 class Tap:
-    """A proxy on loopback that keeps all bytes that pass in either direction."""
+    """A proxy on loopback that records all bytes in both directions."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -273,8 +276,8 @@ class Tap:
 
 @pytest.mark.parametrize("has_tls", [True, False])
 async def test_nothing_is_in_clear_on_the_wire(quick_folder: Path, made: Certificates, has_tls: bool) -> None:
-    """A listener sees neither keys and values nor names of members. Without TLS the same search finds them, so the
-    search works."""
+    """An eavesdropper sees no keys, no values and no names of members. The same search finds these words in a
+    connection without TLS, so the search works."""
     ports = [(await a_listener()) for _ in range(4)]
     addresses = [address for _, address in ports]
     for listener, _ in ports:
@@ -313,7 +316,7 @@ async def test_nothing_is_in_clear_on_the_wire(quick_folder: Path, made: Certifi
 async def test_certificates_are_read_again_while_the_member_runs(
     quick_folder: Path, made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broken file changes nothing and is logged once; a good one counts for the next connection."""
+    """A broken file changes nothing and is logged once. A valid file is used for the next connection."""
     caplog.set_level(logging.INFO, "kvstore.certificates")
     cert = quick_folder / "port.pem"
     cert.write_bytes(made.issue("port.pem", "127.0.0.1").read_bytes())
@@ -334,7 +337,7 @@ async def test_certificates_are_read_again_while_the_member_runs(
 
         assert await is_served(made.ca)
         cert.write_bytes(b"broken")
-        await reread("certificates_refused", 2)  # For clients, and for metrics.
+        await reread("certificates_refused", 2)  # One for clients, and one for metrics.
         assert "hold no certificate with its private key" in told(caplog, "certificates_refused")[0]["reason"]
         assert await is_served(made.ca)
         store._member.certificates.reread()

@@ -36,7 +36,7 @@ def test_the_noted_times_are_bounded_and_become_sparser() -> None:
 
 
 class Looking:
-    """A store whose times are noted each second."""
+    """A store in which the time of each revision is noted every second."""
 
     def __init__(self, store: SimulatedStore) -> None:
         self.store, self.times = store, RevisionTimes()
@@ -78,7 +78,7 @@ async def test_a_group_is_behind_for_as_long_as_its_oldest_change_waits(autojump
 async def test_what_a_look_does_not_know_makes_the_lag_greater_and_not_less(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The history has forgotten changes, or too many changes would have to be examined."""
+    """Either the history has forgotten changes, or too many changes would have to be examined."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         looking = Looking(store)
         nursery.start_soon(looking.run)

@@ -55,7 +55,7 @@ def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_
 async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
     quick_folder: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A follower whose disk does not sync learns the mark, but cannot apply what is committed."""
+    """A follower whose disk does not sync learns the commit index, but cannot apply the committed entries."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     slow = min(set(cluster.hosts) - {leader})
@@ -77,7 +77,7 @@ async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
 async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_ready(
     quick_folder: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The member catches up in the moment in which it begins to stop."""
+    """The member catches up just when it begins to stop."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     slow = cluster.hosts[min(set(cluster.hosts) - {leader})]
@@ -105,7 +105,7 @@ async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_re
 
 
 def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Path) -> None:
-    """One voter leads and one learner is silent: half of the members are missing, but none of the voters."""
+    """One voter leads and one learner is silent. So half of the members are missing, but all voters are present."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = cluster.client()
@@ -119,8 +119,8 @@ def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Pa
 
 
 def test_removed_members_that_a_new_leader_tells_of_it_take_nothing_from_it(quick_folder: Path) -> None:
-    """Three members were removed and never started. The leader still sends to them, and three of six would be no
-    majority."""
+    """Three members were removed and never started. The leader still sends messages to them. Together they would be
+    three of six members, which is not a majority."""
     cluster = Cluster(quick_folder, 3)
     old, client = cluster.leader(), cluster.client()
     ids = ("t1", "t2", "t3")
@@ -155,7 +155,7 @@ def test_with_one_of_three_dead_a_learner_that_is_not_up_makes_no_difference(qui
 
 @pytest.fixture
 def leading(quick_folder: Path) -> NodeStatus:
-    """The status of a leader of three that hears everybody."""
+    """The status of a leader of three members that hears both of its peers."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.hosts[cluster.leader()]
     cluster.wait(0.5)
@@ -171,14 +171,14 @@ def hearing(status: NodeStatus, *heard: str, silent: tuple[str, ...] = ()) -> No
 
 
 def test_a_learner_that_is_heard_is_no_substitute_for_a_voter(leading: NodeStatus) -> None:
-    """The reason names the voters, and the voters that the leader hears."""
+    """The reason gives the number of voters, and the number of voters that the leader hears."""
     status = replace(hearing(leading, "s4", "s5", silent=("s2", "s3")), learners=("s4", "s5"))
 
     assert quorum_problem(status, status.term) == "it leads, but of the voters s1, s2, s3 it hears only s1"
 
 
 def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: NodeStatus) -> None:
-    """Raft §6 demands the same for commits. The reason names the half that is silent."""
+    """Raft §6 also demands a majority of both halves for commits. The reason names the half that is silent."""
     joint = replace(leading, voters=("s1", "s4", "s5"), outgoing=("s1", "s2", "s3"))
 
     def reason(*heard: str) -> str | None:
@@ -191,7 +191,7 @@ def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: Node
 
 
 def test_a_leader_that_goes_does_not_count_itself(leading: NodeStatus) -> None:
-    """The leader leads until its removal is committed, but its own vote no longer counts."""
+    """The leader leads until its removal is committed, but its own vote does not count."""
     going = replace(leading, voters=("s2", "s3"))
 
     reason = quorum_problem(hearing(going, "s2", silent=("s3",)), going.term)
@@ -210,8 +210,8 @@ def applied(member: OneNode) -> int:
 async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A read from the member would wait until the transfer has ended. The probe is answered immediately, however long
-    the transfer takes."""
+    """A read at the member would wait until the transfer has ended. The probe is answered immediately, no matter how
+    long the transfer takes."""
     world = World(**LONG_LOG)
     _, lagging = a_member_in_want(world)
     cut_after(world, 3)
@@ -241,7 +241,8 @@ async def test_a_member_that_installs_a_snapshot_is_not_ready(autojump_clock: tr
 async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_committed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The member hears its leader, but has got no entry yet, so it has applied all that it knows to be committed."""
+    """The member hears its leader, but has not received any entry yet. So it has applied everything that it knows to be
+    committed."""
     world = World()
     leader = world.elect()
     behind = world.followers()[0]
@@ -267,12 +268,13 @@ async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_commi
 async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Thesis §6.4: until a new leader has committed in its own term, its mark may be older than what others saw."""
+    """Thesis §6.4: until a new leader has committed an entry of its own term, its commit index may be lower than that
+    of other members."""
     world = World()
     world.elect()
     world.run_for(500)
     old_term = world["s1"].node.core.term
-    world.carries = lambda *letter: not getattr(letter[2], "match_index", 0)  # Nothing more is committed.
+    world.carries = lambda *letter: not getattr(letter[2], "match_index", 0)  # From now on no entry is committed.
     for member in world.members.values():
         member.crash()
         member.tick_to(world.now)
@@ -289,7 +291,7 @@ async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
 
 
 async def test_a_busy_member_that_is_always_a_moment_behind_is_ready(autojump_clock: trio.testing.MockClock) -> None:
-    """Only the mark at the time of the probe counts; it does not matter that the mark has moved on since."""
+    """Only the commit index at the time of the probe counts. It may have risen since then."""
     world = World()
     leader = world.elect()
     busy = world.followers()[0]

@@ -1,4 +1,5 @@
-"""These tests check, without sockets, what the metrics port takes for a request, and the bytes of its answers."""
+"""These tests check, without sockets, which bytes the metrics port treats as a request, and the bytes of its
+answers."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ REFUSAL = HttpResponse.text(HTTPStatus.BAD_REQUEST, "no")
 
 
 def exchange_of(*pieces: bytes) -> Exchange:
-    """An exchange that was fed these pieces, as far as it has room for them."""
+    """An exchange that has received these pieces, as far as they fit."""
     exchange = Exchange()
     for piece in pieces:
         if exchange.room_bytes:
@@ -55,7 +56,7 @@ def byte_by_byte(data: bytes) -> list[bytes]:
 )
 @pytest.mark.parametrize("behind", [b"", b"\0\r\x7f", LIVEZ + b"\r\n"])
 def test_a_head_is_a_request_whatever_comes_behind_it(head: bytes, behind: bytes, expected: tuple[str, str]) -> None:
-    """Neither a body nor another request after the head is read."""
+    """The server reads neither a body nor another request after the head."""
     data = head + b"\r\n\r\n" + behind
     for pieces in ([data], byte_by_byte(data)):
         exchange = exchange_of(*pieces)
@@ -125,8 +126,8 @@ def test_a_head_fills_the_room_but_is_not_longer() -> None:
 
 @pytest.mark.parametrize("invalid", [b"\0", b"\v", b"\f", b"\rb", b"\x1f"])
 def test_an_invalid_byte_is_refused_before_a_head_is_complete(invalid: bytes) -> None:
-    """h11 must not see the invalid byte, because its time would grow with the square of the number of blanks before the
-    byte."""
+    """h11 must not get the invalid byte, because its running time would grow with the square of the number of blanks
+    before this byte."""
     start = LIVEZ + b"A:" + b" " * 4_000
     for pieces in ([start + invalid], [start, *byte_by_byte(invalid)]):
         assert exchange_of(*pieces).is_garbage
@@ -170,7 +171,7 @@ def test_a_head_request_is_answered_without_a_body_also_when_it_is_refused() -> 
 
 
 def test_garbage_leaves_nothing_to_the_garbage_collector() -> None:
-    """A member calls `gc.freeze`, so a reference cycle that is not collected before would never be freed."""
+    """A member calls `gc.freeze`. So a reference cycle that was not collected before that call would never be freed."""
     gc.disable()
     try:
         for garbage in (LIVEZ + b"no header\r\n\r\n", LIVEZ + b"A: \0", b"x" * HEAD_BYTES_MAX):

@@ -1,4 +1,4 @@
-"""The collector reports members in memory; the buckets are right; and only `--metrics` loads the library."""
+"""The collector reports members in memory, the buckets are right, and the library is loaded only for `--metrics`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DOCS = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md
 
 
 class Nobody:
-    """An application that is told everything and does nothing."""
+    """An application that ignores everything the driver reports to it."""
 
     def complete(self, completions: object, events: object) -> None:
         """From the driver."""
@@ -191,8 +191,8 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
 
 
 def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
-    """An alert on an increase needs a value before the first refusal. docs/reference/metrics.md lists the same
-    codes."""
+    """An alert on an increase needs a value before the first refusal, so each code begins at 0.
+    docs/reference/metrics.md lists the same codes."""
     host = Cluster(quick_folder, 3).hosts["s1"]
     configuration = host.node.core.configuration
     transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
@@ -210,7 +210,7 @@ def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(qui
 
 
 def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_on_it_is_told() -> None:
-    """docs/reference/metrics.md agrees with what is counted and with what the driver logs."""
+    """docs/reference/metrics.md agrees with the events that are counted and with the events that the driver logs."""
     table = DOCS[DOCS.index("| event | level | metric |") :]
     rows = re.findall(r"^\| `(\w+)`(?:, `\w+`)* \| (\w+) \| ?(?:`(\w+)`)?", table, re.MULTILINE)
     levels = {event: level for event, level, _ in rows}
@@ -267,7 +267,8 @@ def test_a_member_without_metrics_loads_nothing_of_it() -> None:
 
 
 def test_the_feature_level_in_force_and_what_the_build_knows_are_told(quick_folder: Path) -> None:
-    """From these metrics an operator sees when `hwm upgrade` has something to do (docs/reference/versions.md)."""
+    """From these metrics an operator learns when an upgrade by `hwm upgrade` is possible
+    (docs/reference/versions.md)."""
     cluster = Cluster(quick_folder, 1)
     leader = cluster.leader()
     cluster.kill(leader)

@@ -1,4 +1,4 @@
-"""Idle connections to the metrics port keep no probe out, and no page ends the member."""
+"""Idle connections to the metrics port never block a probe, and no page ends the member."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ async def get(port: int, path: str, method: str = "GET") -> bytes:
 
 
 async def say(port: int, data: bytes, *, then_half_close: bool = False) -> bytes:
-    """The answer to these bytes, until the server closes the connection, which it must do without a reset."""
+    """The answer to these bytes, up to the end of the connection. The server must close the connection without a
+    reset."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(data)
         if then_half_close:
@@ -53,7 +54,7 @@ async def say(port: int, data: bytes, *, then_half_close: bool = False) -> bytes
 
 
 async def until_closed(stream: trio.SocketStream) -> bytes:
-    """All bytes that came before the connection ended, in whatever way it ended."""
+    """All bytes that came before the connection ended. The connection may end in any way."""
     heard = b""
     try:
         async for data in stream:
@@ -129,7 +130,7 @@ async def test_a_probe_that_asks_with_head_is_answered_without_the_body() -> Non
 async def test_a_connection_gets_one_final_answer_whatever_comes_behind_the_head(
     request_and_more: bytes, then_half_close: bool
 ) -> None:
-    """A body, another request, or a half-close by the client may follow the request."""
+    """After the request, the client may send a body or another request, or may half-close the connection."""
     async with serving() as port:
         assert await say(port, request_and_more, then_half_close=then_half_close) == ALIVE
 

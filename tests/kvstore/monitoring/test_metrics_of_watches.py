@@ -1,4 +1,4 @@
-"""The metrics of watches, leases and the history, and the words of `hwm status` about them."""
+"""The metrics of watches, leases and the history, and the text of `hwm status` about them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Nobody:
-    """An application that is told everything and does nothing."""
+    """An application that ignores everything the driver reports to it."""
 
     def complete(self, completions: object, events: object) -> None:
         """From the driver."""
 
 
 class Watched:
-    """A store of one at the newest level, whose service counts."""
+    """A store of one member at the newest level. Its service counts events."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster = Cluster(folder, 1)
@@ -162,7 +162,8 @@ def test_what_waits_for_clients_with_watches_is_shown(watched: Watched) -> None:
 
 
 def test_leases_are_counted_at_apply() -> None:
-    """Leases are counted at apply, so the counters of all members agree on what happened while they were running."""
+    """Leases are counted when an entry is applied. So the counters of all members agree on the time during which all of
+    them were running."""
     machine = CountingMachine()
     machine.counts = counts = Counts()
     index = 0
@@ -175,10 +176,10 @@ def test_leases_are_counted_at_apply() -> None:
 
     apply(RaiseFeatureLevel(FEATURE_LEVEL_MAX))
     apply(*[LeaseGrant(number, 10 * SECOND_NS) for number in range(1, 7)], LeaseGrant(1, SECOND_NS))
-    assert counts.leases == {"leases_granted": 6}  # The last lease exists already.
+    assert counts.leases == {"leases_granted": 6}  # This last lease exists already, so it is not granted.
     apply(LeaseRenew((1, 2, 3, 99)), LeaseRenew((1,)), seconds=5)
     apply(LeaseRevoke(1), LeaseRevoke(1), seconds=6)
-    apply(Put(b"a", b"1"), seconds=11)  # The leases that nobody has renewed end.
+    apply(Put(b"a", b"1"), seconds=11)  # The leases that no client has renewed end.
 
     assert counts.leases == {
         "leases_granted": 6, "lease_renewals": 4, "leases_revoked": 1, "leases_expired": 3,

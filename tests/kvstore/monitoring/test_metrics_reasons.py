@@ -82,11 +82,12 @@ WITHOUT_AN_ERROR = {
     Code.MALFORMED,
     Code.ACCEPTED,
 }
-"""The codes that the service answers without an error of the store. A test below has these cases."""
+"""The codes with which the service answers without an error of the store. A test below has a case for each of these
+codes."""
 
 
 def watched(cluster: Cluster, name: str, limits: ServiceLimits | None = None) -> CountingService:
-    """Replace a member's service by one that counts, and connect one client that has said hello."""
+    """Replace the service of a member by a service that counts. Connect one client that has said hello."""
     host = cluster.hosts[name]
     host.service = service = CountingService(host.node, host.machine, limits)
     service.counts = Counts()
@@ -152,12 +153,12 @@ def test_an_unknown_outcome_is_counted_once() -> None:
 
 
 def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(quick_folder: Path) -> None:
-    """No error was raised when the read came, because the state was young enough then."""
+    """When the read came, no error was raised, because the state was young enough."""
     cluster = Cluster(quick_folder, 3)
     cluster.client().do(Put(b"a", b"1"))
     cluster.wait(0.5)
     follower = min(set(cluster.hosts) - {cluster.leader()})
-    cluster.clients.clear()  # Nobody else takes this service's output.
+    cluster.clients.clear()  # No other client takes this service's output.
     service = watched(cluster, follower, ServiceLimits(unsent_bytes_max=1))
 
     def read(request_id: int) -> bytes:

@@ -1,5 +1,5 @@
-"""The sources of measured times: the disk's thread and the driver. If the metrics library is missing, the operator is
-told so."""
+"""The sources of measured times: the thread of the disk, and the driver. If the metrics library is missing, the
+operator gets a message about this."""
 
 from __future__ import annotations
 

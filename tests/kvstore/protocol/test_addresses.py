@@ -1,4 +1,4 @@
-"""The addresses that are accepted, and a client whose member list has an address that nobody can dial."""
+"""The addresses that are accepted, and a client whose member list contains an address that cannot be dialled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_hosts_that_resolvers_find_are_taken(host: str) -> None:
     [("0:7001", "listen"), ("０.0.0.0:7001", "listen"), ("[0:0::0]:7001", "listen"), ("::1:7001", "brackets")],
 )
 def test_what_no_peer_could_dial_is_not_advertised(text: str, words: str) -> None:
-    """The system reads `0` as 0.0.0.0, and a peer accepts an IPv6 address only in brackets."""
+    """The system reads `0` as 0.0.0.0. An IPv6 address of a peer must be in brackets."""
     with pytest.raises(InvalidAddress, match=words):
         parse_advertised(text)
 
@@ -85,7 +85,8 @@ def test_what_no_peer_could_dial_is_not_advertised(text: str, words: str) -> Non
 def test_peers_and_clients_split_an_address_alike_and_differ_in_what_they_take(
     text: str, of_a_peer: bool, of_a_client: bool
 ) -> None:
-    """A peer's address may come from a configuration of any build; a client address is checked before it is kept."""
+    """A peer's address may come from a configuration of any build, so more addresses are accepted for peers. A client
+    address is checked before it is stored."""
     taken: list[tuple[str, int] | None] = []
     for parse, refusal in ((parse_peer_address, InvalidPeerAddress), (parse_address, InvalidAddress)):
         try:
@@ -98,7 +99,7 @@ def test_peers_and_clients_split_an_address_alike_and_differ_in_what_they_take(
 
 
 async def test_a_member_list_with_a_host_that_cannot_be_dialled_does_no_harm_to_clients(tmp_path: Path) -> None:
-    """An older build accepted such lists, and data folders still contain them."""
+    """An older build accepted lists with such a host, and data folders still contain these lists."""
     own = Member("s1", "127.0.0.1:1", "127.0.0.1:2")
     configuration = Configuration((own,), learners=(Member("s4", "127.0.0.1:3", "a..b:7104"),))
     identity = Identity(
@@ -122,7 +123,7 @@ async def test_a_member_list_with_a_host_that_cannot_be_dialled_does_no_harm_to_
 
 
 class _Picky(trio.abc.HostnameResolver):
-    """A resolver that takes fewer names than our check does."""
+    """A resolver that accepts fewer names than our check."""
 
     async def getaddrinfo(self, *_: object, **__: object) -> list[tuple[object, ...]]:  # type: ignore[override]
         raise UnicodeError("label too long")

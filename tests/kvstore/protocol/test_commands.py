@@ -125,8 +125,8 @@ def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: C
 
 
 def test_the_first_commands_of_the_table_are_those_of_level_1() -> None:
-    """A command is encoded in the form of the lowest level that has the command, so a newer client sends the same
-    bytes."""
+    """A command is encoded in the form of the lowest feature level that has the command. So a newer client sends the
+    same bytes as an older one."""
     assert EVERY_COMMAND[: len(LEVEL_1_COMMANDS)] == LEVEL_1_COMMANDS
     assert LEVEL_1_COMMANDS[-1][0] == RaiseFeatureLevel(1)
 
@@ -135,7 +135,7 @@ def test_the_first_commands_of_the_table_are_those_of_level_1() -> None:
     "body", [body for command, body in EVERY_COMMAND[len(LEVEL_1_COMMANDS) :]], ids=lambda body: str(body)[:30]
 )
 def test_at_level_1_every_form_of_level_2_is_refused_like_any_unknown_one(body: list[Any]) -> None:
-    """The level in force decides, not the build (docs/reference/specification.md#713-feature-levels)."""
+    """The feature level in force decides, not the build (docs/reference/specification.md#713-feature-levels)."""
     is_longer = body[0] in (1, 2, 19) or (body[0] == 6 and len(body[1][0]) > 4)
     is_new_target = body[0] == 6
 
@@ -168,7 +168,8 @@ def test_a_payload_is_split_into_its_time_and_its_commands() -> None:
      cbor2.dumps([2**62 + 1]), b"\x9f\x01\xff", b"\x82\x01", b"\x82\x01\xd8\x23\x61a", b"\x82\x01\xc2\x41\x01"],
 )  # fmt: skip
 def test_a_payload_of_no_known_shape_stops_the_member(payload: bytes) -> None:
-    """A member that meets a shape it does not know stops; guessing would mean to diverge.
+    """A member that meets an unknown shape stops. If it guessed the meaning, its state could diverge from the state of
+    other members.
 
     See docs/reference/specification.md#713-feature-levels.
     """
@@ -181,13 +182,13 @@ def test_a_payload_of_no_known_shape_stops_the_member(payload: bytes) -> None:
     [(b"a", b"b"), (b"a\xff", b"b"), (b"a\xff\xff", b"b"), (b"\xff", None), (b"\xff\xff", None), (b"", None)],
 )
 def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix: bytes, end: bytes | None) -> None:
-    """0xff has no successor, so the byte before it is raised (docs/reference/specification.md#86-ranges)."""
+    """The byte 0xff has no successor, so the byte before it is raised (docs/reference/specification.md#86-ranges)."""
     assert prefix_range(prefix) == (prefix, end)
 
 
 @given(st.binary(max_size=3), st.binary(min_size=1, max_size=4))
 def test_a_prefix_range_holds_exactly_the_keys_with_that_prefix(prefix: bytes, key: bytes) -> None:
-    """This is the definition of the range of a prefix."""
+    """The keys with this prefix are the definition of the range."""
     start, end = prefix_range(prefix)
     assert (start <= key and (end is None or key < end)) == key.startswith(prefix)
 
@@ -223,7 +224,7 @@ MALFORMED: list[tuple[Any, Reason]] = [
     ([0, 0, 0, 6, [[6, 1, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
     ([0, 0, 0, 6, [[1, 5, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
     ([0, 0, 0, 6, [[1, 1, b"", 1]], [], []], Reason.KEY_EMPTY),
-    ([0, 0, 0, 6, [], [[5, b"k", b"", 0]], []], Reason.UNKNOWN_KIND),  # No compare_and_set inside a transaction.
+    ([0, 0, 0, 6, [], [[5, b"k", b"", 0]], []], Reason.UNKNOWN_KIND),  # A transaction cannot contain a compare_and_set.
     ([0, 0, 0, 6, [], [[]], []], Reason.MALFORMED),
     ([0, 0, 0, 6, [], [[1, b"k", b""], [3, b"k"]], []], Reason.KEY_WRITTEN_TWICE),
     ([0, 0, 0, 6, [], [], [[1, b"k", b""], [1, b"k", b""]]], Reason.KEY_WRITTEN_TWICE),
@@ -253,8 +254,8 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
     ([1, b"k", b"v", -1, 0], Reason.OUT_OF_RANGE),
     ([1, b"k", b"v", 0, 8], Reason.OUT_OF_RANGE),
     ([1, b"k", b"v", 0, -1], Reason.OUT_OF_RANGE),
-    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Flag 2 keeps the value, but a value is given.
-    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Flag 4 keeps the lease, but a lease is given.
+    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Flag 2 means that the old value is kept, but a value is given.
+    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Flag 4 means that the old lease is kept, but a lease is given.
     ([1, b"", b"", 0, 1], Reason.KEY_EMPTY),
     ([2, b"k", b""], Reason.MALFORMED),
     ([2, b"k", -1], Reason.OUT_OF_RANGE),
@@ -284,7 +285,7 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
     ([6, [], [[1, b"k", b""], nested([3, b"k"], depth=2)], []], Reason.KEY_WRITTEN_TWICE),
     ([6, [], [[6, [], [], [[10, b"k", 1]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
     ([6, [], [nested([7, b"a", None, False], depth=1), nested([1, b"k", b""], depth=1)], []], Reason.KEY_WRITTEN_TWICE),
-    # The range meets a key of the other branch, which is allowed, and a key of another operation.
+    # The range contains a key of the other branch, which is allowed. It also contains a key of another operation.
     ([6, [], [[6, [], [[1, b"a", b""]], [[7, b"a", b"z", False]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
     ([19, *[None] * 11], Reason.MALFORMED),
     ([19, *[None] * 13], Reason.MALFORMED),
@@ -311,10 +312,10 @@ MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
 MALFORMED += [([0, 0, 0, *body], reason) for body, reason in MALFORMED_AT_LEVEL_2]
 
 WRITTEN_ONCE: list[list[Any]] = [
-    [[6, [], [[1, b"k", b""]], [[10, b"k", 1]]]],  # Branches that exclude each other.
+    [[6, [], [[1, b"k", b""]], [[10, b"k", 1]]]],  # These branches exclude each other.
     [[6, [], [[1, b"k", b""]], [[7, b"a", b"z", False]]]],
-    [[3, b"k"], [3, b"k"], [7, b"a", b"z", False], [7, b"", None, True]],  # Deletions do no harm to each other.
-    [[1, b"k", b""], [7, b"a", b"k", False], [7, b"k\0", None, False]],  # Beside the key.
+    [[3, b"k"], [3, b"k"], [7, b"a", b"z", False], [7, b"", None, True]],  # Deletions never conflict with each other.
+    [[1, b"k", b""], [7, b"a", b"k", False], [7, b"k\0", None, False]],  # Ranges beside the key.
     [[7, b"z", b"a", False], [1, b"k", b""]],  # An empty range.
     [[9, b"k", b"", 0], [7, b"", None, False]],  # The key of an append is not known before it runs.
 ]
@@ -328,7 +329,7 @@ def test_writes_that_cannot_meet_are_admitted(branch: list[Any]) -> None:
 
 
 def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None:
-    """The test checks random transactions against a slow twin, which compares every pair of writes."""
+    """The test compares the result for random transactions with that of a slow check of every pair of writes."""
     rng = random.Random(3)
 
     def operation(depth: int) -> Operation:
@@ -350,8 +351,8 @@ def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None
 
 
 def test_the_writes_of_a_large_transaction_are_compared_in_a_moment() -> None:
-    """A frame has room for some 10⁵ operations, and all are compared before their number is checked. That must not take
-    10¹⁰ comparisons."""
+    """A frame has room for some 10⁵ operations, and all of them are compared before their number is checked. Their
+    comparison must not take 10¹⁰ steps."""
     puts = [[1, b"%06d" % each, b""] for each in range(0, 60_000, 2)]
     ranges = [[7, b"%06d" % each, b"%06d" % (each + 1), False] for each in range(1, 60_000, 2)]
 
@@ -361,7 +362,7 @@ def test_the_writes_of_a_large_transaction_are_compared_in_a_moment() -> None:
 
 @pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)
 def test_a_malformed_command_is_refused_at_admission(item: Any, reason: Reason) -> None:
-    """Decoded shapes are validated before anything is proposed.
+    """A decoded command is validated before any entry is proposed.
 
     See docs/reference/specification.md#712-requests-from-outside.
     """
@@ -384,7 +385,7 @@ BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
     ([16, 300 * SECOND_NS + 1], Reason.OUT_OF_RANGE, 300 * SECOND_NS + 1, 300 * SECOND_NS),
     ([1, b"k" * 1025, b"", 0, 1], Reason.KEY_TOO_LONG, 1025, 1024),
     ([7, b"", b"k" * 1026, False], Reason.KEY_TOO_LONG, 1026, 1025),
-    ([9, b"k" * 1017, b"", 0], Reason.KEY_TOO_LONG, 1025, 1024),  # The key's size includes the revision.
+    ([9, b"k" * 1017, b"", 0], Reason.KEY_TOO_LONG, 1025, 1024),  # The size of this key includes the revision.
     ([9, b"k", b"v" * (MIB + 1), 0], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
     ([6, [[1, 1, b"k", 0, b"z" * 1026]], [], []], Reason.KEY_TOO_LONG, 1026, 1025),
     ([6, [], [[6, [], put_many(64), put_many(64)]], []], Reason.TOO_MANY_OPERATIONS, 129, 128),
@@ -428,12 +429,13 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     ids=lambda body: str(body)[:20],
 )
 def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
-    """Each bound accepts what is exactly at the bound (docs/reference/specification.md#89-bounds-of-admission)."""
+    """Each bound accepts a size that equals the bound (docs/reference/specification.md#89-bounds-of-admission)."""
     admit_body(body, LIMITS)
 
 
 def test_bounds_of_admission_are_none_of_the_shape() -> None:
-    """Only admission checks these bounds, which come from a member's configuration. Apply knows replicated state alone.
+    """Only admission checks these bounds, which come from a member's configuration. When a member applies an entry, it
+    knows only the replicated state.
 
     See docs/reference/specification.md#89-bounds-of-admission.
     """
@@ -442,14 +444,15 @@ def test_bounds_of_admission_are_none_of_the_shape() -> None:
 
 
 def test_a_request_that_would_close_itself_is_refused() -> None:
-    """At or below the floor nothing is executed (docs/reference/specification.md#89-bounds-of-admission)."""
+    """A request with a number at or below the session floor is not executed
+    (docs/reference/specification.md#89-bounds-of-admission)."""
     admit_command([7, 5, 4, 2, b"k"], LIMITS)
     with pytest.raises(InvalidRequest):
         admit_command([7, 5, 5, 2, b"k"], LIMITS)
 
 
 def test_limits_that_cannot_work_are_refused() -> None:
-    """A record must fit in a response, or nobody could ever read it."""
+    """A record must fit in a response, or no client could ever read it."""
     with pytest.raises(ValueError, match="value_bytes_max"):
         AdmissionLimits(value_bytes_max=3 * MIB)
     with pytest.raises(ValueError, match="positive"):
@@ -470,7 +473,7 @@ near_commands = st.tuples(
 
 @st.composite
 def almost_commands(draw: st.DrawFn) -> Any:
-    """A sound command in which one item, at any depth, was inserted, removed or replaced."""
+    """A valid command in which one item, at any depth, was inserted, removed or replaced."""
     _, body = draw(st.sampled_from(EVERY_COMMAND))
     item: Any = [draw(st.integers(0, 2)), draw(st.integers(0, 3)), 0, *body]
     place = item = copy.deepcopy(item)
@@ -485,7 +488,7 @@ def almost_commands(draw: st.DrawFn) -> Any:
 
 @given(almost_commands() | near_commands | cbor_items)
 def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) -> None:
-    """An item that admission takes can be decoded as a command, and the command encodes to the same item.
+    """An item that admission accepts can be decoded as a command, and the command is encoded to the same item.
 
     See docs/reference/specification.md#712-requests-from-outside.
     """
@@ -498,7 +501,7 @@ def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) 
         again = command_body(command_of(body))
         assert command_of(again) == command_of(body)
         assert validate_body(again) is None
-        # Level 2 has two forms of one command: `[1, key, value]` is `[1, key, value, 0, 0]`.
+        # At level 2 this command has two forms: `[1, key, value]` is `[1, key, value, 0, 0]`.
         assert again == body or validate_body(body, 1) is not None
 
 
@@ -531,7 +534,7 @@ def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
 
 
 def test_the_nesting_that_frames_allow_is_within_what_apply_reads() -> None:
-    """A command that admission let through must never stop a member."""
+    """A command that admission has accepted must never stop a member."""
     nested: Any = 0
     for _ in range(DEPTH_MAX - 1):
         nested = [nested]

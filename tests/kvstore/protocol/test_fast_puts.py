@@ -1,5 +1,5 @@
-"""Many puts are read together by their shape. The result is that of the decoder, or the puts are left to the
-decoder."""
+"""Many puts with the same shape are read together. The result is the same as the decoder's. Puts that cannot be read in
+this way are left to the decoder."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ EDGES = (0, 1, 22, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, INT
 
 numbers = st.sampled_from(EDGES)
 runs = st.tuples(
-    st.integers(1, 90),  # Puts.
-    numbers,  # Of the session.
+    st.integers(1, 90),  # The number of puts.
+    numbers,  # The session.
     st.integers(1, 70_000),  # The number of the first request, and the acknowledged number in all requests.
     numbers,
-    st.integers(0, 5),  # Bytes of keys and values.
+    st.integers(0, 5),  # The sizes of keys and of values.
     st.sampled_from([0, 3, 23, 24, 255, 256, 300]),
 )
 odd_items: st.SearchStrategy[Any] = st.sampled_from(
@@ -100,7 +100,7 @@ def test_runs_of_clients_are_read_by_shapes(count: int, session_id: int) -> None
     batch = parse_uniform_batch(payload)
 
     if count < 16:
-        assert batch is None  # So few commands are left to the decoder.
+        assert batch is None  # If there are so few commands, the decoder reads them.
     else:
         assert batch == (5, to_put_rows(decode_payload(payload)[1][1:]))
 
@@ -149,7 +149,7 @@ def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
 
 
 def test_what_says_that_its_value_is_larger_than_all_there_is_is_left_to_the_decoder() -> None:
-    """`struct` does not support such a size, and would raise an error of its own."""
+    """`struct` does not support such a size, and would raise a different error."""
     put = b"\x86\x01\x01\x00\x01\x41k\x5b" + INT64_MAX.to_bytes(8, "big")
     assert parse_uniform_single_puts([b"\x82\x05" + put] * 2) is None
     assert parse_uniform_batch(b"\x91\x05" + put * 16) is None
@@ -197,7 +197,7 @@ def test_the_puts_of_a_client_are_read_by_their_shape_up_to_what_is_of_another_o
 
     assert run is not None
     assert (len(run.commands), run.end) == (40, sum(map(len, frames)))
-    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # The frames have one put more than the bound.
+    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # The frames contain one put more than the bound.
     assert parse_uniform_puts(b"".join(frames[:3]), 1_000, LIMITS) is None
     assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(value_bytes_max=8)) is None
     assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(key_bytes_max=1)) is not None

@@ -1,4 +1,4 @@
-"""Whole members get the requests about leases, and the leader answers them."""
+"""Whole members receive the requests about leases, and the leader answers them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_leader_tells_of_all_leases_and_of_one(quick_folder: Path) -> None:
 def test_pages_have_each_lease_and_each_key_once() -> None:
     leases = Leases()
     for lease_id in range(1, 1_301):
-        leases.grant(lease_id * 7 % 1_301, 10, 0)  # The leases are not granted in the order of their ids.
+        leases.grant(lease_id * 7 % 1_301, 10, 0)  # The leases were not granted in the order of their ids.
     leases.by_id[5].keys = {b"%04d" % number for number in range(2_345)}
 
     after_id, found = 0, list[int]()

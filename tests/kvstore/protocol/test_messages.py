@@ -1,4 +1,4 @@
-"""The client protocol by itself: golden bytes, round trips, hostile bodies; addresses, numbers and texts."""
+"""Unit tests of the client protocol: golden bytes, round trips, hostile bodies; addresses, numbers and texts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_requests_and_responses_are_these_bytes() -> None:
 def test_a_command_request_carries_the_very_item_that_is_proposed(
     request_id: int, session_id: int, request_no: int, key: bytes
 ) -> None:
-    """This holds whatever the encoded widths of the numbers around the command."""
+    """The command inside the request keeps its bytes for any encoded width of the numbers around it."""
     command = Put(key, b"v")
     body = encode_request(request_id, command_request(command), session_id=session_id, request_no=request_no)
 
@@ -75,7 +75,7 @@ def test_a_command_request_carries_the_very_item_that_is_proposed(
 
 @given(st.binary(max_size=60))
 def test_no_body_makes_a_reader_fail_otherwise_than_by_protocol_error(body: bytes) -> None:
-    """Whatever a stranger sends, a client or a server closes the connection and does nothing else."""
+    """If a stranger sends an invalid body, a client or a server closes the connection and does nothing else."""
     for read in (decode_request, decode_response, decode_greeting, check_client_hello):
         try:
             read(body)
@@ -97,7 +97,7 @@ def test_a_response_of_another_shape_is_refused(body: bytes) -> None:
 
 
 def test_a_members_view_survives_the_wire_and_nonsense_does_not() -> None:
-    """Arrays grow at their end; each known item must be of its type."""
+    """Arrays grow at their end, and each known item must have its type."""
     view = MembersView("s1", "h:1", 3, (("s1", "h:1"), ("s2", "")))
     fields = decode_response(encode_response(1, 0, 1, 0, "s1", (*members_fields(view), "newer"))).fields
 
@@ -135,19 +135,19 @@ def test_a_response_is_judged_by_its_code() -> None:
 
 
 def test_consistencies_are_read_by_their_word() -> None:
-    """Options and histories use the same words."""
+    """The options of commands and the histories use the same words."""
     assert [Consistency.of(each.word) for each in Consistency] == list(Consistency)
     with pytest.raises(Unsupported):
         Consistency.of("strong")
 
 
 def test_a_range_read_is_a_body_of_nine() -> None:
-    """`kvstore.protocol.commands` defines this shape. A read sends the body without a log entry."""
+    """`kvstore.protocol.commands` defines the shape of a range. A read contains such a body but adds no log entry."""
     assert len(read_request(Range(), Consistency.LINEARIZABLE).items[1]) == 9
 
 
 def test_a_status_ignores_what_it_does_not_know_and_misses_nothing() -> None:
-    """A newer member may report more; a status that lacks a field is not from a member of ours."""
+    """A newer member may report more fields. If a status lacks a field, it does not come from one of our members."""
     with pytest.raises(ProtocolError):
         status_from_map({"node_id": "s1"})
     with pytest.raises(ProtocolError):
@@ -162,7 +162,8 @@ def test_any_bytes_survive_as_text(data: bytes) -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=60))
 def test_numbers_are_acknowledged_only_without_a_gap(choices: list[int]) -> None:
-    """The floor is the greatest number up to which nothing is open; no number is more than `open_max` above it."""
+    """The floor is the greatest number without an open number at or below it. No number is more than `open_max` above
+    the floor."""
     numbers = RequestSequence(open_max=5)
     open_numbers: list[int] = []
     for choice in choices:
@@ -189,7 +190,7 @@ def a_book(*endpoints: str) -> AddressBook:
 
 
 def test_a_failed_address_rests_longer_each_time_up_to_a_bound() -> None:
-    """After an address has answered, its earlier failures no longer count."""
+    """After an address has answered, the earlier failures at this address no longer count."""
     book = a_book("a:1")
     pauses = []
     for _ in range(8):
@@ -204,7 +205,7 @@ def test_a_failed_address_rests_longer_each_time_up_to_a_bound() -> None:
 
 
 def test_a_suggested_address_is_next_unless_it_was_silent() -> None:
-    """A member that refused a connection may be back already; asking a paused one again costs a time-out."""
+    """A member that refused a connection may be back already. But a new attempt at a paused member costs a time-out."""
     book = a_book("a:1", "b:1")
     book.learn(["a:1", "b:1", "c:1"])
     book.suggest("c:1")
@@ -220,8 +221,8 @@ def test_a_suggested_address_is_next_unless_it_was_silent() -> None:
 
 
 def test_what_members_tell_is_bounded_and_replaced() -> None:
-    """The client never forgets the endpoints that it was given, because advertised addresses may be out of its
-    reach."""
+    """The client never forgets the endpoints from its caller, because the client may not be able to reach the
+    advertised addresses."""
     book = a_book("a:1")
     book.learn([f"m{number}:1" for number in range(100)])
     assert len(book.addresses) == 1 + MEMBERS_LEARNED_MAX
@@ -234,7 +235,7 @@ def test_what_members_tell_is_bounded_and_replaced() -> None:
 
 
 def test_the_words_of_a_request_have_its_first_key_if_it_has_one() -> None:
-    """The words are a note of the error of the call, so they never have the secret of a command."""
+    """The words of a request become a note of the call's error, so they never contain the secret of a command."""
     assert command_request(Put(b"greeting", b"hello")).words == "put of b'greeting'"
     assert command_request(AuthDisable()).words == "auth disable"
     assert command_request(AuthEnable(bytes(32))).words == "auth enable"

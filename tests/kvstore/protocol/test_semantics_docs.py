@@ -17,17 +17,17 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "semantics.
 
 
 def rows(pattern: str) -> dict[str, int]:
-    """Table rows that begin with a name in backquotes and have a number in the next cell."""
+    """Table rows whose first cell begins with a name in backquotes and whose second cell has a number."""
     return {name: int(number) for name, number in re.findall(pattern, PAGE, re.MULTILINE)}
 
 
 def test_every_error_is_listed_with_its_code() -> None:
-    """Codes are promises to programs that others write."""
+    """The codes are promises to programs of other people."""
     assert rows(r"^\| `([A-Z]\w+)` \| (\d+) \|") == {error.__name__: int(code) for code, error in REFUSALS.items()}
 
 
 def test_every_bound_is_listed_with_its_default() -> None:
-    """The page lists the bounds of admission and those of the store, and no others."""
+    """The page lists exactly the bounds of admission and the bounds of the store."""
     admission = {name: getattr(AdmissionLimits(), name) for name in AdmissionLimits.__dataclass_fields__}
     assert rows(r"^\| `([a-z]\w+)` \| (\d+) \|") == admission | StoreLimits().to_map()
 

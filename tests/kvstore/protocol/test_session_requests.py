@@ -1,4 +1,5 @@
-"""Sessions and limits for operators, through whole members: listed in pages, closed and changed without a session."""
+"""Requests of operators about sessions and limits, through whole members. Sessions are listed in pages and closed, and
+limits are changed, all without a session."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def pages_of(client: SimClient) -> list[SessionPage]:
 
 
 def test_sessions_are_listed_by_id_in_pages(cluster: Cluster) -> None:
-    """Between two pages the leader can serve other clients."""
+    """The leader can serve other clients between two pages."""
     register(cluster, cluster.client(), 1202)
     cluster.wait(2)
 
@@ -101,7 +102,7 @@ def test_a_session_that_was_never_used_is_closed_as_such(cluster: Cluster) -> No
 
 
 def test_a_session_that_expires_meanwhile_is_told_as_not_closed(cluster: Cluster) -> None:
-    """The session expires in the same entry that was to close it, before the entry's commands run."""
+    """The entry that is to close the session first makes it expire, before the entry's commands run."""
     client, operator = cluster.client(ttl_ns=2 * SECOND), cluster.client(ttl_ns=0)
     client.do(Put(b"a", b"1"))
     operator.ask(limits_request())
@@ -112,7 +113,7 @@ def test_a_session_that_expires_meanwhile_is_told_as_not_closed(cluster: Cluster
 
 
 def test_the_way_out_of_full_sessions_needs_none(cluster: Cluster) -> None:
-    """An operator's client may ask for a session like any other client, but can get none here."""
+    """Like any other client, an operator's client may ask for a session, but here it cannot get one."""
     cluster.client(ttl_ns=0).do(ChangeLimits(sessions_max=1))
     holder, operator = cluster.client(), cluster.client()
     holder.do(Put(b"a", b"1"))
@@ -156,7 +157,7 @@ def test_what_is_used_of_each_limit_is_told_and_follows_the_state(cluster: Clust
     ids=["close_session", "change_limits"],
 )
 def test_what_may_have_been_done_is_unknown_when_the_answer_is_lost(request_: Request) -> None:
-    """The request goes through the log without a request number, so nobody sends it a second time."""
+    """The request has no request number in the log, so the client does not send it a second time."""
     world = World("s1", "s2", leader="s1", ttl_ns=60 * SECOND)
     world.core.submit(1, request_, world.now + 5 * SECOND)
     world.settle()

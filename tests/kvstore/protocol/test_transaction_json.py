@@ -1,4 +1,4 @@
-"""Transactions as JSON: what each part means, and what is no transaction."""
+"""Transactions as JSON: the meaning of each part, and which texts are not transactions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_comparison_is_what_it_says(document: dict[str, Any], compare: Compare
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """A transaction of this depth; the outermost one has no `op`."""
+    """A transaction of this depth. The outermost transaction has no `op`."""
     inner: dict[str, Any] = {"compares": [COMPARES[0][0]]}
     for _ in range(depth - 1):
         inner = {"success": [{"op": "txn", **inner}]}

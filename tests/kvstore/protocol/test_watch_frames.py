@@ -1,4 +1,4 @@
-"""The metrics read the summary of a frame about a watch, instead of decoding every event."""
+"""The metrics read the summary of a frame about a watch, and do not decode every event."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kvstore.protocol.watches import (
 from raft import encode_item
 
 SIZES = (1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32)
-"""Numbers with heads of every length, at their ends."""
+"""Numbers at the ends of the range for each length of a head."""
 
 
 @pytest.mark.parametrize("event_count", [1, 2, 23, 24, 255, 256, 3_000])
 @pytest.mark.parametrize("number", SIZES)
 def test_the_summary_of_events_is_that_of_the_decoded_message(number: int, event_count: int) -> None:
-    """This holds whatever the encoded lengths of the numbers and of the node id before the events."""
+    """The summary is right for any encoded length of the numbers and of the node id before the events."""
     event = encode_event(number, b"key", (b"value", 1, number, 1, 0), None, with_previous=True)
     for node_id in ("s1", "s" * 64):
         tail = events_tail(number, encode_item(node_id), number, [event] * event_count, is_whole=event_count % 2 == 0)

@@ -1,4 +1,4 @@
-"""The examples of docs/concepts/recipes.md are run, and print what they say."""
+"""The examples of docs/concepts/recipes.md run, and their output is the output on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elections: one leader at a time, in order, and every observer sees each leader."""
+"""Elections: one leader at a time, in order, and every observer sees every leader."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ async def test_misuse_is_named(autojump_clock: trio.testing.MockClock) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_no_two_leaders_believe_at_once(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    """Programs stop and go on at random. A leader believes that it leads until its block is cancelled, so a program
-    that goes on after a stop first calls `check`."""
+    """Programs stop and continue at random. A leader believes that it leads until its block is cancelled. So a program
+    that continues after a stop first calls `check`."""
     async with SimulatedStore(seed, delay_seconds=0.2) as store:
         random, terms, believing = store.random, 0, set[int]()
 
@@ -196,11 +196,12 @@ async def test_a_leader_whose_key_was_removed_ends_its_term_though_its_lease_liv
                 await lead()
         assert ended
         assert trio.current_time() - began < 5.1
-        leadership.lease.check()  # Only the key is lost; the lease is still held.
+        leadership.lease.check()  # Only the key is lost. The leader still holds the lease.
 
 
 async def test_a_term_that_is_not_lost_ends_as_its_block_does(autojump_clock: trio.testing.MockClock) -> None:
-    """The block's own error comes out unchanged, and a cancellation from outside is not taken for a loss."""
+    """An error of the block itself is raised unchanged, and a cancellation from outside does not count as a loss of the
+    leadership."""
     async with SimulatedStore() as store, store.client().election("boss") as election:
         leadership = await election.campaign("x")
         async with leadership.term():

@@ -1,4 +1,5 @@
-"""A lease during a block: how long its owner may rely on it, and how the owner learns of a loss."""
+"""A lease during a block: the time for which its owner may rely on it, and the way in which the owner learns of a
+loss."""
 
 from __future__ import annotations
 
@@ -43,15 +44,15 @@ async def test_a_lease_lives_as_long_as_its_block_and_its_keys_go_with_it(
         assert (await client.get("a")).record is None
         assert not store.machine.leases.by_id
         renewals = [each for each in store.commands if isinstance(each, LeaseRenew)]
-        assert 290 <= len(renewals) <= 310  # The lease is renewed at each third of 10 s.
+        assert 290 <= len(renewals) <= 310  # The lease of 10 s is renewed three times in its time to live.
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_an_owner_learns_of_the_loss_before_the_store_ends_the_lease(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """From some moment on, no message of this client arrives. Whatever the delays, the client gives up its lease before
-    the store ends it."""
+    """From some moment on, no message of this client arrives at the store. For any delays, the client gives up its
+    lease before the store ends the lease."""
     async with SimulatedStore(seed, delay_seconds=1.0) as store:
         client, other = store.client(), store.client()
         await trio.sleep(store.random.uniform(0, 5))
@@ -135,7 +136,8 @@ async def test_a_cancelled_block_still_revokes_its_lease(autojump_clock: trio.te
 
 
 async def test_a_block_that_ends_after_the_loss_hears_of_it(autojump_clock: trio.testing.MockClock) -> None:
-    """This also holds for a block that never waits, because its last steps were no longer under the lease."""
+    """The loss is also raised in a block that never waits, because the last steps of this block were no longer under
+    the lease."""
     async with SimulatedStore() as store:
         client = store.client()
 
@@ -182,7 +184,7 @@ async def test_lost_answers_cost_no_lease(seed: int, autojump_clock: trio.testin
 
 
 async def test_all_leases_of_a_client_are_renewed_by_one_command(autojump_clock: trio.testing.MockClock) -> None:
-    """While one renewal is under way the others wait, and are then sent together."""
+    """While one renewal is under way, the other renewals wait, and are then sent together."""
     async with SimulatedStore(delay_seconds=0.2) as store, trio.open_nursery() as nursery:
         client = store.client()
 

@@ -44,14 +44,14 @@ async def test_waiters_get_the_lock_in_the_order_in_which_they_came_and_fences_r
 
         for number in range(20):
             nursery.start_soon(hold, number, store.client())
-            await trio.sleep(0.1)  # Longer than any message takes.
+            await trio.sleep(0.1)  # This pause is longer than the travel time of any message.
 
     assert [number for number, _ in order] == list(range(20))
     assert order == sorted(order, key=lambda row: row[1])
 
 
 async def test_a_wait_that_is_given_up_leaves_no_key_behind(autojump_clock: trio.testing.MockClock) -> None:
-    """The wait ends by the lock's time-out or by a cancellation from outside. The waiters behind it move up."""
+    """The time-out of the lock or a cancellation from outside ends the wait. The waiters behind this waiter move up."""
     async with SimulatedStore() as store:
         client, other, third = store.client(), store.client(), store.client()
         async with client.lock("x"):
@@ -113,8 +113,8 @@ async def test_a_guarded_transaction_of_a_former_holder_does_nothing(autojump_cl
 
 def test_a_paused_holder_never_writes_over_its_successor() -> None:
     """Three programs write one record under a lock. Each program is paused at random moments, for up to three lease
-    terms, and goes on as if nothing had happened. In every interleaving, a write is refused if another program has got
-    the lock since."""
+    terms. Then it continues as if nothing had happened. In every interleaving, a write is refused if another program
+    has obtained the lock in the meantime."""
     refused = [
         trio.run(_write_with_pauses, seed, clock=trio.testing.MockClock(autojump_threshold=0)) for seed in range(100)
     ]
@@ -123,7 +123,7 @@ def test_a_paused_holder_never_writes_over_its_successor() -> None:
 
 
 async def _write_with_pauses(seed: int) -> int:
-    """Do one run; returns how many writes of former holders were refused."""
+    """Do one run. Return how many writes of former holders were refused."""
     async with SimulatedStore(seed, delay_seconds=0.3) as store:
         random, written, refused = store.random, list[int](), 0
 
@@ -132,7 +132,7 @@ async def _write_with_pauses(seed: int) -> int:
             for _ in range(4):
                 with suppress(LeaseLost):
                     async with client.lock("x", ttl_seconds=4) as lock:
-                        with trio.CancelScope(shield=True):  # A paused program learns of nothing.
+                        with trio.CancelScope(shield=True):  # While it is paused, a program learns of nothing.
                             if random.random() < 0.5:
                                 client.pause(random.uniform(0, 12))
                             await client.travel()
@@ -159,7 +159,8 @@ def _puts_of(store: SimulatedStore, key: bytes) -> list[bytes]:
 
 
 async def test_a_waiter_whose_lease_has_ended_does_not_get_the_lock(autojump_clock: trio.testing.MockClock) -> None:
-    """etcd 3.4.3 had this bug: the key before the waiter's key was gone, but so was the waiter's own key."""
+    """etcd 3.4.3 had a bug here: a waiter took the lock because the key before its own key was gone, although its own
+    key was gone, too."""
     async with SimulatedStore() as store:
         holder, waiter = store.client(), store.client()
         obtained = False
@@ -182,7 +183,7 @@ async def test_a_waiter_whose_lease_has_ended_does_not_get_the_lock(autojump_clo
 
 
 async def test_a_waiter_looks_at_its_own_key_when_its_turn_comes(autojump_clock: trio.testing.MockClock) -> None:
-    """The waiter's lease was revoked a moment before the holder left, and no renewal has told the waiter yet."""
+    """The waiter's lease was revoked just before the holder left. No renewal has informed the waiter yet."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         holder, waiter = store.client(), store.client()
         losses: list[LeaseLost] = []
@@ -243,8 +244,8 @@ async def test_fifty_idle_waiters_write_nothing_but_renewals(autojump_clock: tri
 
 
 async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock) -> None:
-    """Each waiter joins in one transaction, reads in one, and revokes its lease in one command, so a release wakes only
-    one waiter."""
+    """Each waiter joins in one transaction, reads in another one, and revokes its lease in one command. So a release
+    wakes only one waiter."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         done: list[int] = []
 

@@ -65,7 +65,7 @@ async def test_those_at_a_barrier_go_on_when_it_is_lifted_or_its_owner_dies(
             await Barrier(store.client(), "gate").wait()
             passed.append(trio.current_time())
 
-        await wait()  # The barrier is not lowered, so this returns at once.
+        await wait()  # The barrier is not lowered, so the call returns immediately.
         barrier = Barrier(store.client(), "gate")
         async with store.client().lease(5) as lease:
             await barrier.lower(lease=lease)
@@ -151,7 +151,7 @@ async def test_an_item_of_a_failed_worker_comes_back_at_once_and_of_a_dead_one_a
 async def test_what_is_written_with_done_is_written_exactly_once(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Workers pause at random and go on; each item is counted in the transaction that removes it."""
+    """Workers pause at random and then continue. Each item is counted in the transaction that removes it."""
     async with SimulatedStore(seed, delay_seconds=0.2) as store:
         items, random, refused = 12, store.random, 0
         queue = WorkQueue(store.client(), "q")
@@ -168,7 +168,7 @@ async def test_what_is_written_with_done_is_written_exactly_once(
                                 client.pause(random.uniform(0, 12))
                             await client.travel()
                             await item.done(Add(b"count/" + item.value, 1))
-                except (LeaseLost, LockLost, OutcomeUnknown, Unavailable):  # Some leases end during a pause.
+                except (LeaseLost, LockLost, OutcomeUnknown, Unavailable):  # Some leases end while their worker pauses.
                     refused += 1
                 except LockTimeout:
                     return

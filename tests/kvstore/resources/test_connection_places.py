@@ -1,4 +1,5 @@
-"""When all places for clients are taken, a new connection may close another one. The tests show which one is closed."""
+"""When all places for clients are taken, a new connection may cause another connection to be closed. The tests show
+which connection is closed."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ class Port:
         self._last_id = 0
 
     def connect(self, origin: str) -> tuple[ConnectionPlace, int | None]:
-        """The new connection's place, and the id of the connection that was closed for it."""
+        """The place of the new connection, and the id of the connection that was closed to make room."""
         self._last_id += 1
         place = ConnectionPlace(self._last_id, origin, self.places.tick)
         victim = self.places.admit(place)
         return place, None if victim is None else victim.connection_id
 
     def fill(self, origins: str) -> list[ConnectionPlace]:
-        """Open one connection from each of these origins; no other is closed for them."""
+        """Open one connection from each of these origins. No other connection is closed for this."""
         found = [self.connect(origin) for origin in origins]
         assert all(victim is None for _, victim in found)
         return [place for place, _ in found]
@@ -121,7 +122,8 @@ def test_where_all_come_from_one_address_its_share_is_no_bound() -> None:
 
 
 def test_an_address_that_finds_no_place_keeps_no_other_from_one() -> None:
-    """The address "x" connects all the time, so in each tick it would be the first to search in vain."""
+    """The address "x" connects all the time, so in each tick it would be the first to search for a place without
+    success."""
     port = Port(4, operator_connections_max=3)
     port.fill("xxab")
     port.places.tick, port.busy = 10, {1, 2}
@@ -143,8 +145,8 @@ def test_an_address_with_more_than_its_half_that_is_all_busy_protects_no_idle_co
 
 
 def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
-    """Otherwise the program would be locked out of its own store. None of the program's connections is closed for
-    others."""
+    """If the program got no place, it would be locked out of its own store. No connection of the program is closed to
+    make room for other clients."""
     port = Port(3)
     port.fill(["x", IN_PROCESS, "y"])  # type: ignore[arg-type]
     port.busy = {1, 2, 3}
@@ -156,7 +158,7 @@ def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
 
 
 def test_a_search_in_vain_is_not_repeated_within_its_tick() -> None:
-    """A search looks at all places, so a caller that connects without a pause must not cause a search each time."""
+    """A search looks at all places. So a caller that connects without a pause must not cause a search each time."""
     port = Port(4)
     port.fill("xxxa")
     port.busy = {1, 2, 3, 4}

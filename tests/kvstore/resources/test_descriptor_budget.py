@@ -1,4 +1,4 @@
-"""The number of clients that a member takes follows from the number of files that its process may open."""
+"""The number of clients that a member accepts depends on the number of files that its process may open."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESERVED = descriptors_reserved(ServiceLimits())
 
 @pytest.fixture
 def soft_limit() -> Iterator[int]:
-    """Give this process a soft limit that is below the hard one."""
+    """Give this process a soft limit below the hard limit."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,8 +70,8 @@ def test_a_bound_that_was_set_lower_stays() -> None:
 
 
 def test_files_that_the_program_has_open_are_not_given_to_clients() -> None:
-    """The open files of a program that embeds a member reduce the places for clients, as far as the reserve does not
-    cover them."""
+    """If a program that embeds a member has more open files than the reserve covers, the places for clients are reduced
+    by the difference."""
     clients = [
         limits_within(ServiceLimits(), 1_024, held).connections_max
         for held in (0, PROCESS_DESCRIPTORS_RESERVED, PROCESS_DESCRIPTORS_RESERVED + 300)
@@ -101,7 +101,7 @@ print(bounded.connections_max, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def budget(limits: str, connections_max: int = 1_000) -> tuple[int, int, str]:
-    """Run a process with 200 open files; returns its places for clients, its limit at the end, and its log."""
+    """Run a process with 200 open files. Return its places for clients, its limit at the end, and its log."""
     shell = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh"]
     command = [*shell, sys.executable, "-c", BUDGET, str(connections_max)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -110,16 +110,16 @@ def budget(limits: str, connections_max: int = 1_000) -> tuple[int, int, str]:
 
 
 def test_a_member_says_what_it_keeps_of_few_files() -> None:
-    """The member does not say that it keeps more files than there are."""
+    """The message must not say that the member keeps more files than the limit allows."""
     clients, soft, said = budget("-n 300")
-    # Clients get a fourth of the files that the program leaves free, not of all files.
+    # Clients get a fourth of the files that the program has not opened, and not a fourth of all files.
     assert (20 < clients < 32, soft) == (True, 300)
     assert f"{300 - clients} are kept" in said
 
 
 def test_a_huge_hard_limit_is_not_made_the_soft_one() -> None:
-    """Child processes inherit the soft limit, and some close every descriptor up to it. Higher bounds still get what
-    they need."""
+    """Child processes inherit the soft limit, and some of them close every descriptor up to this limit. If the bounds
+    need more descriptors, the soft limit is still raised as far as they need it."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -147,7 +147,7 @@ def test_with_too_few_descriptors_a_member_refuses_to_start_and_says_what_to_do(
 async def test_a_member_raises_the_soft_limit_and_says_its_bound(
     tmp_path: Path, soft_limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A member inside another program does this, too."""
+    """A member inside another program raises the limit, too."""
     import resource
 
     caplog.set_level(logging.INFO, "kvstore.descriptor_budget")

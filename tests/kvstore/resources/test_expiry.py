@@ -1,4 +1,5 @@
-"""Leases end in time although nobody writes, many due at once end in slices, and a check alone costs no entry."""
+"""Leases end in time even if no client writes. Many leases that are due together end in slices, and a check alone adds
+no entry."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
 
 def upgraded(cluster: Cluster) -> SimClient:
-    """Raise the cluster to level 2, and give a client without a session."""
+    """Raise the cluster to level 2, and return a client without a session."""
     cluster.leader()
     client = cluster.client(ttl_ns=0)
     client.do(RaiseFeatureLevel(2))
@@ -45,7 +46,7 @@ def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(quick_f
     assert left is not None
     cluster.wait(left / SECOND + 0.01)
     assert leader.service.expire_due()
-    assert not leader.service.expire_due()  # An entry is already under way, so no second one is proposed.
+    assert not leader.service.expire_due()  # An entry for the expiry is already proposed.
     cluster.settle()
     cluster.wait(0.2)
 
@@ -70,7 +71,7 @@ def test_only_a_leader_proposes(quick_folder: Path) -> None:
 
 
 def storm(cluster: Cluster) -> int:
-    """Make 60 leases of 50 keys each, all due together. Returns in how many entries they must end."""
+    """Make 60 leases of 50 keys each, all due at the same time. Return the number of entries in which they must end."""
     client = upgraded(cluster)
     leases = [grant(client, 5) for _ in range(60)]
     for lease_id in leases:
@@ -80,7 +81,7 @@ def storm(cluster: Cluster) -> int:
 
 
 def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
-    """Each check proposes one entry, as long as something is due."""
+    """While something is due, each check proposes one entry."""
     cluster = Cluster(quick_folder, 1)
     wanted = storm(cluster)
     host = cluster.hosts["s1"]
@@ -88,7 +89,7 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
 
     while host.machine.leases.by_id:
         cluster.now += SECOND // 1_000
-        host.node.tick(cluster.now)  # The listener also ticks before each check.
+        host.node.tick(cluster.now)  # The client listener also ticks before each check.
         assert host.service.expire_due()
         cluster.settle()
 
@@ -98,7 +99,7 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
 
 
 def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
-    """The next entry is proposed as soon as the entry before it is applied, if time has passed. Here the disk takes a
+    """When an entry is applied and time has passed, the next entry is proposed immediately. Here the disk takes a
     millisecond."""
     cluster = Cluster(quick_folder, 1)
     storm(cluster)
@@ -118,7 +119,7 @@ def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
 
 
 def test_a_refused_proposal_is_not_repeated_in_the_same_turn(quick_folder: Path) -> None:
-    """Without a majority the entry is not applied. The leader waits for this entry, and proposes no other one."""
+    """Without a majority the entry cannot be applied. The leader waits for this entry and proposes no further entry."""
     cluster = Cluster(quick_folder, 3)
     client = upgraded(cluster)
     grant(client, 1)
@@ -136,7 +137,7 @@ def test_a_refused_proposal_is_not_repeated_in_the_same_turn(quick_folder: Path)
 
 
 def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(quick_folder: Path) -> None:
-    """The owner had no leader to talk to. A lease is due at the end of the grace, not earlier."""
+    """The owner could not reach any leader. So the lease is due at the end of the grace and not earlier."""
     cluster = Cluster(quick_folder, 3)
     client = upgraded(cluster)
     lease_id = grant(client, 2)
@@ -172,7 +173,7 @@ async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Pa
 
         assert gone_at >= sent_at + 1
         assert last_index(store) == entries + 1
-        assert gone_at - answered_at < 1 + EXPIRY_LATE_SECONDS_MAX + 2  # The 2 s are for other tests on this machine.
+        assert gone_at - answered_at < 1 + EXPIRY_LATE_SECONDS_MAX + 2  # The 2 s allow for other tests on this machine.
 
 
 async def until_absent(store: EmbeddedStore, key: str) -> None:

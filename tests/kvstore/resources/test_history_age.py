@@ -19,7 +19,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 AGE_SECONDS = 10
 LATE_SECONDS = 2
-"""The host looks every second, and a command then has to be applied."""
+"""The host checks once per second, and then a command must be applied."""
 
 
 class Aging:
@@ -34,7 +34,7 @@ class Aging:
         self.written: list[tuple[int, int]] = []  # (time in ns, revision).
 
     def write(self, seconds: int) -> None:
-        """Put the same key every second."""
+        """Every second, put the same key."""
         for _ in range(seconds):
             result = self.client.do(Put(b"a", b"%d" % len(self.written)))
             assert isinstance(result, PutResult)
@@ -115,7 +115,7 @@ def test_an_idle_store_forgets_everything_once_and_writes_nothing_more(quick_fol
     aging.client.core.close()  # The client no longer keeps its session alive.
     aging.pass_time(3 * AGE_SECONDS)
     assert aging.compactions() == compactions
-    assert host.node.core.last_index <= last_index + 2  # The entry that ends the session.
+    assert host.node.core.last_index <= last_index + 2  # This is the entry that ends the session.
 
 
 def test_without_a_bound_nothing_goes(quick_folder: Path) -> None:

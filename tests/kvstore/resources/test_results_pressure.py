@@ -1,4 +1,4 @@
-"""Sessions that acknowledge no results fill the store's space for results for a few seconds at most."""
+"""Sessions that acknowledge no results can fill the store's space for results for at most a few seconds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
 RESULTS_BYTES_MAX = 64 * MIB
 HOLDERS = 8
-"""So many sessions reach RESULTS_BYTES_MAX: each keeps 8 MiB, and one result more."""
+"""This number of sessions reaches RESULTS_BYTES_MAX. Each session keeps 8 MiB and one more result."""
 
 
 class Hoard:
-    """A connection with sessions whose large results the store keeps. The connection acknowledges no result and reads
-    no answer."""
+    """A connection with sessions that have large kept results. The connection acknowledges no result and reads no
+    answer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._last_request_id = cluster, 0
@@ -32,7 +32,7 @@ class Hoard:
         self._service.receive(7, frame(encode_client_hello()))
 
     def fill(self) -> None:
-        """Register sessions, and ask for more large results for each than may be kept, all in flight at once."""
+        """Register sessions. For each session, request more large results than it may keep, all in flight at once."""
         before = self._cluster.hosts["s1"].machine.sessions.next_id
         self._send([encode_request(self._id(), command_request(RegisterSession(60 * SECOND))) for _ in range(HOLDERS)])
         gets = []
@@ -71,7 +71,7 @@ def kept_bytes(cluster: Cluster) -> int:
 
 
 def look(cluster: Cluster, seconds: int) -> None:
-    """Let `seconds` seconds pass, with the host's work in every second."""
+    """Let `seconds` seconds pass, and let the host do its periodic work in each second."""
     for _ in range(seconds):
         cluster.wait(1)
         cluster.hosts["s1"].service.expire_sessions()
@@ -79,7 +79,8 @@ def look(cluster: Cluster, seconds: int) -> None:
 
 
 def test_who_holds_most_makes_room_when_the_results_of_all_are_at_their_bound(cluster: Cluster) -> None:
-    """Otherwise the results would stay as long as somebody keeps the hoard's sessions alive."""
+    """If this session were not closed, the results would stay as long as somebody keeps the sessions of the hoard
+    alive."""
     honest = cluster.client()
     honest.do(Put(b"a", b"1"))
     Hoard(cluster).fill()
@@ -113,8 +114,8 @@ def test_who_acknowledges_before_the_second_look_is_left_alone(cluster: Cluster)
 
 
 def test_a_hoard_that_comes_again_and_again_keeps_no_put_out_for_long(cluster: Cluster) -> None:
-    """After each hoard, requests are admitted a few at a time for ten seconds, so the hoard does not reach the bound
-    again."""
+    """After each hoard, only a few requests at a time are admitted for ten seconds. So the hoard does not reach the
+    bound again."""
     honest, hoard = cluster.client(), Hoard(cluster)
     honest.do(Put(b"a", b"1"))
     waits: list[float] = []
@@ -131,7 +132,7 @@ def test_a_hoard_that_comes_again_and_again_keeps_no_put_out_for_long(cluster: C
         waits.append((cluster.now - began) / SECOND if honest.ended[ticket].error is None else 9.0)
 
     assert max(waits) <= 2, waits
-    # The put waits at the beginning, and whenever all requests are admitted again.
+    # The put only waits at the beginning, and each time when all requests are admitted again.
     assert waits.count(0.0) >= 17, waits
 
 
@@ -144,7 +145,7 @@ def test_commands_of_honest_clients_are_admitted_as_ever_once_it_is_calm(cluster
 
 
 def _many_reads_at_once(cluster: Cluster, count: int) -> list[int]:
-    """Send `count` transactions together; returns those that were carried out at the first attempt."""
+    """Send `count` transactions together. Return those that were carried out at the first attempt."""
     client: SimClient = cluster.client()
     client.do(Put(b"small", b"1"))
     for ticket in range(1_000, 1_000 + count):

@@ -1,4 +1,4 @@
-"""A client that registers sessions and uses none of them locks nobody out. The tests use whole members."""
+"""A client that registers sessions without using them locks nobody out. The tests use whole members."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Flood:
         self._send(data)
 
     def touch(self, session_ids: range) -> None:
-        """Keep sessions alive, as any client may that knows their ids."""
+        """Keep sessions alive. Any client that knows their ids may do this."""
         data = b""
         for session_id in session_ids:
             self._last_request_id += 1
@@ -72,7 +72,7 @@ def sessions_of(cluster: Cluster) -> list[int]:
 
 
 def filled(cluster: Cluster) -> Flood:
-    """The store is full of sessions that were never used."""
+    """A store that is full of sessions that were never used."""
     flood = Flood(cluster, 7)
     flood.register(SESSIONS_MAX)  # The sessions are registered together, before any registration is applied.
     while len(sessions_of(cluster)) < SESSIONS_MAX:
@@ -82,7 +82,8 @@ def filled(cluster: Cluster) -> Flood:
 
 
 def test_a_store_full_of_sessions_that_nobody_uses_takes_a_writer_at_once(cluster: Cluster) -> None:
-    """Otherwise the unused sessions would block others for their whole time to live, even if members were restarted."""
+    """If unused sessions made no room, they would block others for their whole time to live, even if members were
+    restarted."""
     filled(cluster)
     first = sessions_of(cluster)[0]
     cluster.wait(1)
@@ -92,7 +93,7 @@ def test_a_store_full_of_sessions_that_nobody_uses_takes_a_writer_at_once(cluste
 
     assert cluster.now - began < SECOND / 10
     assert len(sessions_of(cluster)) == SESSIONS_MAX
-    assert first not in sessions_of(cluster)  # Only the oldest session has made room.
+    assert first not in sessions_of(cluster)  # Only the oldest session was closed to make room.
     assert first + 1 in sessions_of(cluster)
 
 
@@ -112,11 +113,11 @@ def test_a_session_that_was_used_makes_no_room(cluster: Cluster) -> None:
 
 
 def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_entry(cluster: Cluster) -> None:
-    """The session's client may be about to use it. A refused client asks again, and succeeds when the oldest session is
-    a second old."""
+    """The client of such a session may be about to use it. A refused client tries again, and succeeds when the oldest
+    session is one second old."""
     flood = filled(cluster)
     cluster.wait(1)
-    for number in range(SESSIONS_MAX):  # Other sessions take their places, all registered just now.
+    for number in range(SESSIONS_MAX):  # Now other sessions, all just registered, take the places.
         Flood(cluster, 100 + number).register(1)
     first, last_index = sessions_of(cluster)[0], cluster.hosts["s1"].node.core.last_index
 
@@ -130,7 +131,7 @@ def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_en
 
 
 def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Cluster) -> None:
-    """If it did, a flood would need only one more cheap request for each session."""
+    """If a keep-alive made a session younger, a flood would need only one more cheap request for each session."""
     flood = filled(cluster)
     ids = sessions_of(cluster)
     flood.register(1)  # This makes the leader look at the unused sessions.
@@ -147,8 +148,8 @@ def test_keeping_an_unused_session_alive_does_not_make_it_younger(cluster: Clust
 def test_a_flood_without_end_keeps_an_honest_client_out_for_a_few_seconds_at_most(
     cluster: Cluster, connections: int
 ) -> None:
-    """3 connections cannot take all places in a grace period. 30 connections can, but they do not get every place that
-    becomes free."""
+    """In a grace period, 3 connections cannot take all places. 30 connections can take all of them, but they do not get
+    every place that becomes free."""
     filled(cluster)
     cluster.wait(1)
     floods = [Flood(cluster, 100 + number) for number in range(connections)]
@@ -168,7 +169,7 @@ def test_a_flood_without_end_keeps_an_honest_client_out_for_a_few_seconds_at_mos
 
 
 def test_a_new_leader_makes_room_as_well(quick_folder: Path) -> None:
-    """Only the command that closes a session is replicated, so all members agree."""
+    """Only the command that closes a session is replicated, so all members agree on it."""
     cluster = Cluster(quick_folder, 3)
     cluster.client(ttl_ns=0).do(ChangeLimits(sessions_max=SESSIONS_MAX))
     filled(cluster)

@@ -1,5 +1,5 @@
-"""The port asks the node to take input immediately, or once for a whole turn. It waits for the rest of a frame for a
-bounded time."""
+"""The port asks the node to process its input either immediately, or once for a whole turn. The port waits for the rest
+of a frame for a bounded time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(30)
 
 @dataclass
 class HostDriver:
-    """A driver that the test plays."""
+    """A driver that the test controls."""
 
     asked: list[str] = field(default_factory=list)
     settle: Callable[[], object] = list
@@ -53,8 +53,8 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
 
         async def said_after(*senders: int) -> list[str]:
-            """Let each of these clients send a byte of its hello, and return the requests of the port to the node: now,
-            or soon."""
+            """Let each of these clients send a byte of its hello. Return the port's requests to the node, which are
+            "now" or "soon"."""
             asked.clear()
             for sender in senders:
                 await streams[sender][0].send_all(b"\0")
@@ -77,7 +77,8 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
 async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_all_in_their_turn(
     quick_folder: Path,
 ) -> None:
-    """The port keeps the rest of what it read for the next turn: a node that gets no turn sends no heartbeats."""
+    """The port keeps the rest of the bytes that it has read for the next turn. Otherwise the node would get no turn and
+    would send no heartbeats."""
     with trio.fail_after(20):
         cluster = Cluster(quick_folder, 1)
         service = cluster.hosts[cluster.leader()].service
@@ -171,7 +172,7 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(
 
 
 async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Stream, ClientListener]:
-    """A connection that has said its hello and read the answer, and the port that serves it."""
+    """A connection on which the hello was sent and the answer was read, and the port that serves it."""
     port = ClientListener(cluster.hosts[cluster.leader()].service)
     port.attach(HostDriver(settle=cluster.settle))
     theirs, ours = trio.testing.memory_stream_pair()

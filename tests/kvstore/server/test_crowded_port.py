@@ -45,7 +45,7 @@ def _quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stranger:
-    """One raw connection that has said its hello and read the answer."""
+    """One raw connection on which the hello was sent and the answer was read."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -77,7 +77,7 @@ class Stranger:
         return decode_response((await self.bodies())[0])
 
     async def last_words(self) -> str:
-        """The reason with which the member closed the connection; fails if it did not."""
+        """The reason with which the member closed the connection. The call fails if the member did not close it."""
         words = ""
         try:
             while bodies := await self.bodies():
@@ -90,7 +90,7 @@ class Stranger:
         return words
 
     async def reads_nothing(self, key: bytes, count: int) -> None:
-        """Ask for more answers than the sockets can hold, and read none of them."""
+        """Request more answers than the sockets can hold, and read none of the answers."""
         get = encode_request(1, read_request(Get(key), Consistency.LOCAL))
         await self.stream.send_all(frame(get) * count)
 
@@ -127,7 +127,8 @@ async def test_an_idle_connection_gives_its_place_and_is_told_why(tmp_path: Path
 
 
 async def test_a_session_in_use_survives_that_its_idle_connection_gave_its_place(tmp_path: Path) -> None:
-    """The client connects again by itself. Nothing fails, and nothing is carried out twice."""
+    """If its connection is closed, the client connects again by itself. Nothing fails, and nothing is carried out
+    twice."""
     async with serving(tmp_path, ServiceLimits(connections_max=1)) as member, Client([member.client_address]) as client:
         for number in range(5):
             await client.put("a", str(number))
@@ -145,7 +146,7 @@ async def test_a_session_in_use_survives_that_its_idle_connection_gave_its_place
 async def test_operators_get_in_when_no_place_can_be_had_and_clients_once_one_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every place is held by a connection that is not idle, because it has unread answers."""
+    """Every place is taken by a connection that is not idle, because it has unread answers."""
     monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)
     async with serving(tmp_path, ServiceLimits(connections_max=2)) as member:
         async with Client([member.client_address]) as client:
@@ -257,7 +258,7 @@ async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
 async def test_single_requests_are_answered_turn_after_turn_while_a_flood_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flood comes only once in this test. The other clients ask for more than one turn has time for."""
+    """In this test, the flood comes only once. The other clients send more requests than one turn can answer."""
     monkeypatch.setattr(client_listener, "WORK_PAUSE_SHARE", 1e9)
     async with serving(tmp_path, ServiceLimits()) as member:
         flood = await Stranger.connected(member.client_address)

@@ -1,4 +1,4 @@
-"""Full disks, from the client down to the files: writes certainly fail with `busy`, and are accepted again later."""
+"""Full disks, from the client down to the files: writes fail certainly with `busy`, and succeed again later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUE = bytes(8 * 1024)
 
 
 def fill(cluster: Cluster, client: SimClient, *node_ids: str) -> int:
-    """Leave little room on these disks, and put until one is full; returns how many puts were answered."""
+    """Leave little room on these disks, and put until one disk is full. Return the number of answered puts."""
     for node_id in node_ids:
         files = cluster.hosts[node_id].files
         files.bytes_max = files.used_bytes + ROOM
@@ -59,7 +59,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     assert 0 < count <= ROOM // len(VALUE)
     assert [value_of(client, number) for number in range(count)] == [VALUE] * count
     assert value_of(client, count) is None
-    cluster.wait(10)  # The member looks for room in vain, which does no harm.
+    cluster.wait(10)  # The member searches for room without success, which does no harm.
     with pytest.raises(Busy, match=r"disk of s1 is full.*make room"):
         client.do(Put(b"still", b"full"), seconds=1)
     host = cluster.hosts["s1"]
@@ -78,13 +78,14 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
 
 
 def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(quick_folder: Path) -> None:
-    """Otherwise the member would look for room without end, and report a full disk, although the disk is not full."""
+    """If the member did not end, it would search for room forever, and report a full disk although the disk is not
+    full."""
     cluster = Cluster(quick_folder, 1)
     fill(cluster, cluster.client(), "s1")
     host = cluster.hosts["s1"]
     host.files.bytes_max, host.files.file_bytes_max = None, StorageLimits().ballast_bytes - 1
 
-    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # The cluster reports any failure.
+    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # The cluster raises any failure.
         cluster.wait(5)
 
     assert host.node.failure is not None
@@ -92,7 +93,7 @@ def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_wh
 
 
 def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
-    """During an upgrade, members of an older build do not report their disk."""
+    """During an upgrade, the status of a member of an older build says nothing about its disk."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     fields = status_to_map(status_of(host.node, host.machine))
     del fields["is_disk_full"], fields["disk_hangs"]
@@ -101,7 +102,7 @@ def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: 
 
 
 def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
-    """This is about `hwm status`. An older member does not report whether it is a voter or a learner."""
+    """`hwm status` must handle such a member. An older member does not report whether it is a voter or a learner."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     voter = replace(status_of(host.node, host.machine), role="follower")
 
@@ -137,8 +138,8 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
 
 
 def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
-    """A follower without room takes no more commands, but the others are a majority. Once it has room, it gets all
-    commands."""
+    """A follower without room accepts no more commands, but the other members are a majority. When the follower has
+    room again, it gets all commands."""
     # Preallocated zeroes would be spare room.
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
@@ -164,7 +165,8 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
 
 
 def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
-    """Nobody needs to make room. A put that comes meanwhile certainly fails, so a client may repeat it."""
+    """The cluster recovers although nobody makes room on the disk. A put that comes before the next leader exists fails
+    certainly, so a client may repeat it."""
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -178,7 +180,7 @@ def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(qui
     leader = cluster.leader()
     assert cluster.hosts[full].node.status().is_disk_full
     assert leader != full
-    cluster.wait(30)  # The leadership stays there.
+    cluster.wait(30)  # The new leader keeps the leadership.
     assert cluster.leader() == leader
     assert [value_of(client, number) for number in range(30)] == [VALUE] * 30
     assert cluster.hosts[leader].node.core.term == 2
@@ -193,10 +195,11 @@ TINY = Sizes(
 
 
 @pytest.mark.timeout(60)
-# With the last three seeds, a sync finds no room at all.
+# In the runs with the last three seeds, a sync finds no room at all.
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])
 def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
-    """Members are killed and cut off meanwhile. A put that was answered is there, and a put that was refused is not.
+    """Members are killed and cut off during this run. In the end, each put that was answered is in the store, and no
+    put that was refused is in the store.
 
     See docs/reference/specification.md#95-outcomes.
     """
@@ -224,7 +227,7 @@ def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(qui
 
 
 def strike(cluster: Cluster, random: Random) -> None:
-    """Change the room on a disk, kill a member if a majority remains, bring all back, or cut one off."""
+    """Change the room on a disk, kill a member if a majority remains, start all members again, or cut one off."""
     node_id, what = random.choice(list(cluster.identities)), random.random()
     host = cluster.hosts.get(node_id)
     if what < 0.15 and host is not None:

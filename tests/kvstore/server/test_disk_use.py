@@ -1,4 +1,5 @@
-"""A member's use of its disk is bounded, even while others are away (docs/operations/guide.md says by how much)."""
+"""A member's use of its disk is bounded, even while other members are away (docs/operations/guide.md gives the
+bounds)."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def bytes_of(folder: Path, suffix: str) -> list[int]:
 
 
 def test_the_log_and_the_snapshots_of_a_member_stay_within_their_bounds(quick_folder: Path) -> None:
-    """While one member is away, clients put 300 KB over 40 KB of state. Then the member comes back and is sent a
-    snapshot."""
+    """While one member is away, clients put 300 KB in total to a state of 40 KB. Then the member comes back and is sent
+    a snapshot."""
     cluster = Cluster(quick_folder, 3, sizes=SIZES)
     client = cluster.client()
     leader = cluster.leader()

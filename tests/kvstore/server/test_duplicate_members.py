@@ -1,4 +1,4 @@
-"""A member that has noticed a copy of another member reports it."""
+"""If a member has noticed a copy of another member, it reports this copy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
 
 
 def test_a_member_that_does_not_say_whom_it_noticed_is_understood(quick_folder: Path) -> None:
-    """During an upgrade, members of an older build do not report whom they noticed."""
+    """During an upgrade, members of an older build do not report noticed copies."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     (fields,) = host.service.cluster.answer(DecodedRequest(1, RequestKind.STATUS, [])) or ({},)
     del fields["duplicate_members"]

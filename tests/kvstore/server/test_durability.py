@@ -1,4 +1,5 @@
-"""No reply leaves before the sync that it depends on. Here a disk completes a sync when the test says so.
+"""A member sends no reply before the sync on which the reply depends. In these tests, a disk completes a sync when the
+test demands it.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -16,7 +17,8 @@ from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 
 def a_cluster_with_a_client(folder: Path, size: int) -> tuple[Cluster, SimClient, str, list[str]]:
-    """A cluster in which all is durable, a client with a session, and the names of the leader and of the others."""
+    """A cluster in which all data is durable, a client with a session, and the names of the leader and of its
+    followers."""
     cluster = Cluster(folder, size)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -36,7 +38,7 @@ def release(cluster: Cluster, node_id: str) -> None:
 
 
 def test_a_store_of_one_answers_a_write_only_after_its_own_sync(quick_folder: Path) -> None:
-    """The bytes are in the file already, but that is not enough."""
+    """The bytes are already in the file, but the answer must wait for the sync."""
     cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 1)
     hold(cluster, leader)
 
@@ -49,7 +51,7 @@ def test_a_store_of_one_answers_a_write_only_after_its_own_sync(quick_folder: Pa
 
 
 def test_of_three_the_answer_waits_for_the_second_sync(quick_folder: Path) -> None:
-    """A copy counts when it is durable, the leader's own included."""
+    """A copy counts when it is durable. This also applies to the leader's own copy."""
     cluster, client, leader, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader, *followers)
 
@@ -59,14 +61,14 @@ def test_of_three_the_answer_waits_for_the_second_sync(quick_folder: Path) -> No
 
     release(cluster, leader)
     cluster.wait(0.05)
-    assert ticket not in client.ended  # One copy is no majority.
+    assert ticket not in client.ended  # One copy is not a majority.
 
     release(cluster, followers[0])
     assert client.result(ticket) == PutResult(3)
 
 
 def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_itself(quick_folder: Path) -> None:
-    """A node applies only what is both committed and durable on itself.
+    """A node applies only entries that are both committed and durable on this node.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -83,8 +85,8 @@ def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_it
 
 
 def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_folder: Path) -> None:
-    """The leader's network works, so nobody else would be elected if it did not make way. The next leader ends the
-    waiting put."""
+    """The leader's network works. So if this leader did not step down, nobody else would be elected. The next leader
+    completes the waiting put."""
     cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader)
 
@@ -99,7 +101,7 @@ def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_fold
 
 
 def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: Path) -> None:
-    """Nothing above the high-water mark is visible, not even to a local read."""
+    """No entry above the high-water mark is visible, not even to a local read."""
     cluster, client, _, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, *followers)
     written = client.submit(command_request(Put(b"a", b"1")))

@@ -59,10 +59,10 @@ def items_one_by_one(bodies: list[bytes]) -> list[Any] | None:
 
 @settings(deadline=None)
 @given(bodies_of_clients)
-@example([b"\x82\x01", b"\x02"])  # The first body continues in the second.
+@example([b"\x82\x01", b"\x02"])  # The first body is incomplete and continues in the second.
 @example([b"\x01\x02", b"\x82\x01"])
 @example([b"\x01\x01", b"\x01"])
-@example([b"\x58\x14\x01", b"\x01"])  # A string that would swallow a separator.
+@example([b"\x58\x14\x01", b"\x01"])  # This string would swallow a separator.
 @example([b"\xc2\x41\x01"])  # A tag.
 def test_bodies_decoded_together_are_those_decoded_one_by_one(bodies: list[bytes]) -> None:
     alone, together = items_one_by_one(bodies), decode_joined(bodies, SEPARATOR)
@@ -74,7 +74,7 @@ def test_bodies_decoded_together_are_those_decoded_one_by_one(bodies: list[bytes
 
 
 def decode_any(body: bytes) -> Any:
-    """Decode one item, with items of any type inside, that takes up the whole body."""
+    """Decode one item that takes up the whole body. The item may contain items of any type."""
     import io
 
     import cbor2
@@ -171,6 +171,7 @@ def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:
 
 @pytest.mark.parametrize("tail", [b"", b"\x00"])
 def test_a_separator_inside_a_body_ends_nothing(tail: bytes) -> None:
-    """Nobody can know the separator. Even a body that contained it would be decoded as one item, or be refused."""
+    """No client can know the separator. Even if a body contained the separator, the body would be decoded as one item,
+    or be refused."""
     inside = encode_item([1, SEPARATOR]) + tail
     assert (decode_joined([inside, b"\x01"], SEPARATOR) is None) == bool(tail)

@@ -1,5 +1,5 @@
-"""Requests that arrive together get the same responses as requests that arrive one by one. Most of them take the fast
-path."""
+"""Requests that arrive together get the same responses as requests that arrive one by one. Most requests that arrive
+together take the fast path."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def without_revisions(response: Response) -> tuple[object, ...]:
     elif response.code == Code.OK and fields[0][0] == 4:
         fields = tuple(item[:2] for item in fields[0][1])
     elif response.code == Code.OK:
-        fields = tuple(fields[0][:2])  # Deleting an absent key tells since which revision it is absent.
+        fields = tuple(fields[0][:2])  # The answer to a deletion of an absent key contains the revision of its absence.
     return (response.request_id, response.code, response.consistency, response.node_id, fields)
 
 

@@ -1,4 +1,5 @@
-"""Clusters of members of two builds: what keeps a level from being raised, and which members stop once it is raised.
+"""Clusters of members of two builds: the reasons for not raising a level, and the members that stop after the level was
+raised.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -65,8 +66,8 @@ def hashes(cluster: Cluster) -> set[bytes]:
 
 
 def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(cluster: Cluster) -> None:
-    """Members are upgraded one by one, under writes. A refusal is certain, names the members with an older build, and
-    leaves the level as it is."""
+    """Members are upgraded one by one while clients write. A refusal is certain. It names the members with an older
+    build, and does not change the level."""
     client = cluster.client()
     for node_id in ("s1", "s2", "s3"):
         client.do(Put(b"k", node_id.encode()))
@@ -84,7 +85,8 @@ def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(clus
 
 
 def test_a_cluster_that_has_not_raised_its_level_goes_back_to_the_older_build(cluster: Cluster) -> None:
-    """docs/reference/versions.md: until the level is raised, the older build can read all that the newer one writes."""
+    """docs/reference/versions.md: until the level is raised, the older build can read all data that the newer build
+    writes."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     client.do(Put(b"k", b"newer"))
@@ -99,7 +101,7 @@ def test_a_cluster_that_has_not_raised_its_level_goes_back_to_the_older_build(cl
 
 
 def test_a_member_that_is_away_keeps_the_level_from_being_raised(cluster: Cluster) -> None:
-    """Nobody knows with which build that member will come back."""
+    """The leader does not know with which build that member will come back."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     away = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
@@ -147,7 +149,8 @@ OF_LEVEL_2: dict[str, Request] = {
 def test_a_member_that_has_not_applied_the_raise_sends_requests_of_the_new_level_to_the_leader(
     cluster: Cluster, request_of_level_2: Request
 ) -> None:
-    """The member cannot know whether the level is in force. If the level is not in force, the leader says so."""
+    """The member cannot know whether the level is in force. If the level is not in force, the leader refuses the
+    request."""
     upgrade(cluster, "s1", "s2", "s3")
     leader = cluster.leader()
     behind = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -185,8 +188,8 @@ def test_the_status_tells_the_level_in_force_and_what_the_build_knows(cluster: C
 
 
 def test_a_retried_raise_that_has_been_carried_out_is_carried_out(cluster: Cluster) -> None:
-    """This holds even if a member is away by then. A request for the level that is already in force is always
-    allowed."""
+    """A retry of a raise that was carried out succeeds even if a member is away in the meantime. A request for the
+    level that is already in force is always allowed."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     client.do(RaiseFeatureLevel(2))

@@ -1,4 +1,5 @@
-"""Members join and leave a running cluster on loopback: which members are let in, how they begin, and how they end."""
+"""Members join and leave a running cluster on loopback: which members are accepted, how they begin, and how they
+end."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def new_members(*node_ids: str) -> list[Member]:
 
 @asynccontextmanager
 async def a_store_of_one(folder: Path) -> AsyncIterator[tuple[EmbeddedStore, Member]]:
-    """A store of s1 alone, at an address that others can reach."""
+    """A store with the single member s1, at an address that other members can reach."""
     (s1,) = new_members("s1")
     async with open_node(folder / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
         await store.put("key", "value")
@@ -44,13 +45,14 @@ def joined(folder: Path, member: Member, *endpoints: str) -> AbstractAsyncContex
 
 
 async def heard_of(store: EmbeddedStore, part: str) -> None:
-    """Wait until this member itself knows that it is a voter or a learner, as `part` says."""
+    """Wait until this member itself knows that it is a voter or a learner, as `part` demands."""
     while (await store.status(store.client_address)).part != part:  # noqa: ASYNC110
         await trio.sleep(0.005)
 
 
 async def test_one_becomes_three_and_the_first_one_goes(tmp_path: Path) -> None:
-    """Writes go on all the time. The removed leader ends by itself and says why; the others have all data."""
+    """Clients write all the time. The removed leader ends by itself and reports the reason. The other members have all
+    data."""
     s2, s3 = new_members("s2", "s3")
     with trio.fail_after(15):
         async with open_room(tmp_path, s2, s3) as (client, blocks):
@@ -77,7 +79,7 @@ async def test_one_becomes_three_and_the_first_one_goes(tmp_path: Path) -> None:
 
 
 class Blocks:
-    """Members that run in blocks of their own, and the errors with which the blocks ended."""
+    """Members that run in separate blocks, and the errors with which these blocks ended."""
 
     def __init__(self) -> None:
         self.errors: dict[str, BaseException | None] = {}
@@ -108,7 +110,7 @@ class Blocks:
 
 @asynccontextmanager
 async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Client, Blocks]]:
-    """Run s1 alone, and the other members, which are ready to join s1; gives a client that knows only s1."""
+    """Run s1 alone, and the other members, which are ready to join s1. Yields a client that knows only s1."""
     (s1,) = new_members("s1")
     blocks = Blocks()
     async with trio.open_nursery() as nursery:
@@ -123,8 +125,8 @@ async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Clien
 
 
 async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path) -> None:
-    """A joining member has the state of another member's snapshot. However long it waits, it has no vote and founds no
-    cluster."""
+    """A joining member has the state of another member's snapshot. The joining member has no vote and founds no
+    cluster, no matter how long it waits."""
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -134,17 +136,18 @@ async def test_who_joins_waits_to_be_added_and_stands_for_nothing(tmp_path: Path
                 assert status.cluster_id == (await store.status()).cluster_id
 
             with pytest.raises(MemberRemoved, match="s2 was permanently removed"):  # noqa: PT012
-                async with open_node(tmp_path / "s2") as again:  # The member's folder has kept its addresses.
+                async with open_node(tmp_path / "s2") as again:  # The folder has kept the member's addresses.
                     assert (again.peer_address, again.client_address) == (s2.peer_address, s2.client_address)
                     await store.add_member(s2)
                     await heard_of(again, "learner")
                     assert (await again.get("key")).record is not None  # From the leader.
                     await store.remove_member("s2")
-                    await trio.sleep_forever()  # The removal cancels the block.
+                    await trio.sleep_forever()  # The removal of the member cancels the block.
 
 
 async def test_a_member_added_first_is_started_later(tmp_path: Path) -> None:
-    """Until the member starts, the leader keeps the entries that the member lacks, or it sends a snapshot later."""
+    """Until the new member starts, the leader keeps the entries that this member lacks. Otherwise it sends a snapshot
+    later."""
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -178,8 +181,8 @@ async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_pat
 
 
 async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    """The options may name another cluster, the addresses of another member, or other addresses than those with which
-    the member was added."""
+    """The options may name another cluster, the addresses of another member, or addresses that differ from those of the
+    added member."""
     s2, other = new_members("s2", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):
@@ -205,8 +208,8 @@ async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_
 
 
 async def test_who_joins_a_restored_cluster_has_what_was_restored(tmp_path: Path) -> None:
-    """The state of a restored cluster at index 0 is not empty, and no log contains it. A joining member gets it with a
-    snapshot."""
+    """The state of a restored cluster at index 0 is not empty, and no log contains this state. A joining member gets
+    this state with a snapshot."""
     s1, s2 = new_members("s1", "s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, _):
@@ -227,7 +230,8 @@ async def test_who_joins_a_restored_cluster_has_what_was_restored(tmp_path: Path
 
 
 def test_what_is_given_to_a_new_member_must_be_enough() -> None:
-    """A new member needs its own entry, with addresses at which others reach it, and the address of a member to ask."""
+    """The options of a new member need its own entry in the list of members, with addresses that other members can
+    reach. They also need the address of a member of the cluster."""
     s2, s3 = Member("s2", "a:1", "a:2"), Member("s3", "b:1", "b:2")
 
     assert join_config_of(node_id=None, members=[s2], endpoints=["c:2"]) == JoinConfig(own=s2, endpoints=("c:2",))
@@ -243,7 +247,7 @@ def test_what_is_given_to_a_new_member_must_be_enough() -> None:
 
 
 def test_who_joins_is_no_founder(tmp_path: Path) -> None:
-    """`bootstrap` would make a cluster of its own."""
+    """`bootstrap` would make a separate cluster."""
     joining = JoinConfig(own=Member("s2", "a:1", "a:2"), endpoints=("b:2",))
     with pytest.raises(InvalidConfiguration, match="bootstrap"):
         MemberConfig(folder=tmp_path, joining=joining, bootstrap=True)

@@ -1,4 +1,4 @@
-"""However much a client asks for, a page of the log costs a member only a bounded amount of work."""
+"""A page of the log costs a member only a bounded amount of work, no matter how much the client requests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 
 
 def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
-    """Earlier, a page could have 1 MiB of entries of 60 bytes, and a member took 100 ms for such a page. So 200
-    requests that arrived together blocked the member for 20 s."""
+    """Earlier, a page could have 1 MiB of entries of 60 bytes, and a member took 100 ms for such a page. At that time,
+    200 requests that arrived together blocked the member for 20 s."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = RawClient(cluster)

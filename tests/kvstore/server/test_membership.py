@@ -1,4 +1,5 @@
-"""Membership changes that clients ask for: when they are answered, the name of every refusal, and who is told."""
+"""Membership changes that clients request: the time of the answer, the name of every refusal, and the recipients of the
+answer."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def a_pair(folder: Path) -> tuple[Cluster, SimClient]:
 
 
 def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: Path) -> None:
-    """A client may also ask another member, but that member knows only what its own log says."""
+    """A client may also ask another member, but that member knows only the content of its own log."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
 
@@ -78,8 +79,8 @@ def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: 
 
 
 def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) -> None:
-    """The joint configuration comes first, and then the configuration without the removed member. The answer waits for
-    the second one."""
+    """The joint configuration comes first, and then the configuration without the removed member. The answer waits
+    until the second configuration is committed."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.hosts[cluster.leader()]
     gone = next(node_id for node_id in cluster.hosts if node_id != leader.node.identity.node_id)
@@ -136,7 +137,8 @@ def test_every_refusal_has_its_word(quick_folder: Path) -> None:
 
 
 def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
-    """Only one change may be open. The second is refused as `pending` while two absent members delay the first one."""
+    """Only one change may be open at a time. While two absent members delay the first change, the second change is
+    refused as `pending`."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     others = [node_id for node_id in cluster.hosts if node_id != leader]
@@ -152,7 +154,7 @@ def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
 
 
 def test_of_the_future_voters_a_majority_must_have_been_heard(quick_folder: Path) -> None:
-    """A change that could not be committed is not begun, because no other change could begin while it was open."""
+    """A change that could not be committed is not begun, because an open change blocks all other changes."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     cluster.kill(next(node_id for node_id in cluster.hosts if node_id != leader))
@@ -163,7 +165,7 @@ def test_of_the_future_voters_a_majority_must_have_been_heard(quick_folder: Path
 
 
 def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_folder: Path) -> None:
-    """A change has no session. The leader dies with it in its log, so its outcome is unknown."""
+    """A change belongs to no session. The leader dies while the change is in its log, so the outcome is unknown."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.leader()
     cluster.cut = {node_id for node_id in cluster.hosts if node_id != leader}
@@ -178,7 +180,7 @@ def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_fo
 
 
 def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
-    """A member that does not lead names the leader and certainly has done nothing, as for a write."""
+    """A member that does not lead names the leader. As for a write, the member has certainly done nothing."""
     cluster, client = a_pair(quick_folder)
     cluster.kill(cluster.leader())
 
@@ -188,7 +190,7 @@ def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
 
 
 def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> None:
-    """The leader leads until its removal is committed. Then the client goes on with the next leader."""
+    """The leader leads until its removal is committed. Then the client continues with the next leader."""
     cluster, client = a_pair(quick_folder)
     old = cluster.leader()
 
@@ -203,7 +205,7 @@ def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> N
 
 
 def test_a_store_of_one_that_nobody_can_reach_adds_no_member(quick_folder: Path) -> None:
-    """The store has no address and no port for peers, and must be given them first. The next change then adds the
+    """The store has neither an address nor a port for peers, and must get them first. The next change then adds the
     store's address to the list of members."""
     cluster, client = a_pair(quick_folder)
     leader = cluster.hosts[cluster.leader()]
@@ -249,7 +251,7 @@ def test_an_address_at_which_nobody_would_find_the_member_is_refused_by_name(add
 
 
 def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
-    """A listing consists of maps by name, and this build ignores names that it does not know."""
+    """A listing consists of maps with names as keys. This build ignores unknown names."""
     _, client = a_pair(quick_folder)
     response = client.ask(membership_request())
     fields = dict(response.fields[0])
@@ -271,8 +273,8 @@ def test_the_numbers_are_on_wires_already() -> None:
 
 
 def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quick_folder: Path) -> None:
-    """The client asks the leader now and then, because all members that it knew at first may be gone when the leader
-    goes."""
+    """The client asks the leader for the members from time to time. Otherwise it could know no living member after the
+    leader has gone."""
     cluster, client = a_pair(quick_folder)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     assert "s4:1" not in client.core.addresses
@@ -285,7 +287,8 @@ def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quic
 
 
 class Answering(MemberCalls):
-    """Members that answer each change as the test says: with an error, with a word such as `done`, or never (None)."""
+    """Members that answer each change as the test demands: with an error, with a word such as `done`, or never
+    (None)."""
 
     loop = TRIO_LOOP
 
@@ -339,7 +342,7 @@ PENDING, USED, LOST = ChangeRefused("pending", "another"), ChangeRefused("used_i
 async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
     answers: tuple[Exception | str | None, ...], ends_with: type[object], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A later change may be refused because an earlier one, which was not answered, has been carried out.
+    """A later change may be refused because an earlier change was carried out, although it was not answered.
 
     See docs/reference/specification.md#98-changes-of-members.
     """
@@ -377,7 +380,8 @@ class Agreed(MemberCalls):
 
 
 async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is_asked_for() -> None:
-    """A voter is also replaced by a voter. Each call can be repeated, because its answer may have been lost."""
+    """A voter can also be replaced by another voter. Each call can be repeated, because its answer may have been
+    lost."""
     members = Agreed(Configuration((new("s1"), new("s2")), (), (new("s3"),)))
 
     for _ in range(2):
@@ -393,8 +397,8 @@ async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is
     [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a voter already")],
 )
 async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, words: str) -> None:
-    """s2 cannot replace itself, because its id could never be used again. s3 with other addresses cannot replace s2,
-    because s3 is already a voter."""
+    """s2 cannot replace itself, because a removed id can never be used again. s3 with other addresses cannot replace
+    s2, because s3 is already a voter."""
     members = Agreed(Configuration((new("s1"), new("s2"), new("s3"))))
 
     with pytest.raises((ChangeRefused, RefusedByRaft), match=words):
@@ -404,8 +408,8 @@ async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, wo
 
 
 async def test_a_voter_does_not_take_a_second_place() -> None:
-    """Such a replacement would only remove a member and leave four of five voters. An operator who wants that removes
-    the member."""
+    """Such a replacement would only remove a member, so four of five voters would be left. An operator who wants this
+    result removes the member."""
     voters = tuple(new(f"s{number}") for number in range(1, 6))
     members = Agreed(Configuration(voters))
 
@@ -418,12 +422,12 @@ async def test_a_voter_does_not_take_a_second_place() -> None:
 
 
 class Interrupted(Exception):
-    """The caller is gone."""
+    """This exception means that the caller has left."""
 
 
 class Interrupting(Agreed):
-    """The caller goes away before it gets the answer to change `at`. The change is carried out, or never arrives if
-    `is_lost`."""
+    """A cluster whose caller leaves before it gets the answer to change `at`. If `is_lost` is true, the change never
+    arrives; otherwise it is carried out."""
 
     def __init__(self, configuration: Configuration, at: int, *, is_lost: bool) -> None:
         super().__init__(configuration)

@@ -1,4 +1,5 @@
-"""Members moved by the recipe of docs/operations/guide.md: the other members find them, and so do new members."""
+"""Members that were moved by the recipe of docs/operations/guide.md. The other members find them, and so do new
+members."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.timeout(60)]
 
 
 async def caught_up(store: EmbeddedStore, at: Member, key: str) -> None:
-    """Wait until that member itself has `key`."""
+    """Wait until that member's own state contains `key`."""
     while (await store.get(key, consistency="local", member=at.client_address)).record is None:  # noqa: ASYNC110
         await trio.sleep(0.005)
 
@@ -39,8 +40,8 @@ async def test_a_member_can_be_added_to_a_store_of_one_that_has_moved(tmp_path: 
 
 @pytest.mark.parametrize("was_down", [False, True])
 async def test_a_leader_that_has_moved_tells_its_new_address_to_who_joins(tmp_path: Path, was_down: bool) -> None:
-    """This also holds if the member was down when the others were told. Then the member's folder and its first hello
-    have the old address."""
+    """The member is also found if it was down while the other members learned of the move. Then the member's folder and
+    its first hello have the old address."""
     (s1,), (s2,), (s3,), (moved,), (s9,) = (new_members(each) for each in ("s1", "s2", "s3", "s3", "s9"))
     with trio.fail_after(30):
         async with (

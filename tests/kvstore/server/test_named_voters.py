@@ -1,7 +1,8 @@
-"""A machine waited to be added and then lost its folder. Some members met the first folder while nobody led.
+"""A machine waited to be added and then lost its folder. Meanwhile some members met the first folder while there was no
+leader.
 
-The entry that makes a learner a voter names the learner's folder, and from then on all members listen to no other
-folder of that id. A majority of the earlier voters committed this entry, so no promise of another folder counts.
+The entry that makes a learner a voter names the learner's folder. From then on, all members refuse every other folder
+of that id. A majority of the earlier voters committed this entry, so promises of another folder do not count.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -33,8 +34,9 @@ FIRST, SECOND = b"the first folder", b"the second one.."
 
 
 def three_and_a_follower_who_has_met_the_first_s4(folder: Path) -> tuple[Cluster, Host]:
-    """The follower met s4 while it was cut off from its leader, so s4 might have been a member that the follower did
-    not know of. The follower has restarted since, so it cannot tell that s4 was no member then."""
+    """The follower met s4 while the follower was cut off from its leader. So s4 might have been a member that the
+    follower did not know. The follower has restarted since then, so it can no longer tell that s4 was not a member at
+    that time."""
     cluster = Cluster(folder, 3)
     leader = cluster.leader()
     follower = next(host for node_id, host in cluster.hosts.items() if node_id != leader)
@@ -69,7 +71,7 @@ def test_who_becomes_a_voter_is_heard_by_those_who_have_met_an_earlier_folder_of
     client = cluster.client()
     client.ask(change_request(MembershipChange(add=(S4,))))
     come_as_the_second_s4(quick_folder, cluster, follower)
-    # The follower does not know yet which folder is named.
+    # The follower does not know yet which folder the entry names.
     with pytest.raises(PeerRefused, match="forgotten its votes"):
         follower.node.peer_hello("s4", SECOND)
 
@@ -131,7 +133,7 @@ def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(qui
 async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_told_before_it_begins(
     tmp_path: Path,
 ) -> None:
-    """Such a member would become a learner that nobody listens to. With another id the machine is let in."""
+    """Such a member would become a learner to which no member listens. With another id, the machine is accepted."""
     s1, s2, s3 = new_members("s1", "s2", "s3")
     async with open_node(tmp_path / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
         await store.put("key", "value")
@@ -151,7 +153,7 @@ async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_
 
 
 def pin(folder: Path, node_id: str, incarnation_id: bytes) -> None:
-    """Pin a folder as the member itself does at a hello."""
+    """Pin a folder in the way in which the member itself pins a folder at a hello."""
     held, files, ends = open_data_folder(folder), InlineFiles(folder), list[BaseException | None]()
     PinFile(files, held.identity, Ballast(files, 0)).pin(node_id, incarnation_id, ends.append)
     files.run()

@@ -1,4 +1,4 @@
-"""Reads by lease, on followers and of a bounded age, over the client protocol.
+"""Lease reads, reads on followers and bounded reads, over the client protocol.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """
@@ -21,7 +21,7 @@ LEASES = Sizes(raft=RaftConfig(lease_reads=True))
 
 
 def a_cluster(folder: Path, sizes: Sizes | None = None) -> tuple[Cluster, SimClient, str, str]:
-    """A cluster in which `a` is 1 on every member; also a client, the leader and a follower."""
+    """A cluster in which `a` is 1 on every member. Also returns a client, the leader and a follower."""
     cluster = Cluster(folder, 3, sizes=sizes)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -44,7 +44,7 @@ def value_of(response: Response) -> bytes | None:
 
 
 def test_a_lease_read_is_answered_by_the_leader_and_says_so(quick_folder: Path) -> None:
-    """The cluster must be configured for lease reads."""
+    """Lease reads must be configured for the cluster."""
     _, client, leader, _ = a_cluster(quick_folder, LEASES)
 
     answer = ask(client, Consistency.LEASE)
@@ -61,7 +61,7 @@ def test_a_lease_read_without_the_setting_is_refused(quick_folder: Path) -> None
 
 
 def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(quick_folder: Path) -> None:
-    """The leader's lease ends before the others may vote for another leader."""
+    """The leader's lease ends before the other members may vote for another leader."""
     cluster, client, leader, follower = a_cluster(quick_folder, LEASES)
     cluster.cut = {leader}
     cluster.wait(0.31)
@@ -73,7 +73,7 @@ def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(qui
 
 
 def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
-    """The follower asks the leader first, and labels its answer as a follower read."""
+    """The follower first asks the leader for a read index, and labels its answer as a follower read."""
     cluster, client, _, follower = a_cluster(quick_folder)
     client.do(Put(b"a", b"2"))
 
@@ -86,7 +86,8 @@ def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
 
 
 def test_of_a_member_that_hears_no_leader_that_is_said(quick_folder: Path) -> None:
-    """A client that asks only this member is not told to check its addresses, because the member has answered."""
+    """If a client asks only this member, the error does not advise it to check its addresses, because the member has
+    answered."""
     cluster, client, _, follower = a_cluster(quick_folder)
     for node_id in set(cluster.hosts) - {follower}:
         cluster.kill(node_id)
@@ -112,7 +113,7 @@ def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_a
 
 
 def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(quick_folder: Path) -> None:
-    """An older read is refused, and the refusal says how old the state may be."""
+    """If the state is older than the bound, the read is refused. The refusal says how old the state may be."""
     cluster, client, _, follower = a_cluster(quick_folder)
     assert ask(client, Consistency.BOUNDED, follower, age_ms=500).consistency == Consistency.FOLLOWER
     cluster.cut = {follower}
@@ -130,7 +131,7 @@ def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(q
 
 
 def test_ranges_can_be_read_in_every_way(quick_folder: Path) -> None:
-    """The modes apply to all reads, not only to gets."""
+    """The read modes apply to all reads, not only to gets."""
     _, client, _, follower = a_cluster(quick_folder, LEASES)
     for consistency in Consistency:
         address = f"{follower}:1" if consistency in (Consistency.FOLLOWER, Consistency.BOUNDED) else None
@@ -141,7 +142,7 @@ def test_ranges_can_be_read_in_every_way(quick_folder: Path) -> None:
 
 
 def test_a_bound_without_a_bounded_read_is_refused_before_anything_is_sent() -> None:
-    """A caller that gives a bound on the age wants it to be kept."""
+    """A caller that gives a bound on the age expects that the bound is kept."""
     assert asked_for("linearizable", 5) is Consistency.BOUNDED
     assert asked_for("follower", None) is Consistency.FOLLOWER
     for consistency, bound in (("bounded", None), ("local", 5), ("bounded", -1)):

@@ -31,7 +31,7 @@ from tests.kvstore.server.test_service import RawClient
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 TRIPWIRE = b"tripwire"
-"""If a request reads this key, the judge of these tests raises an error."""
+"""If a request reads this key, the patched judge of these tests raises an error."""
 
 TRIPPING = encode_request(7, read_request(Range(TRIPWIRE), Consistency.LOCAL))
 HONEST = encode_request(8, read_request(Get(b"k"), Consistency.LOCAL))
@@ -70,7 +70,7 @@ def raises(error: BaseException) -> Callable[..., NoReturn]:
 
 @pytest.mark.parametrize("consistency", [{}, [], [1], True, False, None, "linearizable", b"\x01", 0, 6, -1, 2**62])
 def test_a_consistency_of_any_type_is_answered(cluster: Cluster, consistency: object) -> None:
-    """The types include unhashable ones. A boolean is no number, so `True` is not read as `linearizable`."""
+    """The types include unhashable ones. A boolean is not a number here, so `True` is not read as `linearizable`."""
     client = RawClient(cluster)
 
     response = client.ask(encode_item([1, 3, consistency, [2, b"k"]]))
@@ -84,7 +84,8 @@ def test_a_consistency_of_any_type_is_answered(cluster: Cluster, consistency: ob
 def test_an_unexpected_error_costs_its_connection_only(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """The answer has the request's id and says that nothing was carried out. Requests after this one are ignored."""
+    """The answer has the request's id and says that the request was not carried out. Requests after this one are
+    ignored."""
     lay_tripwire(monkeypatch, error)
     bad, good = RawClient(cluster, 1), RawClient(cluster, 2)
     last_index = cluster.hosts["s1"].node.core.last_index
@@ -119,7 +120,7 @@ def test_what_came_before_the_error_is_carried_out_and_answered(
 def test_what_ends_a_process_or_a_disk_is_not_contained(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Neither a signal nor a failing disk is the fault of a request."""
+    """A request causes neither a signal nor a failing disk, so these errors end the member."""
     lay_tripwire(monkeypatch, error)
     client = RawClient(cluster)
 
@@ -144,7 +145,7 @@ HONEST_ROUND = encode_request(9, read_request(Get(b"k"), Consistency.LINEARIZABL
 def test_an_error_inside_the_node_ends_the_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, method: str, body: bytes
 ) -> None:
-    """The node's state may be changed only in part, so the member must restart."""
+    """The node's state may be only partly changed, so the member must restart."""
     client = RawClient(cluster)
     monkeypatch.setattr(cluster.hosts["s1"].node, method, raises(AssertionError("inside the node")))
 
@@ -157,7 +158,7 @@ def test_an_error_inside_the_node_ends_the_member(
 def test_an_error_while_completions_are_carried_out_ends_the_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A linearizable read is answered later, outside the code that contains the errors of requests."""
+    """A linearizable read is answered later, by code that does not catch the errors of requests."""
     client = RawClient(cluster)
     monkeypatch.setattr(cluster.hosts["s1"].machine, "read", raises(TypeError("in the store")))
 
@@ -168,7 +169,7 @@ def test_an_error_while_completions_are_carried_out_ends_the_member(
 def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the error comes before the greeting, the answer is a refusal."""
+    """If the error occurs before the greeting, the answer is a refusal."""
     monkeypatch.setattr(kvstore.server.request_judge, "check_client_hello", raises(TypeError()))
     stranger = RawClient(cluster, greets=False)
 
@@ -185,7 +186,8 @@ def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
 def test_an_error_of_a_fast_path_costs_nobody_anything(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fast_path: str
 ) -> None:
-    """The general path then judges the same requests one by one, and the error is still counted."""
+    """After an error on the fast path, the general path judges the same requests one by one. The error is still
+    counted."""
     monkeypatch.setattr(kvstore.server.service, fast_path, raises(TypeError()))
     client = RawClient(cluster)
     puts = [frame(encode_request(i, command_request(Put(b"k%d" % i, b"v")))) for i in range(1, 6)]
@@ -200,7 +202,7 @@ def test_an_error_of_a_fast_path_costs_nobody_anything(
 def test_an_error_before_the_request_is_known_is_still_told_by_its_id(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the decoder itself fails, the id is read without the decoder."""
+    """If the decoder itself fails, the id of the request is read without the decoder."""
     monkeypatch.setattr(kvstore.server.service, "decode_request", raises(PanicException()))
     client = RawClient(cluster)
 
@@ -211,7 +213,7 @@ def test_an_error_before_the_request_is_known_is_still_told_by_its_id(
 
 @pytest.mark.parametrize("request_id", [1, 23, 24, 255, 256, 65_535, 65_536, 2**32, 2**63 - 1])
 def test_the_id_read_by_hand_is_the_id(request_id: int) -> None:
-    """The test reads CBOR integers of all sizes. A request that begins with anything else has no id."""
+    """The test reads CBOR integers of all sizes. A request that begins with any other item has no id."""
     assert request_id_of(encode_item([request_id, 1])) == request_id
 
 
@@ -236,7 +238,7 @@ def test_a_flood_of_errors_is_logged_at_powers_of_ten(caplog: pytest.LogCaptureF
 
 
 def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """All further places together count as one place."""
+    """All places beyond a maximum count as one place."""
     errors = RequestErrors()
     for number in range(3 * PLACES_MAX):
         kind = type(f"Error{number}", (Exception,), {})
@@ -250,8 +252,8 @@ def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFix
 def test_a_client_is_told_at_once_and_carries_it_to_no_other_member(
     quick_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every member would fail at the request, so the client asks only one of the three, and goes on with the next
-    operation."""
+    """The request would fail at every member. So the client sends it to only one of the three members, and continues
+    with the next operation."""
     lay_tripwire(monkeypatch, TypeError())
     cluster = Cluster(quick_folder, 3)
     cluster.leader()
@@ -271,7 +273,8 @@ def test_a_client_is_told_at_once_and_carries_it_to_no_other_member(
 
 @pytest.mark.timeout(30)
 async def test_a_program_with_a_member_inside_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a request from the program itself nor one from another program ends the member."""
+    """An error in a request does not end the member, no matter whether the program itself or another program sent the
+    request."""
     lay_tripwire(monkeypatch, TypeError())
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("k", "v")

@@ -1,4 +1,5 @@
-"""The service against clients that send bad frames or bad requests, or are too many or too slow."""
+"""The service against clients that send bad frames or bad requests, against too many clients, and against slow
+clients."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class RawClient:
         self.service = cluster.hosts["s1"].service
         self.bodies: list[bytes] = []
         self.is_closed = False
-        self.reads = True  # If False, the client never reads what it is sent.
+        self.reads = True  # If False, the client never reads the bytes that it gets.
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.service.connected(connection_id)
         if greets:
@@ -86,14 +87,14 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 @pytest.mark.parametrize(
     "data",
     [
-        b"\xff" * 64,  # A length far over the bound.
+        b"\xff" * 64,  # A length far above the bound.
         b"\0\0\0\0",  # An empty frame.
-        frame(b"\xff\xff\xff"),  # No CBOR.
+        frame(b"\xff\xff\xff"),  # This is not CBOR.
         frame(encode_item("not an array")),
         frame(encode_item([1])),
         frame(encode_item([0, 1])),  # Request id 0.
         frame(encode_item([1, 2, 3])),  # A command that is no array.
-        frame(encode_item([1, 3, 1])),  # A read of nothing.
+        frame(encode_item([1, 3, 1])),  # A read without a body.
         frame(encode_item([1, 5, -1, 0])),  # A log index below 0.
         frame(encode_request(1, members_request()) + b"\0"),  # Bytes after the item.
         frame(cbor2.dumps([1, 4, 1.5])),  # A float.
@@ -120,7 +121,7 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_with_the_reason(cluster
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", frame(b"\xff"), frame(encode_item(["HWM"]))])
 def test_a_stranger_is_refused_before_it_is_served(cluster: Cluster, data: bytes) -> None:
-    """The first frame must be a hello; to anything else the answer is a refusal that says so."""
+    """The first frame must be a hello. Any other frame gets a refusal that states this rule."""
     stranger = RawClient(cluster, greets=False)
 
     stranger.send(data)
@@ -130,7 +131,7 @@ def test_a_stranger_is_refused_before_it_is_served(cluster: Cluster, data: bytes
 
 
 def test_a_peer_on_the_client_port_is_told_so(cluster: Cluster) -> None:
-    """Ports are easily confused: the refusal names the mistake."""
+    """An operator may easily confuse the ports, so the refusal names this mistake."""
     stranger = RawClient(cluster, greets=False)
     identity = cluster.identities["s1"]
     hello = Hello(
@@ -149,7 +150,8 @@ def test_a_peer_on_the_client_port_is_told_so(cluster: Cluster) -> None:
 
 
 def test_clients_over_the_bound_are_refused_politely(quick_folder: Path) -> None:
-    """At `connections_max`, a further client gets a refusal and is not left without an answer."""
+    """If there are `connections_max` clients already, a further client gets a refusal and is not left without an
+    answer."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(connections_max=1))
     RawClient(cluster, 1)
 
@@ -162,7 +164,7 @@ def test_clients_over_the_bound_are_refused_politely(quick_folder: Path) -> None
 
 
 def test_an_unknown_request_is_unsupported_and_the_connection_goes_on(cluster: Cluster) -> None:
-    """A newer client must be able to find out what this member does not know."""
+    """A newer client must be able to find out which requests this member does not know."""
     client = RawClient(cluster)
 
     assert client.ask(encode_item([7, 99])).code == Code.UNSUPPORTED
@@ -174,7 +176,7 @@ def test_an_unknown_request_is_unsupported_and_the_connection_goes_on(cluster: C
     [[0, 0, 0], [0, 0, 0, 1, b"k"], [0, 0, 0, 77], [0, -1, 0, 1, b"k", b"v"], [5, 1, 1, 1, b"k", b"v"], [0, 0, 0, "x"]],
 )
 def test_a_malformed_command_is_refused_at_admission(cluster: Cluster, command: list[object]) -> None:
-    """Decoded shapes are validated before anything is proposed; the connection goes on."""
+    """Decoded shapes are validated before any entry is proposed, and the connection stays open."""
     client = RawClient(cluster)
     last_index = cluster.hosts["s1"].node.core.last_index
 
@@ -193,7 +195,7 @@ def test_extra_items_of_a_request_are_ignored(cluster: Cluster) -> None:
 
 
 def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> None:
-    """The member does not encode the command a second time, whatever the size of the request id before it."""
+    """The member does not encode the command a second time, no matter how long the request id before it is."""
     client = RawClient(cluster)
     for request_id in (1, 30, 300, 70_000, 2**40):
         key = b"k%d" % request_id
@@ -205,7 +207,7 @@ def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> 
 
 
 def test_every_response_names_revision_consistency_and_node(cluster: Cluster) -> None:
-    """Refusals name them, too (docs/reference/specification.md#711-responses)."""
+    """Refusals also name these three (docs/reference/specification.md#711-responses)."""
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"a", b"1"))))
 
@@ -218,7 +220,8 @@ def test_every_response_names_revision_consistency_and_node(cluster: Cluster) ->
 
 
 def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folder: Path) -> None:
-    """At `in_flight_max`, received frames wait and nothing more is read; everything is answered in the end."""
+    """When `in_flight_max` requests are open, received frames wait and the member reads no more. In the end every
+    request is answered."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=4))
     cluster.leader()
     client = RawClient(cluster)
@@ -235,8 +238,8 @@ def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folde
 
 
 def test_a_client_that_takes_no_answers_is_read_no_further(quick_folder: Path) -> None:
-    """At `unsent_bytes_max` the client's bytes stay in its socket, so memory does not grow. The client is served when
-    it reads again."""
+    """When `unsent_bytes_max` bytes are unsent, the member leaves the client's bytes in the socket, so memory does not
+    grow. The member serves the client again when the client reads."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
@@ -282,12 +285,12 @@ def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: 
 
 
 def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_of_then(quick_folder: Path) -> None:
-    """A client that reads slowly must not get a state that has become too old in the meantime."""
+    """A client that reads slowly must not get a state that has become too old while the answer waited."""
     cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
-    client.ask(encode_request(2, READ_BIG))  # This proves how old the state is.
+    client.ask(encode_request(2, READ_BIG))  # This message proves the age of the state.
     client.reads = False
     bounded = read_request(Get(b"big"), Consistency.BOUNDED, max_staleness_ms=50)
     client.send(b"".join(frame(encode_request(i, bounded)) for i in range(11, 16)))
@@ -301,7 +304,7 @@ def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_o
 
 
 def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) -> None:
-    """A put that the client has sent is carried out."""
+    """A put that the client has sent before it left is carried out."""
     client = RawClient(cluster, 1)
     client.service.receive(1, frame(encode_request(1, command_request(Put(b"a", b"1")))))
     client.service.disconnected(1)
@@ -330,7 +333,7 @@ def test_a_repeated_request_gets_the_kept_result_with_its_revision(cluster: Clus
 
 
 def test_a_follower_names_the_leader_and_its_client_address(quick_folder: Path) -> None:
-    """NotLeader says that the request certainly had no effect here, and whom to ask."""
+    """NotLeader means that the request certainly had no effect at this member. It also names the leader."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     cluster.wait(0.2)

@@ -1,4 +1,4 @@
-"""The hash of a state and other long answers are computed in slices, so that nobody else waits longer than one
+"""The hash of a state and other long answers are computed in slices, so that other requests wait at most for one
 slice."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 class Paced(RawClient):
-    """A client that passes its bytes to the service. The test says when the service goes on."""
+    """A client that passes its bytes to the service. The test decides when the service continues."""
 
     def send(self, data: bytes) -> None:
         if not self.is_closed and not self.service.is_greeted(self.connection_id):
@@ -82,7 +82,7 @@ class Paced(RawClient):
 
 
 def work_to_the_end(client: Paced) -> int:
-    """Let the service work until it has nothing to do; returns the number of slices."""
+    """Let the service work until it has nothing to do. Return the number of slices."""
     slices = 0
     while client.service.has_work:
         client.service.work()
@@ -131,7 +131,8 @@ def test_a_hash_in_slices_is_that_of_the_moment_at_which_it_began(seed: int) -> 
 
 
 def test_no_request_walks_the_store_where_it_is_received(cluster: Cluster) -> None:
-    """Nothing is computed before the host's next turn. Then each turn computes one slice, with writes in between."""
+    """Nothing is computed before the host's next turn. Then each turn computes one slice, and writes are carried out in
+    between."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     for request_id in range(1, WAITING_PER_CONNECTION_MAX + 1):
         client.ask_for_hash(request_id)
@@ -162,7 +163,8 @@ def _bodies_of(client: Paced) -> list[bytes]:
 
 
 def test_the_hash_belongs_to_the_index_of_its_answer(cluster: Cluster) -> None:
-    """The state changes while its hash is computed. The hash is of one moment; a later request gets a later one."""
+    """The state changes while its hash is computed. The hash belongs to one moment. A later request gets the hash of a
+    later moment."""
     host, client, other = cluster.hosts["s1"], Paced(cluster, 1), Paced(cluster, 2)
     expected = {host.node.core.last_applied: host.machine.state_hash()}
     client.ask_for_hash()
@@ -193,7 +195,8 @@ def test_the_hash_belongs_to_the_index_of_its_answer(cluster: Cluster) -> None:
 
 
 def test_the_same_state_is_hashed_once(cluster: Cluster) -> None:
-    """A request that comes while the hash is computed waits for it; later requests are answered at once."""
+    """A request for the hash that comes during the computation waits for its result. Later requests are answered
+    immediately."""
     client = Paced(cluster, 1)
     client.ask_for_hash(1)
     client.service.work()
@@ -230,7 +233,7 @@ def test_who_waits_for_a_hash_is_bounded(cluster: Cluster) -> None:
 
 
 def test_a_client_that_leaves_is_waited_for_no_more(cluster: Cluster) -> None:
-    """The computation goes on, and its hash is there for the next client."""
+    """The computation continues, and its hash is then ready for the next client."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     client.ask_for_hash()
     client.service.disconnected(1)
@@ -288,7 +291,8 @@ def test_costly_requests_of_many_connections_take_turns(cluster: Cluster) -> Non
 
 
 def test_one_costly_request_does_not_wait_for_the_floods_of_others(cluster: Cluster) -> None:
-    """A client that asks for one thing at a time is served in the next turn, however many ask for hundreds."""
+    """A client that sends one request at a time is served in the next turn, no matter how many clients send
+    hundreds."""
     flooding, modest = [Paced(cluster, number) for number in range(1, 6)], Paced(cluster, 6)
     request = frame(encode_request(5, status_of_member()))
     for client in flooding:
@@ -301,7 +305,7 @@ def test_one_costly_request_does_not_wait_for_the_floods_of_others(cluster: Clus
 
 
 def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Cluster) -> None:
-    """Between two slices a command is accepted, and a single read is answered, at once."""
+    """Between two slices, commands are accepted and single reads are answered immediately."""
     flooding, modest = [Paced(cluster, number) for number in range(1, 4)], Paced(cluster, 4)
     service, page = modest.service, frame(encode_request(5, read_log_request(1, 0)))
     for client in flooding:
@@ -317,8 +321,8 @@ def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Clust
 def test_an_answer_to_others_looks_at_no_flood_that_waits_for_its_slice(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connections flood, the service does not search them when it answers other clients. Each slice serves
-    the next few flooding connections in turn."""
+    """When the service answers other clients, it does not search the flooding connections, no matter how many there
+    are. Each slice serves the next few flooding connections in turn."""
     flooding = [Paced(cluster, number) for number in range(1, 31)]
     service, page = flooding[0].service, frame(encode_request(5, read_log_request(1, 0)))
     for client in flooding:
@@ -359,7 +363,8 @@ def _read_one(request_id: int) -> bytes:
 def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
     cluster: Cluster, request_of: Callable[[int], bytes]
 ) -> None:
-    """Each request takes some 25 µs. The rest waits only for the next turn, and other clients are served in between."""
+    """Each request takes some 25 µs. The remaining requests wait only for the next turn, and other clients are served
+    in between."""
     service, count = Paced(cluster, 1).service, 5 * REQUESTS_PER_TURN // 2
     Paced(cluster, 2)
     answered = {1: 0, 2: 0}
@@ -383,7 +388,7 @@ def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
 
 
 def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path) -> None:
-    """This also holds for requests for which a leader has a fast path."""
+    """The bound per turn also applies to requests for which a leader has a fast path."""
     cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     if leader == "s1":
@@ -399,7 +404,7 @@ def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path
 
 
 def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) -> None:
-    """One read round makes the reads ready together. Each turn makes as many pages as it has time for."""
+    """One read round makes all these reads ready at the same time. Each turn makes as many pages as its time allows."""
     client = Paced(cluster, 1)
     host = cluster.hosts["s1"]
     reads = [frame(encode_request(i, read_request(Range(), Consistency.LINEARIZABLE))) for i in range(1, 41)]

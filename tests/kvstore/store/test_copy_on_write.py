@@ -1,4 +1,4 @@
-"""A picture is copied on write. Its slow twin copies and encodes the whole state immediately."""
+"""A picture is a copy-on-write view of the state. Its slow twin copies and encodes the whole state immediately."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from raft import StateSnapshot
 from tests.kvstore.support.machine_fixture import SECOND, Fed, restored
 
 SESSIONS = 3
-CHUNK_BYTES = 300  # Three or four rows.
+CHUNK_BYTES = 300  # This size is enough for three or four rows.
 
 
 def eager_chunks(machine: KvMachine, chunk_bytes: int) -> list[bytes]:
@@ -88,7 +88,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
 
 
 class PictureComparison(RuleBasedStateMachine):
-    """Asks for chunks of several pictures, while the state changes in any way in between."""
+    """Requests chunks of several pictures, while the state changes in any way in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ def test_nothing_is_saved_for_a_picture_that_is_over(end: Callable[[StateSnapsho
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_no_chunk_is_read_of_a_picture_that_was_closed(begun: bool) -> None:
-    """Rows that changed after the close were not saved, so the rest would be of another moment."""
+    """Rows that changed after the close were not saved, so the remaining chunks would show a later moment."""
     fed = filled(100)
     fed.machine._chunk_bytes = 1_000
     picture = fed.machine.snapshot()
@@ -276,7 +276,7 @@ def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_n
     for session in old:
         fed.do(Get(b"0"), session, 1)
     picture = fed.machine.snapshot()
-    # Read up to the first chunk of results, which are the first session's.
+    # Read up to the first chunk of results, which belong to the first session.
     while next(picture.chunks)[1:3] != b"\x04\x83":
         pass
     (clients,) = fed.machine._sessions.views
@@ -306,7 +306,7 @@ def test_keys_that_were_removed_often_and_in_vain_hide_no_key_that_was_removed_o
 
 
 def test_new_keys_behind_the_last_old_one_are_not_even_looked_at() -> None:
-    """If keys begin with a time, all keys that are written while a picture is open come at the end."""
+    """If keys begin with a time, all keys that are written while a picture is open come after the last old key."""
     fed = filled(200)
     fed.machine._chunk_bytes = 100 * snapshot_codec.ROW_BYTES
     picture = fed.machine.snapshot()

@@ -17,7 +17,7 @@ class Item:
 
 
 class Filled:
-    """Items with a heap of their deadlines."""
+    """Items, and a heap of their deadlines."""
 
     def __init__(self, deadlines: list[int]) -> None:
         self.items: dict[int, Item] = {}
@@ -57,7 +57,7 @@ steps = st.lists(
 def test_every_look_finds_the_earliest_deadline_or_a_bound_after_the_time(
     early_max: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    """This holds however many entries were corrected early."""
+    """The heap finds the deadline for any number of entries that were corrected early."""
     filled = Filled([])
     for what, item_id, time in steps:
         if what == "add" and item_id not in filled.items:
@@ -76,7 +76,7 @@ def test_every_look_finds_the_earliest_deadline_or_a_bound_after_the_time(
 
 
 def test_a_look_corrects_what_was_due_and_a_bounded_number_of_others() -> None:
-    """A member with 10⁵ leases must not stop to correct all their entries."""
+    """A member with 10⁵ leases must not pause in order to correct all their entries."""
     filled = Filled([*range(1000), *range(5000, 6000)])
     for item in filled.items.values():
         item.deadline += 10_000

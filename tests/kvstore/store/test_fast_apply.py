@@ -39,7 +39,8 @@ SESSIONS = 3
 
 
 class SlowMachine(KvMachine):
-    """A machine without the fast loop. It applies one entry at a time, and does not look ahead at what may expire."""
+    """A machine without the fast loop. It applies one entry at a time, and does not check in advance which sessions may
+    expire."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         return [self.apply(entry) for entry in entries]
@@ -168,7 +169,7 @@ payloads = st.one_of(
             b"\x81\x20",  # A time below 0.
             b"\x82\x01",  # There are fewer items than the head says.
             b"\x81\x01\x81\x02",  # The second of two items is ignored.
-            b"\x81\x01\x50",  # A string whose size covers what follows it.
+            b"\x81\x01\x50",  # A string whose size includes the bytes after it.
             b"\x81\x01" + b"\x50" + SEPARATOR,
             b"\x82\x01\xd8\x1c\x81\x01",  # A shared value, under a tag,
             b"\x82\x01\xd8\x1d\x00",  # and a reference to it.
@@ -184,7 +185,8 @@ kinds = st.sampled_from([EntryKind.COMMANDS] * 12 + [EntryKind.NO_OP, EntryKind.
 
 
 def outcome(machine: KvMachine, log: list[Entry], cuts: list[int]) -> tuple[Any, ...]:
-    """The machine's answers to the runs between the cuts, and its state at the end; or the entry that stops it."""
+    """The machine's answers to the runs between the cuts, and its state at the end. If an entry stops the machine, the
+    result is this entry."""
     answers: list[list[ResultItem]] = []
     stopped: Any = None
     try:
@@ -233,8 +235,8 @@ deadline."""
 
 usual = st.tuples(
     st.integers(1, SESSIONS),
-    st.sampled_from([1] * 30 + [0, 2, 30, -4]),  # Added to the session's last request number.
-    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # How many of the session's requests are still open.
+    st.sampled_from([1] * 30 + [0, 2, 30, -4]),  # This number is added to the session's last request number.
+    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # The number of the session's requests that are still open.
     st.sampled_from([b"a", b"b", b"c", b"dd"]),
     st.sampled_from([b"", b"1", b"v" * 100]),
 )
@@ -242,14 +244,15 @@ unusual = st.one_of(others, odd_puts, wrong_lengths)
 pauses = st.dictionaries(
     st.integers(0, 60), st.sampled_from([TTL // 2, TTL // 2, TTL // 2, TTL, 1, TTL + 10]), max_size=4
 )
-"""The places of commands before which time passes. There are few, because an expired session makes all later commands
-unusual."""
+"""The places of the commands before which time passes. There are few such places, because an expired session makes all
+later commands unusual."""
 
 
 def log_of_lone_clients(
     plan: list[tuple[Any, ...]], oddities: dict[int, Any], pauses: dict[int, int] | None = None
 ) -> list[Entry]:
-    """A log with an entry for each command: nearly always a client's next request, and some oddities."""
+    """A log with an entry for each command. Nearly every command is the client's next request, and a few are
+    unusual."""
     payloads, last, time = [encode_batch(0, [encode_command(RegisterSession(TTL))] * SESSIONS)], [0] * 99, 0
     for place, (session_id, step, behind, key, value) in enumerate(plan):
         request_no = max(1, last[session_id] + step)
@@ -261,13 +264,13 @@ def log_of_lone_clients(
 
 
 def calm(plan: list[Any], **others: Any) -> example:
-    """An example without anything unusual."""
+    """An example without unusual commands."""
     given = {"limits": StoreLimits(), "oddities": {}, "pauses": {}, "among": 1, "cuts": [], "watched": False}
     return example(plan=plan, **{**given, **others})
 
 
 @settings(deadline=None, max_examples=300)
-@calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # The deadline of two sessions is at place 5.
+@calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # Two sessions have their deadline at place 5.
 # Only the fast loop touches the sessions.
 @calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)
 # The third put has no room for its result.
@@ -290,7 +293,7 @@ def test_entries_of_one_put_each_are_applied_in_runs_as_they_are_one_by_one(
     cuts: list[int],
     watched: bool,
 ) -> None:
-    """`among`: the number of sessions that are used; the others expire."""
+    """`among` is the number of sessions that are used. The other sessions expire."""
     log = log_of_lone_clients([(1 + each[0] % among, *each[1:]) for each in plan], oddities, pauses)
     hot, slow = KvMachine(limits), SlowMachine(limits)
     pictures = [machine.snapshot() for machine in (hot, slow) if watched]

@@ -48,8 +48,7 @@ def in_a_process(script: str) -> None:
 
 
 def test_a_collection_walks_the_records_again_and_again_if_nothing_is_done_about_it() -> None:
-    """The module exists for this reason: a full collection untracks the map, and the next write makes the map young
-    again."""
+    """The module exists because a full collection untracks the map, and the next write makes the map young again."""
     in_a_process("""
 put(0, 1000)
 gc.collect()
@@ -77,7 +76,7 @@ assert gc.is_tracked(records)
 
 
 def test_what_a_collection_took_long_to_walk_is_walked_only_once() -> None:
-    """An example is a state that has replaced the first one."""
+    """One example is a restored state that has replaced the first state."""
     in_a_process("""
 from kvstore.store import gc_tuning
 gc_tuning.freeze_state()
@@ -126,8 +125,8 @@ def test_collections_go_on_when_a_state_could_not_be_loaded() -> None:
 async def test_a_serving_process_spares_its_state_once_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state is frozen before the first collection, which would walk the whole state and take 0.7 s over 10⁶
-    keys."""
+    """The state is frozen before the first collection. Otherwise this collection would walk the whole state, which
+    takes 0.7 s for 10⁶ keys."""
     spared, announced = trio.Event(), trio.Event()
 
     def spare() -> None:
@@ -146,10 +145,10 @@ async def test_a_serving_process_spares_its_state_once_it_is_loaded(
 
 
 async def test_what_a_cluster_is_asked_leaves_nothing_to_the_collector(tmp_path: Path) -> None:
-    """A reference cycle stays until a collection finds it, and keeps the bytes of all that was written meanwhile."""
+    """A reference cycle stays until a collection finds it. Until then it keeps all bytes that were written."""
     with trio.fail_after(TIMEOUT_SECONDS):
         async with a_cluster(tmp_path) as addresses, Client(addresses) as client:
-            await ask(client, CALLS // 4)  # After these calls, even slow connections exist.
+            await ask(client, CALLS // 4)  # After these calls, even the slow connections are open.
             gc.collect()
             gc.disable()
             try:
@@ -161,7 +160,7 @@ async def test_what_a_cluster_is_asked_leaves_nothing_to_the_collector(tmp_path:
 
 @asynccontextmanager
 async def a_cluster(folder: Path) -> AsyncIterator[list[str]]:
-    """Run three members in this process, with real files and sockets; gives their client addresses."""
+    """Run three members in this process, with real files and sockets. Yields their client addresses."""
     ports = free_ports(6)
     members = tuple(Member(f"s{i}", f"127.0.0.1:{ports[i]}", f"127.0.0.1:{ports[i + 3]}") for i in range(3))
 
@@ -197,7 +196,7 @@ async def ask(client: Client, calls: int) -> None:
 def test_records_that_replace_others_gather_among_the_young_unless_these_are_walked_now_and_then(
     machine: str, gather: bool
 ) -> None:
-    """A steady load frees as many objects as it makes. So a collection only starts when it has much to walk."""
+    """A steady load frees as many objects as it makes. So a collection only starts when it has many objects to walk."""
     in_a_process(f"""
 from kvstore.store import gc_tuning
 machine = {machine}

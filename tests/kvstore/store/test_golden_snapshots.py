@@ -1,6 +1,7 @@
-"""Golden snapshots: each file below `golden` was made by the build that first had its level, and never changes.
+"""Golden snapshots: the first build that knew a level made the level's file below `golden`, and this file never
+changes.
 
-`python -m tests.kvstore.store.test_golden_snapshots LEVEL` makes the file of a new level, once.
+`python -m tests.kvstore.store.test_golden_snapshots LEVEL` makes the file of a new level, only once.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def level_3_states() -> dict[str, Fed]:
     full.item(Put(b"app/1", b"not judged"), early, 92, time=6)
     full.as_user("ada", RegisterSession(30 * SECOND), time=7)
     full.as_user("ada", Put(b"app/1", b"1"), early + 1, 1, time=8)
-    full.as_user("bob", Get(b"app/1"), early + 1, 1, time=8)  # Not the owner of the session.
+    full.as_user("bob", Get(b"app/1"), early + 1, 1, time=8)  # Bob is not the owner of the session.
     full.as_user("root", RoleRemove("audit"), early, 93, time=9)
     full.as_user("ada", Put(b"app/2", b"2"), early + 1, 2, revision=18, time=10)
     for number in range(9):
@@ -161,7 +162,7 @@ def golden(level: int) -> dict[str, Snapshot]:
 
 @pytest.mark.parametrize("level", MAKERS)
 def test_a_snapshot_of_each_level_restores_to_the_state_that_it_was_made_from(level: int) -> None:
-    """docs/reference/versions.md promises this for every later build."""
+    """docs/reference/versions.md promises that every later build can read these files."""
     for header, chunks, digest in golden(level).values():
         machine = KvMachine()
 
@@ -174,8 +175,8 @@ def test_a_snapshot_of_each_level_restores_to_the_state_that_it_was_made_from(le
 
 @pytest.mark.parametrize("level", MAKERS)
 def test_the_same_commands_make_the_same_bytes_and_hashes_as_the_first_build_of_a_level_did(level: int) -> None:
-    """All members of a cluster of two builds have the same state, and an older build can read what the newer one
-    wrote."""
+    """In a cluster of two builds, all members have the same state, and the older build can read the files of the newer
+    build."""
     assert snapshots_of(MAKERS[level]()) == golden(level)
 
 

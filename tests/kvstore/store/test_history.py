@@ -52,7 +52,7 @@ def listed_at(fed: Fed, revision: int) -> dict[bytes, bytes | None]:
 
 
 def overwritten(count: int, **limits: int) -> Fed:
-    """A store in which `k` was put `count` times: at revision r its value is r."""
+    """A store in which `k` was put `count` times. At each revision, the value of `k` is the number of the revision."""
     fed = Fed(level=2, **limits)
     fed.feed([encode_command(Put(b"k", b"%d" % revision)) for revision in range(2, 2 + count)])
     return fed
@@ -62,7 +62,7 @@ def overwritten(count: int, **limits: int) -> Fed:
 
 
 def test_an_event_has_the_record_before_and_after() -> None:
-    """The record before a creation is None, and so is the record after a deletion."""
+    """The record before the creation of a key is None, and so is the record after its deletion."""
     fed = Fed(level=2)
     for command in (Put(b"a", b"1"), Put(b"a", b"2"), Delete(b"a")):
         fed.do(command)
@@ -101,7 +101,7 @@ def test_a_transaction_that_is_taken_back_leaves_no_event() -> None:
 
 
 def test_history_begins_with_the_first_change_at_level_2() -> None:
-    """At level 1 no history is kept, whatever the build knows."""
+    """At level 1 no history is kept, even if the build knows a higher level."""
     fed = Fed()
     fed.do(Put(b"a", b"1"))
     assert (len(fed.machine.history), fed.machine.compact_revision) == (0, 2)
@@ -157,8 +157,8 @@ def test_a_key_that_was_absent_then_has_a_bound_and_no_exact_deletion() -> None:
 
 
 def test_a_range_at_a_revision_is_the_range_of_then() -> None:
-    """Such a range has keys that were deleted since, and no keys that were created since. This holds page by page and
-    in both directions."""
+    """Such a range contains keys that were deleted later, and no keys that were created later. This is true for each
+    page and in both directions."""
     fed = Fed(level=2)
     for key in (b"a", b"b", b"c", b"d"):
         fed.do(Put(key, b"old"))
@@ -208,7 +208,7 @@ def test_a_revision_out_of_reach_is_told_even_of_what_is_not_there(read: Range |
 
 
 def test_a_range_at_the_explicit_revision_of_before_does_not_show_the_transactions_own_writes() -> None:
-    """A range without a revision, or at the new revision, shows the transaction's own writes."""
+    """A range that names no revision or the new revision shows the transaction's own writes."""
     fed = Fed(level=2)
     fed.do(Put(b"a", b"old"))
     fed.do(Put(b"c", b"old"))
@@ -255,8 +255,8 @@ def test_a_transaction_reads_the_revision_of_before_only_if_it_can_be_read() -> 
 
 
 def test_a_compaction_forgets_what_is_below_its_revision_and_keeps_the_revision_itself() -> None:
-    """Reads at the compacted revision are answered, and its events are kept. Deletions are among them (etcd lost them:
-    #18089, #19179)."""
+    """Reads at the compacted revision are answered, and the events of this revision are kept. These events include
+    deletions, which etcd lost (#18089, #19179)."""
     fed = overwritten(3)
     fed.do(Delete(b"k"))  # Revision 5.
     fed.do(Put(b"other", b""))
@@ -339,7 +339,7 @@ def test_a_lower_bound_takes_effect_at_once() -> None:
 
 
 def test_a_command_sees_the_bounds_enforced_by_the_commands_before_it_in_its_entry() -> None:
-    """This holds however many entries are applied together, so all members give the same answers."""
+    """The number of entries that are applied together makes no difference, so all members give the same answers."""
     puts = [encode_command(Put(b"k", b"%d" % number), session_id=1, request_no=number) for number in range(1, 10)]
     read = encode_command(Get(b"k", 3))
     together, apart = Fed(level=2, history_events_max=4), Fed(level=2, history_events_max=4)
@@ -387,7 +387,8 @@ def test_reads_at_every_revision_are_right_across_blocks_compactions_and_snapsho
 
 
 def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
-    """Keys are created and deleted. Ranges have open ends, both directions, and every kind of bound on a page."""
+    """Keys are created and deleted. Ranges have open ends and both directions, and their pages have every kind of
+    bound."""
     rng = random.Random(6)
     names = [b"%02d" % number for number in range(60)]
     fed = Fed(level=2, history_events_max=3 * BLOCK_EVENTS)
@@ -439,7 +440,7 @@ def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
 
 
 def test_a_page_at_an_old_revision_looks_up_the_events_of_its_own_keys_only() -> None:
-    """The cost of the page does not grow with the events of other keys."""
+    """The cost of the page does not grow with the number of events of other keys."""
     fed = Fed(level=2)
     for value in (b"1", b"2"):
         fed.feed([encode_command(Put(b"%05d" % number, value)) for number in range(2 * BLOCK_EVENTS)])
@@ -461,7 +462,7 @@ def test_a_page_at_an_old_revision_looks_up_the_events_of_its_own_keys_only() ->
 
 
 def test_records_at_old_revisions_are_found_wherever_their_events_are() -> None:
-    """Keys have no, few or many events since the revision. The events are in sealed blocks, across blocks, and in the
+    """A key has no, few or many events since the revision. The events are in sealed blocks, across blocks, and in the
     open block."""
     fed = Fed(level=2)
     names = [b"%02d" % number for number in range(40)]
@@ -594,7 +595,8 @@ def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
 
 
 def test_large_values_that_are_not_kept_any_more_are_freed() -> None:
-    """Without this, a block of 1,024 events would keep up to 1,023 dropped values until its last event is dropped."""
+    """If a block did not drop single values, a block of 1,024 events would keep up to 1,023 dropped values until its
+    last event is dropped."""
     fed = Fed(level=2, history_bytes_max=8 * MIB)
     for number in range(40):
         fed.do(Put(b"k", b"%02d" % number + bytes(MIB)))
@@ -608,7 +610,7 @@ def test_large_values_that_are_not_kept_any_more_are_freed() -> None:
 
 
 def apply(machine: KvMachine, *commands: Command) -> None:
-    """Apply an entry, and read nothing."""
+    """Apply an entry without reading anything."""
     payload = encode_batch(0, [encode_command(command) for command in commands])
     machine.apply(Entry(9, 1, EntryKind.COMMANDS, payload))
 
@@ -635,7 +637,7 @@ def test_an_entry_may_fill_several_blocks() -> None:
 
 @pytest.mark.parametrize("replaces", [Put(b"k", b""), Delete(b"k")])
 def test_new_events_do_not_keep_large_values_for_long(replaces: Put | Delete) -> None:
-    """Neither values that commands write nor values that small commands replace are kept for long."""
+    """The history keeps neither written values nor replaced values of small commands for a long time."""
     machine = Fed(level=2, history_bytes_max=1).machine
     history, large = machine.history, MIB // 2
     for number in range(20):

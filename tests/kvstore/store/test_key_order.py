@@ -1,4 +1,4 @@
-"""Keys are sorted only where somebody reads them; the tests compare them with a sorted list."""
+"""Keys are sorted only in the places that are read. The tests compare them with a sorted list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sorted:
         self.keys = keys
 
     def toggle(self, keys: KeyOrder[bytes], key: bytes, wanted: str) -> None:
-        """Add or remove the key in both. If an absent key is to be removed, remove its neighbour."""
+        """Add the key to both, or remove it from both. If the key to remove is absent, remove its neighbour."""
         at = bisect_left(self.keys, key)
         is_there = self.keys[at : at + 1] == [key]
         if wanted == "add" and not is_there:

@@ -116,7 +116,7 @@ def test_a_put_attaches_its_key_and_a_put_to_another_lease_moves_it() -> None:
 @pytest.mark.parametrize("command", [Put(b"k", b"2"), CompareAndSet(b"k", b"2", b"1"), Txn((), (Put(b"k", b"2"),))])
 @pytest.mark.parametrize("session", [0, 1])
 def test_a_lease_that_lost_its_key_to_a_plain_put_does_not_remove_it(command: Put, session: int) -> None:
-    """This holds on the general path and on the fast one."""
+    """The result is the same on the general path and on the fast one."""
     fed = leased()
     fed.do(Put(b"k", b"1", lease_id=1))
     fed.register(1000)
@@ -213,7 +213,7 @@ def test_a_lease_ends_before_the_commands_of_the_entry() -> None:
 
 
 def test_a_renewal_in_the_log_behind_the_expiry_gets_0() -> None:
-    """No owner may be told that an ended lease still lives."""
+    """No owner may get the answer that an ended lease still lives."""
     fed = leased(b"k")
     assert fed.do(LeaseRenew((1,)), time=TTL) == LeasesRenewed(3, (0,))
     assert keys(fed) == []
@@ -235,7 +235,7 @@ def test_one_command_renews_many_and_answers_for_each() -> None:
 
 
 def test_leader_time_that_goes_back_shortens_nothing() -> None:
-    """A new leader's clock may begin a little behind."""
+    """A new leader's clock may be a little behind at the beginning."""
     fed = leased(b"k")
     fed.do(LeaseRenew((1,)), time=5)
     fed.do(LeaseRenew((1,)), time=2)
@@ -295,7 +295,7 @@ def test_one_entry_ends_a_bounded_number_of_leases_and_the_next_one_goes_on() ->
         tick(fed, time)
         left.append(len(fed.machine.leases.by_id))
 
-    each = EXPIRED_KEYS_PER_ENTRY // 2  # A lease and its key count as two.
+    each = EXPIRED_KEYS_PER_ENTRY // 2  # A lease with one key counts as two.
     assert left == [count - each, count - 2 * each, count - 3 * each, count - 4 * each, 0]
     assert fed.machine.next_deadline is None
 
@@ -327,7 +327,7 @@ def test_no_lease_ends_within_the_grace_after_an_election() -> None:
     assert fed.machine.next_deadline == 35
     tick(fed, 34)
     assert keys(fed) == [b"k"]
-    assert fed.do(LeaseRenew((1,)), time=34) == LeasesRenewed(2, (TTL,))  # The lease's owner has found the new leader.
+    assert fed.do(LeaseRenew((1,)), time=34) == LeasesRenewed(2, (TTL,))  # By now the owner knows the new leader.
     tick(fed, 43)
     assert keys(fed) == [b"k"]
     tick(fed, 44)

@@ -28,7 +28,7 @@ from tests.kvstore.support.machine_fixture import Fed
 
 
 def lived_in() -> Fed:
-    """A store with a history of every kind of event, and two leases."""
+    """A store with two leases and a history that contains every kind of event."""
     fed = Fed(level=2, lease_grace_ns=5)
     fed.do(LeaseGrant(4, 10))
     fed.do(LeaseGrant(0, 20), time=3)
@@ -42,7 +42,8 @@ def lived_in() -> Fed:
 
 
 def row_of(events: list[Any], width: str = "I") -> list[bytes]:
-    """Encode events `[revision, key, record before or None]`, newest first, as a row, which has the oldest first."""
+    """Encode events `[revision, key, record before or None]`, which are given newest first, as a row. The row has the
+    oldest event first."""
     events = events[::-1]
     befores = [before or [b"", 0, 0, 0, 0] for _, _, before in events]
     keys, values = [key for _, key, _ in events], [before[0] for before in befores]
@@ -249,7 +250,7 @@ NONSENSE: dict[str, Damage] = {
 
 @pytest.mark.parametrize("damage", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_is_refused(damage: Damage) -> None:
-    """A member never starts from a state that no member can have had."""
+    """A member never starts from a state that no member can ever have had."""
     header, chunks = taken(lived_in())
     damage(header, chunks)
     with pytest.raises(InvalidSnapshot):
@@ -269,7 +270,7 @@ LONE_RECORDS: dict[str, tuple[list[Any], bool]] = {
 
 @pytest.mark.parametrize(("before", "is_sound"), LONE_RECORDS.values(), ids=LONE_RECORDS)
 def test_a_record_before_whose_own_event_is_forgotten_must_be_sound_itself(before: list[Any], is_sound: bool) -> None:
-    """Without its own event, the record before cannot be compared with anything."""
+    """If a key's own event is missing, the record before it cannot be compared with anything."""
     fed = lived_in()
     fed.do(Compact(6))
     header, chunks = taken(fed)
@@ -306,7 +307,7 @@ ODD_ROWS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.parametrize("change", ODD_ROWS.values(), ids=ODD_ROWS)
 def test_a_row_whose_columns_do_not_fit_is_refused(change: Callable[[list[Any]], Any]) -> None:
     header, chunks = taken(lived_in())
-    header["events"] = 2 * BLOCK_EVENTS  # This number makes the change the only error, even if the row has many events.
+    header["events"] = 2 * BLOCK_EVENTS  # So the change is the only error, even if the row has many events.
     row = row_of(chunks[2][1:])
     change(row)
     chunks[2][1:] = [row]
@@ -322,7 +323,7 @@ def test_a_row_that_is_no_array_is_refused() -> None:
 
 
 def test_a_restored_history_has_the_same_blocks() -> None:
-    """If a restore left one more small block each time, reads would become slower and slower."""
+    """If each restore left one more small block, reads would become slower and slower."""
     fed = Fed(level=2)
     fed.feed([encode_command(Put(b"%d" % (number % 9), b"")) for number in range(2 * BLOCK_EVENTS + 5)])
     machine = KvMachine()
@@ -359,7 +360,7 @@ def test_a_history_and_leases_that_were_replaced_are_freed_in_slices() -> None:
 
 
 def test_what_only_the_reading_of_a_history_needs_is_freed_in_slices() -> None:
-    """Reading a history needs the oldest records of all keys that have events."""
+    """To read a history, a member needs the oldest records of all keys that have events."""
     fed = Fed(level=2)
     for value in (b"1", b"2"):
         fed.feed([encode_command(Put(b"%d" % number, value)) for number in range(3 * FREED_RECORDS)])
@@ -388,7 +389,8 @@ def test_a_lease_has_its_keys_again_after_a_restore() -> None:
 
 @given(st.data())
 def test_a_damaged_row_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """Storage has verified the checksums before. No other exception may occur, and every invariant must hold."""
+    """The checksums are right here, because storage has verified them before. No other exception may occur, and every
+    invariant must hold."""
     picture = DAMAGED.machine.snapshot()
     header, chunks = picture.header, [bytearray(chunk) for chunk in picture.chunks]
     chunk = data.draw(st.sampled_from(chunks[2:]))

@@ -149,7 +149,7 @@ def test_records_that_do_not_fit_in_an_answer_are_not_deleted() -> None:
 
 
 def test_one_command_deletes_a_bounded_number_of_keys() -> None:
-    """The bound covers all ranges of a command, so that no command stops a member for long. An operator can change the
+    """The bound covers all ranges of a command, so that no command stops a member for long. An operator can change this
     bound."""
     fed, most = holding(), StoreLimits().delete_keys_max
     fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(most + 1)])
@@ -169,7 +169,7 @@ def test_one_command_deletes_a_bounded_number_of_keys() -> None:
 
 
 def test_an_append_makes_a_key_of_its_prefix_and_its_revision() -> None:
-    """Such keys sort in the order of the writes, and no key is used twice."""
+    """Keys of this form sort in the order of the writes, and no key is used twice."""
     fed = holding(a=b"")
     assert fed.do(Append(b"q/", b"first")) == AppendResult(3, b"q/\0\0\0\0\0\0\0\x03")
     assert fed.do(Append(b"q/", b"second")) == AppendResult(4, b"q/\0\0\0\0\0\0\0\x04")
@@ -195,8 +195,8 @@ NEXT = (3).to_bytes(8, "big")
     ids=str,
 )
 def test_the_key_of_an_append_is_written_once_in_a_transaction(branch: tuple[Operation, ...]) -> None:
-    """The key is only known when the append runs. If the transaction has already written the key, the transaction is
-    undone."""
+    """The key of an append is only known when the append runs. If the transaction has already written this key, the
+    transaction is undone."""
     fed = holding(a=b"1")
     digest = fed.machine.state_hash()
     with pytest.raises(InvalidRequest) as caught:
@@ -319,7 +319,7 @@ def test_all_comparisons_on_the_chosen_path_are_evaluated_before_any_operation()
 
 
 def test_comparisons_beside_the_chosen_path_do_not_count() -> None:
-    """The branch that is not taken would compare too many keys."""
+    """The branch that is not taken would compare too many keys, but it does not count."""
     fed = holding()
     fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(COMPARE_KEYS_MAX + 1)])
     too_many = Txn((Compare(b"0", Target.VERSION, EQUAL, 1, None),))
@@ -398,7 +398,7 @@ OF_LEVEL_2 = [
 
 @pytest.mark.parametrize("command", OF_LEVEL_2, ids=str)
 def test_at_level_1_every_form_of_level_2_is_refused_by_all_builds_alike(command: Any) -> None:
-    """Builds that know the form and builds that do not know it refuse it alike, without an effect on the state."""
+    """Builds that know the form and older builds both refuse it in the same way, without an effect on the state."""
     fed, older = Fed(), Fed()
     older.machine = KvMachine(levels=LevelRange(1, 1))
     for each in (fed, older):
@@ -422,7 +422,8 @@ def test_from_level_2_on_each_of_these_forms_is_carried_out(command: Any) -> Non
 
 
 def test_limits_of_level_2_begin_with_their_defaults_whatever_a_member_was_made_with() -> None:
-    """No state of level 1 contains these limits, so a restored member could not know other values."""
+    """No state of level 1 contains these limits. So a restored member could not know any values that differ from the
+    defaults."""
     one, other = Fed(history_events_max=7, leases_max=3), Fed()
     other.machine = restored(one.machine)
     for each in (one, other):

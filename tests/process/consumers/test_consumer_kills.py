@@ -21,11 +21,11 @@ pytestmark = [pytest.mark.process]
 
 CONSUMERS = 3
 PATIENCE_SECONDS = 90.0
-"""A test fails, and does not hang, if something does not happen within this time."""
+"""If something does not happen within this time, a test fails instead of hanging."""
 
 
 class Program:
-    """A process of `consumer_program`, which can be killed and started again."""
+    """A process that runs `consumer_program`. It can be killed and started again."""
 
     def __init__(self, cluster: ServerCluster, errors: Path) -> None:
         self._cluster, self._errors = cluster, errors
@@ -72,7 +72,7 @@ async def write(client: Client, written: list[bytes], ends: trio.Event) -> None:
         value = b"%06d" % number
         try:
             await client.append("log/", value)
-        except OutcomeUnknown:  # The log is read at the end to find which of these records were appended.
+        except OutcomeUnknown:  # At the end the log shows which of these records were appended.
             continue
         except StoreError:
             continue
@@ -93,7 +93,7 @@ async def active_pid(client: Client) -> int | None:
 
 
 async def _until_more_is_done(client: Client, count: int) -> int:
-    """Wait until more than `count` records are handled; return their number."""
+    """Wait until more than `count` records are handled. Return their number."""
     with trio.fail_after(PATIENCE_SECONDS):
         async with client.watch(prefix="done/") as changes:
             while (done := (await client.range(prefix="done/")).count) <= count:
@@ -142,7 +142,7 @@ async def _run(folder: Path, kills: int) -> None:
 
 @pytest.mark.timeout(120)
 async def test_each_record_takes_effect_once_though_consumers_and_members_are_killed(tmp_path: Path) -> None:
-    """This is the short run of the test below."""
+    """The short run of the test below, which has more kills."""
     await _run(tmp_path, kills=4)
 
 

@@ -30,7 +30,7 @@ class Holdings:
 
     @contextmanager
     def of(self, member: int, share: int) -> Iterator[None]:
-        """During a block, a member works on a share."""
+        """For the time of a `with` block, a member works on a share."""
         self._held[member].add(share)
         self._tell()
         try:

@@ -1,1 +1,1 @@
-"""Tests that run guides as they are written: the tutorial, the client page, and recipes for operators."""
+"""Tests that run guides exactly as they are written: the tutorial, the client page, and recipes for operators."""

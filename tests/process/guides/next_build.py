@@ -1,4 +1,5 @@
-"""Makes a second build on disk: these packages, as their next minor version might be, with one more feature level.
+"""Makes a second build on disk. It consists of these packages as their next minor version might be, with one more
+feature level.
 
 The next build adds a command `note` from level 4 on. Its hello, its acknowledgements and its status have fields that
 today's build does not know. Later versions may add such fields (docs/reference/versions.md).
@@ -47,19 +48,20 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     ),
     ("kvstore/protocol/status.py", "    return asdict(status)\n", '    return asdict(status) | {"notes": 7}\n'),
 )
-"""(file, text that it has once, text instead)."""
+"""(file, text that occurs once in this file, new text)."""
 
 
 NEWER_MEMBERS = (
     ("raft/membership/configuration.py", "_LEVEL, _LEASE_LEVEL = 2, 3\n", "_LEVEL, _LEASE_LEVEL = 2, 4\n"),
 )
-"""A later form of the member list. The leader of this build appends the form as today's leader appends the form with
-leases: at the first read by lease, without a check of what the other builds know. No real build may append a new form
-in this way (docs/reference/versions.md)."""
+"""A later form of the member list. Today's leader appends the form with leases at the first read by lease, without
+checking the builds of the other members. The leader of this build appends the later form in the same way. No real build
+may append a new form in this way (docs/reference/versions.md)."""
 
 
 def make_next_build(folder: Path, changes: tuple[tuple[str, str, str], ...] = CHANGES) -> Path:
-    """Put the packages of the next build into `folder`, from which `python -m kvstore.cli.main` runs it."""
+    """Put the packages of the next build into `folder`. In this folder, `python -m kvstore.cli.main` runs the next
+    build."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     for file, old, new in changes:

@@ -1,4 +1,4 @@
-"""The program of docs/reference/embed-the-engine.md is run as it stands, and imports public names only."""
+"""The program of docs/reference/embed-the-engine.md runs without changes, and imports only public names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
 
 
 def run(program: Path) -> str:
-    """Run the program, which must end in order and without a warning; returns what it prints."""
+    """Run the program and return its output. The program must end without an error and without a warning."""
     return subprocess.run(
         [sys.executable, "-W", "error", program.name],
         cwd=program.parent,

@@ -1,5 +1,5 @@
-"""The package as a new user gets it: wheel and source archive are built, and the wheel is installed into an empty
-virtual environment, in which the tutorial runs."""
+"""The package in the form in which a new user gets it. The wheel and the source archive are built, the wheel is
+installed into an empty virtual environment, and the tutorial runs there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMAND_SECONDS_MAX = 60
 
 
 class Built(NamedTuple):
-    """What was built, and the commands of the environment in which the wheel is installed."""
+    """The built files, and the commands of the environment in which the wheel is installed."""
 
     wheel: Path
     archive: Path
@@ -64,7 +64,7 @@ def environment_with(folder: Path, *requirements: str | Path) -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The archive is built from the checkout, and the wheel from the archive, as pip builds it."""
+    """The archive is built from the checkout, and then the wheel is built from the archive, as pip builds it."""
     folder = tmp_path_factory.mktemp("built")
     python = environment_with(folder / "builder", *PROJECT["build-system"]["requires"]) / "python"
     run(python, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, folder=ROOT)
@@ -129,7 +129,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(built: Built
 
 
 def test_the_tutorial_runs_in_an_empty_environment(built: Built, tmp_path: Path) -> None:
-    """Steps 2 to 5, for which the page says that no extra is needed."""
+    """Steps 2 to 5 of the page, which need no extra."""
     assert "`pip install highwatermark` is enough for them" in TUTORIAL
     pages = TUTORIAL.split("\n## ")
     page = "\n## ".join(part for part in pages if part.startswith(("2.", "3.", "4.", "5.")))

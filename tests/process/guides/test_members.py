@@ -1,4 +1,5 @@
-"""Real processes under writes: with the recipes of the guide a cluster grows, and replaces and removes members."""
+"""Real processes while clients write: with the recipes of the guide, a cluster grows, and replaces and removes
+members."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MACHINES = 6
 
 
 class Machines:
-    """Carries out lines of the guide. It starts servers and leaves them running; every other command must succeed."""
+    """Carries out lines of the guide. Commands that start servers leave them running. Every other command must
+    succeed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +42,7 @@ class Machines:
         return f"127.0.0.1{self._ports[f':710{node_id[1:]}']}"
 
     def carry_out(self, lines: str) -> str:
-        """Carry out all these lines in order; returns what the last command prints."""
+        """Carry out all these lines in order. Return the output of the last command."""
         printed = ""
         for line in lines.splitlines():
             words = shlex.split(re.sub(r":7[01]0\d", lambda found: self._ports[found[0]], line))
@@ -54,7 +56,7 @@ class Machines:
                 alive = ",".join(map(self.address, self.servers))
                 done = subprocess.run(
                     hwm(*words[1:], "--endpoints", alive), capture_output=True, text=True, timeout=75, check=False
-                )  # The command has a shorter limit, so it ends first and says why.
+                )  # The command has a shorter limit, so it ends before this time-out and reports the reason.
                 assert done.returncode == 0, (line, done.stderr)
                 printed = done.stdout
         return printed
@@ -64,8 +66,8 @@ class Machines:
 
 
 async def test_the_recipes_for_members_run_as_they_are_written_under_writes(tmp_path: Path) -> None:
-    """The cluster grows to three members and to five; a killed leader is replaced, and another is removed. Each write
-    is in the store once."""
+    """The cluster grows to three members and then to five. A killed leader is replaced, and another leader is removed.
+    Each write takes effect exactly once."""
     one, three, five, replace, remove, transfer = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
     machines, ledger = Machines(tmp_path), Ledger()
     try:

@@ -1,6 +1,7 @@
 """Checks the files in examples/operations: each option and each metric in them exists.
 
-A program that reads such a file itself (`promtool`, `systemd-analyze`) checks it, too, on machines that have it.
+If the machine has a program that reads such a file itself (`promtool`, `systemd-analyze`), this program checks the
+file, too.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def test_the_alerts_are_those_of_the_documents() -> None:
 
 
 def test_an_alert_fires_when_every_member_is_down() -> None:
-    """No metric is left to compare, so the alert must ask for the absence of one."""
+    """If every member is down, no metric is left to compare. So the alert must test for the absence of a metric."""
     rules = {rule["alert"]: rule for group in yaml_of("alerts.yaml")["groups"] for rule in group["rules"]}
 
     assert " or absent(" in rules["HighwatermarkNoLeader"]["expr"]
@@ -160,7 +161,7 @@ def test_prometheus_accepts_the_alerts() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on PATH")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """The program of the unit is not installed here, so another one stands for it."""
+    """The program of the unit is not installed here, so another program takes its place."""
     unit = tmp_path / "highwatermark.service"
     unit.write_text(
         text_of("highwatermark.service").replace("/opt/highwatermark/bin/hwm", "/bin/true"), encoding="utf-8"

@@ -47,8 +47,8 @@ def test_the_replicated_example_does_each_job_once(tmp_path: Path) -> None:
 
 
 def test_no_connection_of_the_replicated_example_can_be_given_the_port_of_a_member() -> None:
-    """A member dials others that do not listen yet. The local port of such a connection must not be one of their
-    ports."""
+    """A member connects to other members that do not listen yet. The local port of such a connection must not be the
+    port of a member."""
     find = runpy.run_path(str(ROOT / "examples" / "replicated_service.py"))["free_addresses"]
     ports = [int(address.rpartition(":")[2]) for address in find(200)]
 
@@ -70,7 +70,8 @@ async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
-    """The test runs all Python blocks of docs/reference/client.md. A store runs beside those that need a client."""
+    """The test runs all Python blocks of docs/reference/client.md. A store runs while the blocks that need a client
+    run."""
     client_code, lock_code, bulk_code, level_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     run_python("-c", embedded_code, cwd=tmp_path)
 

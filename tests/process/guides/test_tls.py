@@ -1,4 +1,5 @@
-"""The recipes of docs/operations/tls.md, as they are written there, with real processes and real certificates."""
+"""The recipes of docs/operations/tls.md, exactly as they are written there, with real processes and real
+certificates."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def log_of(server: Server) -> str:
 
 
 def test_the_certificate_of_a_client_names_no_host(folder: Path) -> None:
-    """With such a name, a client could pose as a member to other clients."""
+    """If the certificate of a client named a host, the client could pose as a member to other clients."""
     certs = folder / "certs"
     tls = MemberTls(peer_cert=certs / "client.pem", peer_key=certs / "client.key", peer_ca=certs / "ca.pem")
     with pytest.raises(UnusableCertificates, match="names client, and this member is s1"):
@@ -100,7 +101,7 @@ async def refuses(endpoint: str) -> bool:
 
 
 async def restarted(cluster: ServerCluster, options: dict[str, list[str]], ledger: Ledger) -> None:
-    """Restart one member after the other with these options of TLS, while writers go on."""
+    """Restart one member after the other with these options of TLS, while writers continue."""
     base = {node_id: server.arguments for node_id, server in cluster.servers.items()}
     for node_id, server in cluster.servers.items():
         plain = [word for word in base[node_id] if not is_of_tls(word)]
@@ -114,7 +115,7 @@ def is_of_tls(word: str) -> bool:
 
 
 def test_tls_is_turned_on_and_off_under_writes_and_no_write_fails(tmp_path: Path, folder: Path) -> None:
-    """While the members take connections with TLS and without, the clients change to TLS, and later back."""
+    """While the members accept connections with TLS and without, the clients change to TLS, and later back."""
     nodes = ("s1", "s2", "s3")
     mixed = {node_id: options_in(MIXED, node_id, folder) for node_id in nodes}
     only = {node_id: [word for word in mixed[node_id] if word != "--tls-mixed"] for node_id in nodes}
@@ -149,7 +150,7 @@ def test_tls_is_turned_on_and_off_under_writes_and_no_write_fails(tmp_path: Path
 
 
 def test_renewed_certificates_are_used_after_a_signal(tmp_path: Path, folder: Path) -> None:
-    """SIGHUP comes from a supervisor: the process has no terminal."""
+    """This SIGHUP comes from a supervisor, because the process has no terminal."""
     certs = tmp_path / "certs"
     certs.mkdir()
     for name in ("ca.pem", "s1.pem", "s1.key", "s2.pem", "s2.key"):
@@ -172,7 +173,7 @@ def test_renewed_certificates_are_used_after_a_signal(tmp_path: Path, folder: Pa
             async with Client(cluster.endpoints, tls=Tls(ca=certs / "ca.pem")) as client:
                 await client.put(b"a", b"1")
 
-    # A server ignores SIGHUP if it was ignored at its start, and the tests may run under `nohup`.
+    # A server ignores SIGHUP if SIGHUP was ignored when the server started. The tests may run under `nohup`.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with running_cluster(tmp_path, 1, *arguments) as cluster:

@@ -1,4 +1,5 @@
-"""The tests run docs/tutorial.md as it is written: real processes, but on free ports instead of those of the page."""
+"""The tests run docs/tutorial.md exactly as it is written. They start real processes, on free ports instead of those on
+the page."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def make_commands(folder: Path) -> None:
 
 
 def run_script(script: str, folder: Path, commands: Path, *, checkout: Path | None = ROOT) -> str:
-    """Run a shell script whose every command must succeed, and leave no process behind; returns all its output.
-    `checkout`: where Python looks for packages first."""
+    """Run a shell script in which every command must succeed. No process may remain. Return all its output. `checkout`
+    is the folder in which Python looks for packages first."""
     python_path = {} if checkout is None else {"PYTHONPATH": str(checkout)}
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     output = folder / "output"
@@ -70,8 +71,8 @@ def run_script(script: str, folder: Path, commands: Path, *, checkout: Path | No
 
 
 def missing_line(wanted: str, said: str) -> str | None:
-    """The first line of `wanted` that does not follow the lines before it in `said`; other lines may be between. Any
-    kind and amount of white space counts as equal."""
+    """The first line of `wanted` that does not occur in `said` after the lines before it. Other lines may be in
+    between. Any kind and amount of white space counts as equal."""
     lines = iter([line.split() for line in said.splitlines()])
     for line in wanted.splitlines():
         if line.split() not in lines:

@@ -1,4 +1,4 @@
-"""Two builds side by side: under writes, a cluster goes from one build to the next, member by member
+"""Two builds: while clients write, a cluster changes from one build to the next, member by member
 (docs/reference/versions.md).
 """
 
@@ -45,7 +45,8 @@ async def the_leader(client: Client) -> str:
 
 
 async def note(client: Client) -> Response:
-    """Send the leader the command that only the next build has, as that build's clients send it."""
+    """Send the leader the command that only the next build has, in the way in which the clients of the next build send
+    it."""
     address = await the_leader(client)
     host, _, port = address.rpartition(":")
     splitter = FrameSplitter(1 << 20)
@@ -61,7 +62,8 @@ async def note(client: Client) -> Response:
 
 
 async def is_not_taken(client: Client) -> None:
-    """Whichever member leads, a command that the older build could not apply is refused before it is in any log."""
+    """No matter which member leads, a command that the older build could not apply is refused before it gets into a
+    log."""
     answer = await note(client)
     assert (answer.code, answer.fields[0]) == (ResultCode.INVALID_REQUEST, Reason.UNKNOWN_KIND)
     with pytest.raises(LevelRefused):
@@ -119,8 +121,8 @@ async def upgraded_under_writes(cluster: ServerCluster, build: Path, client: Cli
 
 
 async def is_refused_from_now_on(server: Server, build: Path, client: Client, ledger: Ledger) -> None:
-    """The older build stops when it reads the entry that raised the level, and says why. Its data folder stays
-    intact."""
+    """The older build stops when it reads the entry that raised the level, and reports the reason. Its data folder
+    stays intact."""
     server.send_signal(signal.SIGTERM)
     await trio.to_thread.run_sync(server.wait)
     said_before = len(server.log.read_text())
@@ -140,8 +142,8 @@ async def is_refused_from_now_on(server: Server, build: Path, client: Client, le
 
 
 def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> None:
-    """The upgrade loses no write. The new command is refused until every member knows it, and the older build
-    afterwards."""
+    """The upgrade loses no write. The new command is refused until every member knows it. After that, the older build
+    is refused."""
     build = make_next_build(tmp_path / "next")
 
     async def main(cluster: ServerCluster) -> None:
@@ -157,7 +159,7 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
                     nursery.cancel_scope.cancel()
                 await ledger.check(client)
 
-    # The founders run two builds and agree on a level. s1 runs the new build from its first start.
+    # The founders run two builds and agree on a level. Member s1 runs the new build from its first start.
     with running_cluster(tmp_path, 3, "--feature-level=1", builds={"s1": build}) as cluster:
         trio.run(main, cluster)
 
@@ -165,8 +167,8 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_with_the_remedy_and_goes_on_as_that_build(
     tmp_path: Path,
 ) -> None:
-    """The member ends instead of closing the connection. The member stores nothing of the unknown form, so the newer
-    build can start."""
+    """The member ends completely instead of only closing the connection. The member stores nothing of the unknown form,
+    so the newer build can start."""
     build = make_next_build(tmp_path / "next", NEWER_MEMBERS)
 
     async def main(cluster: ServerCluster) -> None:

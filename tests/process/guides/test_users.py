@@ -1,4 +1,4 @@
-"""The recipes of docs/operations/users.md, as they are written there, with real processes."""
+"""The recipes of docs/operations/users.md, exactly as they are written there, with real processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Shell:
 
 
 async def write_on(client: Client, written: list[int], *, task_status: trio.TaskStatus[None]) -> None:
-    """Write without a pause until cancelled; every write must succeed."""
+    """Write without a pause until cancelled. Every write must succeed."""
     while True:
         await client.put("shop/counter", str(len(written)))
         written.append(len(written))
@@ -93,7 +93,7 @@ def test_authentication_is_turned_on_under_writes_and_a_lost_right_ends_what_it_
 
 
 async def lose_the_right(shop: Client, root: Client) -> None:
-    """A watch ends within a second, and a leadership with its lease."""
+    """After the loss of the right, a watch ends within a second, and a leadership ends with its lease."""
     ends: list[StoreError] = []
     async with root.watch(prefix="shop/leader") as keys, trio.open_nursery() as nursery:
         leads = trio.Event()

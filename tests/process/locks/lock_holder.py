@@ -3,12 +3,13 @@
     lock_holder.py write LOCK KEY
     lock_holder.py replace LOCK KEY VALUE [unguarded] [paused]
 
-`write` obtains the lock repeatedly, and writes the record under it until a write is refused. `replace` reads the record
-under the lock and then writes a new value; it relies on the lock to make the two steps one change. With `paused`, it
-stops itself between the read and the write (SIGSTOP). With `unguarded`, its write compares no fence.
+`write` obtains the lock repeatedly. While it holds the lock, it writes the record until a write is refused. `replace`
+reads the record under the lock and then writes a new value. It relies on the lock, which should make the two steps one
+change. With `paused`, the program stops itself between the read and the write (SIGSTOP). With `unguarded`, the write
+does not compare the fence.
 
-The program reports what happens as JSON lines on stdout. `replace` reports rows of a history, with `call_ns` and
-`return_ns` of `RunClock`, which all processes of a machine share.
+The program reports what happens as JSON lines on stdout. `replace` reports rows of a history. Their `call_ns` and
+`return_ns` come from `RunClock`, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def report(kind: str, **fields: object) -> None:
 
 
 async def write(client: Client, name: str, key: str) -> None:
-    """Obtain the lock and write the record under it, until a write is refused. Then begin again."""
+    """Obtain the lock and write the record under it, until a write is refused. Then obtain the lock again."""
     while True:
         try:
             async with client.lock(name, ttl_seconds=TTL_SECONDS) as lock:
@@ -58,7 +59,8 @@ async def _write_until_refused(lock: Lock, key: str) -> None:
 
 
 async def replace(client: Client, name: str, key: str, value: str, options: Sequence[str]) -> None:
-    """Replace the record under the lock; reports two rows: `lock`, and `cas` for the read and the write."""
+    """Replace the record under the lock. Reports two rows: `lock` for the lock, and `cas` for the read and the
+    write."""
     clock = RunClock()
     row: Row = {"op": "lock", "request": canonical_json({"name": name}), "call_ns": clock.now_ns()}
     try:

@@ -27,16 +27,16 @@ from tests.process.servers import ServerCluster, running_cluster
 pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 
 PATIENCE_SECONDS = 60.0
-"""A test fails, and does not hang, if a condition does not come true within this time."""
+"""If a condition does not become true within this time, a test fails instead of hanging."""
 
 ROUNDS = 10
-"""How often a holder is stopped."""
+"""The number of times that a holder is stopped."""
 
 SHOWN_MAX = 6
-"""The most operations by which the audit may show the lost change."""
+"""The audit may use at most this number of operations to show the lost change."""
 
 END = b"end"
-"""The value of the record when both holders are gone."""
+"""The value of the record after both holders have ended."""
 
 
 class Holder:
@@ -53,7 +53,7 @@ class Holder:
             )  # fmt: skip
 
     def reports(self, kind: str) -> list[dict[str, Any]]:
-        """The reports of a kind that have come until now, in order."""
+        """All reports of one kind that have come so far, in order."""
         # The last line may be incomplete, because the process still writes it.
         lines = self._reports.read_bytes().split(b"\n")[:-1]
         return [line for line in map(json.loads, lines) if line["kind"] == kind]
@@ -68,14 +68,14 @@ class Holder:
         return [line["error"] for line in self.reports("refused") if line["fence"] == fence]
 
     async def writes_above(self, fence: int) -> int:
-        """Wait until the process has written under a greater fence; returns that fence."""
+        """Wait until the process has written under a greater fence. Return this fence."""
         with trio.fail_after(PATIENCE_SECONDS):
             while self.fence <= fence:
                 await self._runs_on()
         return self.fence
 
     async def is_refused(self, fence: int) -> str:
-        """Wait until a write of this fence is refused; returns what the refusal said."""
+        """Wait until a write with this fence is refused. Return the text of the refusal."""
         with trio.fail_after(PATIENCE_SECONDS):
             while not self.refusals(fence):
                 await self._runs_on()
@@ -96,7 +96,7 @@ class Holder:
         return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG) is not None
 
     async def pause(self) -> None:
-        """Stop the process at any point of its work."""
+        """Stop the process at an arbitrary point of its work."""
         self._process.send_signal(signal.SIGSTOP)
         await self.is_stopped()
 
@@ -138,8 +138,8 @@ async def value_of(client: Client, key: str) -> bytes:
 
 
 async def test_a_paused_holder_never_writes_over_its_successor(tmp_path: Path, cluster: ServerCluster) -> None:
-    """Two processes write one record, each while it holds the lock. In each round the holder is stopped, until the
-    other has the lock and has written. Then the holder goes on, and its next write is refused."""
+    """Two processes write one record, each while it holds the lock. In each round, the holder is stopped until the
+    other process has the lock and has written. Then the stopped process continues, and its next write is refused."""
     fences: list[int] = []
     rounds = {"one": 0, "two": 0}
     async with cluster.client() as client, client.watch("record") as changes, trio.open_nursery() as nursery:
@@ -168,7 +168,7 @@ async def _note_fences(changes: Watch, fences: list[int]) -> None:
 
 
 async def _is_refused_after_a_pause(client: Client, first: Holder, second: Holder) -> bool:
-    """One round. Returns False if the holder lost the lock before it was stopped: on a busy machine its lease may end
+    """Do one round. Returns False if the holder lost the lock before it was stopped. On a busy machine a lease may end
     without a pause, and such a round proves nothing."""
     await first.pause()
     fence = first.fence
@@ -196,9 +196,9 @@ async def _is_refused_after_a_pause(client: Client, first: Holder, second: Holde
 async def test_an_audit_shows_what_a_paused_holder_does_without_a_guard(
     tmp_path: Path, cluster: ServerCluster, guard: str
 ) -> None:
-    """Two processes replace one record. Each does so under the lock, which makes the read and the write one change. The
-    first process is stopped between its read and its write. With a guard its write has no effect; without a guard the
-    change of the second process is lost."""
+    """Two processes replace one record. Each process does so under the lock, which should make the read and the write
+    one change. The first process is stopped between its read and its write. With a guard, this write has no effect.
+    Without a guard, the change of the second process is lost."""
     name, key = f"{guard}-job", f"{guard}-record"
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     async with cluster.client() as client:

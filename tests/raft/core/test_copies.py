@@ -1,4 +1,4 @@
-"""The copies that a leader knows of: the durable logs of the voters, and which voters are in sync.
+"""The copies that a leader knows: how far the voters' durable logs go, and which voters are in sync.
 
 See docs/reference/specification.md#67-members-in-sync.
 """
@@ -29,7 +29,7 @@ def test_only_a_leader_knows_copies() -> None:
 
 
 def test_the_own_copy_ends_at_the_last_durable_entry() -> None:
-    """An entry that the leader has appended but not synced is on nobody's disk."""
+    """An entry that the leader has appended but not synced is on no disk."""
     group = Group(["s1", "s2", "s3"])
     group.run()
     durable_index = group.leader.core.durable_index

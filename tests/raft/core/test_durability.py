@@ -1,4 +1,4 @@
-"""The order of durability: a member sends nothing that is not yet true on its disk.
+"""The order of durability: a member sends no statement that is not yet true on its disk.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -33,7 +33,7 @@ from tests.raft.support.core_fixture import (
 
 
 def test_a_vote_leaves_when_it_is_durable() -> None:
-    """If the vote left before it is durable, a crash could let the member vote a second time in the term.
+    """If the vote left before it was durable, a crash could let the member vote a second time in the term.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -49,7 +49,7 @@ def test_a_vote_leaves_when_it_is_durable() -> None:
 
 
 def test_a_refusal_that_carries_a_new_term_waits_for_it_too() -> None:
-    """Nothing that carries a new term leaves before it is durable.
+    """A message with a new term leaves only when this term is durable.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -74,7 +74,7 @@ def test_an_acknowledgement_leaves_when_the_entries_are_durable() -> None:
 
 
 def test_acknowledgements_of_one_write_leave_as_one() -> None:
-    """Acknowledgements are cumulative, so the member sends only the last one, with the last read counter."""
+    """Acknowledgements are cumulative. So the member sends only the last one, with the last read counter."""
     follower = a_follower(term=1)
 
     follower.core.step("s2", append(1, (0, 0), [1], read_counter=1))
@@ -101,7 +101,8 @@ def test_each_acknowledgement_waits_for_its_own_write_only() -> None:
 
 
 def test_a_heartbeat_is_answered_without_a_disk() -> None:
-    """The answer claims only what is already durable here, so a slow disk does not look like a silent member."""
+    """The answer claims only entries that are already durable here. So a slow disk does not look like a silent
+    member."""
     follower = a_follower(term=1, log_terms=[1])
     follower.step("s2", append(1, (1, 1), [1]))
 
@@ -122,7 +123,8 @@ def test_a_repeated_append_is_not_acknowledged_before_its_first_copy_is_durable(
 
 
 def test_the_first_heartbeat_of_a_new_term_waits_for_that_term() -> None:
-    """The answer to the heartbeat carries the term (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    """The member's answer to the heartbeat contains the term, so the term must be durable first
+    (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     follower = a_follower(term=1)
 
     follower.step("s2", heartbeat(2))
@@ -147,7 +149,7 @@ def test_a_rejection_of_a_new_term_waits_for_that_term() -> None:
 
 
 def test_a_rejection_does_not_wait_for_the_position_that_it_hints_at() -> None:
-    """The hint is no acknowledgement (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    """The hint is not an acknowledgement (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     follower = a_follower(term=1)
     follower.step("s2", append(1, (0, 0), [1, 1]))
     follower.step("s2", append(1, (5, 1), [1]))
@@ -174,7 +176,7 @@ def test_a_leader_counts_nothing_by_a_hint_and_goes_back_further_if_the_entry_th
 
 
 def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
-    """The vote requests and the candidate's vote for itself wait until all three are durable.
+    """The vote requests and the candidate's vote for itself wait until term, vote and log tail are durable.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -182,7 +184,7 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
     candidate.take_sent()
     candidate.step("s2", VoteResponse(term=2, granted=True))
     assert candidate.sent == []
-    # The candidate has one vote of three; its own vote is not durable yet.
+    # One of three members has granted its vote, and the candidate's own vote is not durable yet.
     assert candidate.core.role is Role.CANDIDATE
 
     candidate.persist()
@@ -192,7 +194,7 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
 
 
 def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
-    """A write of older entries was under way when the campaign began; only the second write contains the vote.
+    """A write of older entries was under way when the campaign began. Only the second write contains the vote.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -222,7 +224,7 @@ def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
 
 
 def test_a_pre_vote_request_waits_for_the_log_tail_that_it_announces() -> None:
-    """A pre-vote waits only for the log's tail, because its term was durable long ago.
+    """A pre-vote waits only until the log's tail is durable, because its term was durable long before.
 
     See docs/reference/specification.md#31-messages-wait-for-the-disk.
     """
@@ -236,7 +238,7 @@ def test_a_pre_vote_request_waits_for_the_log_tail_that_it_announces() -> None:
 
 
 def test_a_pre_vote_grant_leaves_at_once_if_the_own_term_is_durable() -> None:
-    """The voter never makes `next_term` durable."""
+    """The voter never makes `next_term` of a pre-vote durable."""
     member = a_follower(term=3)
 
     member.step("s2", pre_vote_request(5))
@@ -259,7 +261,7 @@ def test_only_append_requests_may_race_the_leaders_own_disk() -> None:
 
 
 def test_the_leaders_own_copy_counts_only_once_durable() -> None:
-    """With one follower both copies are needed, and both must be durable.
+    """With only one follower, both copies are needed, and both must be durable.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -273,7 +275,7 @@ def test_the_leaders_own_copy_counts_only_once_durable() -> None:
 
 
 def test_a_majority_without_the_leader_commits_but_the_leader_applies_when_it_is_durable_there() -> None:
-    """A node applies only what is both committed and durable on itself.
+    """A node applies only entries that are both committed and durable on this node.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -289,7 +291,7 @@ def test_a_majority_without_the_leader_commits_but_the_leader_applies_when_it_is
 
 
 def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
-    """The leader's mark alone is not enough (docs/reference/specification.md#32-copies-count-when-durable)."""
+    """The leader's commit index alone is not enough (docs/reference/specification.md#32-copies-count-when-durable)."""
     follower = a_follower(term=1)
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=1))
@@ -341,7 +343,8 @@ def test_what_waited_in_an_older_term_is_not_said_in_a_newer_one() -> None:
 
 
 def test_a_campaign_that_was_given_up_sends_no_requests() -> None:
-    """The candidate's disk was slow, so another member was elected in this term before the requests could leave."""
+    """The candidate's disk was slow. So another member was elected in this term before the vote requests could
+    leave."""
     candidate = a_candidate(term=2)
     candidate.step("s2", heartbeat(2))
     candidate.take_sent()
@@ -352,7 +355,7 @@ def test_a_campaign_that_was_given_up_sends_no_requests() -> None:
 
 
 def test_a_slow_disk_makes_no_queue_without_an_end() -> None:
-    """At most one message of a kind waits per peer and write."""
+    """For each peer and each write, at most one message of a kind waits."""
     follower = a_follower(term=1)
 
     for _ in range(500):
@@ -395,7 +398,7 @@ def test_the_commit_hint_is_clamped_to_the_log_at_start() -> None:
 
 
 def test_entries_are_small_enough_to_send_even_if_one_is_above_the_bound() -> None:
-    """A slice has at least one entry, however large, and as many more as fit into `append_bytes_max`."""
+    """A slice has at least one entry of any size, and as many more as fit into `append_bytes_max`."""
     two_entries_bytes = sum(entry.size_bytes for entry in entries_of([1, 1]))
     for bytes_max, sent in ((1, 1), (two_entries_bytes, 2)):
         leader = a_leader(term=2, log_terms=[1] * 5, config=RaftConfig(append_bytes_max=bytes_max))

@@ -20,7 +20,7 @@ def prefers(priority: int, last_applied: int = 1) -> AppendAccepted:
 
 
 def live(leader: Bench, duration_ns: int, *, of_s2: int = 0, of_s3: int = 0) -> list[str]:
-    """Let the leader send heartbeats that both followers answer; returns the members that were asked to campaign."""
+    """Let the leader send heartbeats, which both followers answer. Returns the members that were asked to campaign."""
     asked: list[str] = []
     for _ in range(duration_ns // CONFIG.heartbeat_interval_ns):
         leader.heartbeat()
@@ -32,7 +32,8 @@ def live(leader: Bench, duration_ns: int, *, of_s2: int = 0, of_s3: int = 0) -> 
 
 
 def test_a_leader_makes_way_for_the_highest_priority_after_a_calm_time() -> None:
-    """The calm time has a minimum, so a member that has just come back does not lead immediately."""
+    """The time for which a member must be calm has a minimum. So a member that has just come back does not lead
+    immediately."""
     leader = a_leader_with_commits()
 
     assert live(leader, CALM_NS, of_s2=10, of_s3=20) == []
@@ -40,14 +41,15 @@ def test_a_leader_makes_way_for_the_highest_priority_after_a_calm_time() -> None
 
 
 def test_a_leader_keeps_its_place_among_equals() -> None:
-    """A leader hands over only to a higher priority, so two equal members never pass the leadership back and forth."""
+    """A leader hands over only to a member of higher priority. So two equal members never pass the leadership back and
+    forth."""
     leader = a_leader_with_commits(config=RaftConfig(election_priority=20))
 
     assert live(leader, 2 * CALM_NS, of_s2=20, of_s3=10) == []
 
 
 def test_a_member_that_was_silent_begins_its_calm_time_anew() -> None:
-    """A member that was silent may have a fault, so it must be heard for a while before it leads."""
+    """A member that was silent may have a fault. So the leader must hear it for a while before it may lead."""
     leader = a_leader_with_commits()
     live(leader, CALM_NS * 3 // 4, of_s3=20)
     for _ in range(8):
@@ -59,7 +61,7 @@ def test_a_member_that_was_silent_begins_its_calm_time_anew() -> None:
 
 
 def test_each_time_in_vain_doubles_the_calm_time() -> None:
-    """A member may be unable to lead, so the leader asks it less and less often."""
+    """A member may be unable to lead, so the leader asks it less and less frequently."""
     leader = a_leader_with_commits()
     live(leader, CALM_NS + CONFIG.election_timeout_max_ns * 2, of_s3=20)
     assert leader.core.successor_id is None
@@ -69,7 +71,7 @@ def test_each_time_in_vain_doubles_the_calm_time() -> None:
 
 
 def test_a_higher_priority_draws_shorter_time_outs() -> None:
-    """The time-outs are from the first quarter of the range, so two such members still seldom campaign together."""
+    """The time-outs come from the first quarter of the range, so two such members still rarely campaign together."""
     latest = [0, 0]
     for place, priority in enumerate((0, 100)):
         for seed in range(50):

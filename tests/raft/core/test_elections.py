@@ -1,4 +1,4 @@
-"""Pre-vote, stickiness, check-quorum: who may depose whom (thesis §4.2.3, §6.2, §9.6).
+"""Pre-vote, stickiness and check-quorum: which member may depose which leader (thesis §4.2.3, §6.2, §9.6).
 
 See docs/reference/specification.md#78-elections.
 """
@@ -50,7 +50,7 @@ def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() ->
 
 
 def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
-    """Thesis §4.1: a new member starts with an empty log and a configuration that names only the others. Later it
+    """Thesis §4.1: a new member starts with an empty log, and with a configuration of which it is not a part. Later it
     receives a configuration that includes it."""
     s9 = Bench("s9", configuration=configuration_of("s1", "s2"))
 
@@ -64,7 +64,7 @@ def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
 
 
 def test_a_pre_vote_request_moves_no_term_on_either_side() -> None:
-    """Neither the request nor a grant changes a term; `next_term` is a separate field.
+    """Neither the request nor the grant of a pre-vote changes a term, because `next_term` is a separate field.
 
     See docs/reference/specification.md#78-elections.
     """
@@ -81,7 +81,7 @@ def test_a_pre_vote_request_moves_no_term_on_either_side() -> None:
 
 
 def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
-    """The answer has the voter's own term, which may differ from the term that it was asked for."""
+    """The answer has the voter's own term, which may differ from the term in the request."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -91,7 +91,7 @@ def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
 
 
 def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
-    """Without the higher term, two of three could refuse each other without end
+    """If the refusal did not contain the higher term, two of three members could refuse each other forever
     (docs/reference/specification.md#78-elections)."""
     asker = a_follower(term=4)
     asker.time_out()
@@ -123,7 +123,7 @@ def test_a_pre_vote_answer_to_an_older_wish_does_not_count() -> None:
 
 
 def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_returns() -> None:
-    """Thesis §9.6: pre-vote exists for this case."""
+    """Thesis §9.6: pre-vote was made for a member that was cut off and returns."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     term = cluster["s1"].core.term
@@ -141,7 +141,7 @@ def test_a_cut_off_member_does_not_raise_its_term_and_disturbs_nobody_when_it_re
 
 
 def test_a_pre_candidate_that_a_majority_refuses_waits_as_a_follower() -> None:
-    """The pre-candidate can no longer win, and a grant that comes later must not count."""
+    """After the refusals the pre-candidate can no longer win, and a grant that comes later must not count."""
     asker = a_follower(term=4, log_terms=[1])
     asker.time_out()
 
@@ -210,8 +210,8 @@ def test_the_transfer_flag_lets_a_campaign_through() -> None:
 
 
 def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
-    """The others ignore the campaigns of this member. Its answer to the leader's append has the higher term, so the
-    leader must step down."""
+    """The other members ignore the campaigns of this member. Its answer to the leader's append has the higher term, so
+    the leader must step down."""
     member = a_follower("s2", peers=["s1", "s3"], term=7)
     leader = a_leader(term=2)
 
@@ -223,7 +223,7 @@ def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
 
 
 def test_answers_of_strangers_are_ignored() -> None:
-    """Only members are asked, so an answer of a stranger changes nothing, not even a term."""
+    """Only members are asked. So an answer of a stranger changes nothing, not even a term."""
     follower = a_follower(term=2)
 
     for message in (VoteResponse(term=9, granted=True), VoteResponse(term=9, granted=False), accepted(9, 1)):
@@ -253,7 +253,8 @@ def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -
 
 
 def test_a_leader_whose_own_disk_is_silent_hands_over_to_those_whose_disks_work() -> None:
-    """The leader cannot apply what is not on its own disk, and its heartbeats keep other members from campaigning.
+    """The leader cannot apply entries that are not on its own disk, and its heartbeats keep other members from
+    campaigning.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -304,7 +305,7 @@ def test_one_answering_follower_of_two_keeps_a_leader_in_power() -> None:
 
 
 def test_answers_of_older_terms_do_not_keep_a_leader_in_power() -> None:
-    """Such answers were sent to the leader of an earlier term."""
+    """Answers with an older term were sent to the leader of an earlier term."""
     leader = a_leader(term=5)
 
     for _ in range(50):
@@ -316,7 +317,7 @@ def test_answers_of_older_terms_do_not_keep_a_leader_in_power() -> None:
 
 
 def test_a_leader_that_stepped_down_votes_for_another() -> None:
-    """A leader that stepped down hears no leader, so stickiness does not apply."""
+    """After a leader has stepped down, it hears no leader, so stickiness does not apply."""
     leader = a_leader(term=2)
     while leader.core.role is Role.LEADER:
         leader.time_out()
@@ -341,7 +342,7 @@ def test_a_candidate_that_a_majority_refuses_becomes_a_follower() -> None:
 
 
 def test_a_second_answer_of_the_same_voter_changes_nothing() -> None:
-    """A repeated or contradictory answer does not count as another vote."""
+    """A repeated or contradictory answer does not count as a further vote."""
     candidate = a_candidate(term=3, peers=["s2", "s3", "s4", "s5"])
     candidate.persist()
 

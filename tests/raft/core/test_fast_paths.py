@@ -1,4 +1,5 @@
-"""Each fast path must give the same result as a readable slow version of the same code, which the tests contain."""
+"""Each fast path must give the same result as a readable slow version of the same code. The tests contain these slow
+versions."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ NUMBERS = st.one_of(
 
 
 def test_a_core_with_anything_to_do_in_its_next_ready_has_work() -> None:
-    """The test fails if somebody adds a field that `has_work` ignores. Four fields do not count as work: events and
+    """The test fails if a developer adds a field that `has_work` ignores. Four fields do not count as work. Events and
     peers are only reported, and the write and the entries to apply are filled in last."""
     core = a_leader_with_commits().core
     while core.has_ready():
@@ -71,7 +72,7 @@ def test_an_acknowledgement_is_the_array_of_its_fields(
     st.lists(st.one_of(NUMBERS, st.integers(-2, -1), st.booleans(), st.text(max_size=2)), max_size=5), st.integers(1, 4)
 )
 def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) -> None:
-    """The fast path and the slow one give the same items, or refuse with the same text, and go on from the same
+    """The fast path and the slow one give the same items, or refuse with the same text. Both continue from the same
     offset."""
     together, one_by_one = _Fields([6, *items]), _Fields([6, *items])
     try:
@@ -86,7 +87,7 @@ def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) 
 
 @given(st.integers(0, 2**32), st.integers(1, 2**40))
 def test_a_time_out_is_drawn_as_the_library_draws_it(seed: int, below: int) -> None:
-    """The number is that of the library, and so are all later numbers, so a simulation with this seed stays the
+    """The number is the same as the library's, and so are all later numbers. So a simulation with this seed stays the
     same."""
     ours, theirs = Random(seed), Random(seed)
     assert [drawn(ours, below) for _ in range(3)] == [theirs.randrange(below) for _ in range(3)]
@@ -98,7 +99,7 @@ WAITS_US = st.one_of(st.sampled_from([0, 400, 1_000, 2_500, 5_000]), st.integers
 
 @given(st.lists(st.tuples(st.sampled_from(["wait", "propose", "accept", "persist", "read"]), WAITS_US), max_size=16))
 def test_no_deadline_of_a_leader_is_over_before_it_is_due(steps: list[tuple[str, int]]) -> None:
-    """The deadlines of heartbeats, marks, unanswered reads and the quorum each lower `due_at` when they are set."""
+    """When a deadline of a heartbeat, a mark, an unanswered read or the quorum is set, it lowers `due_at`."""
     bench = a_leader_with_commits(mark_delay_ns=5 * MILLISECOND_NS)
     leadership = bench.core._leader
     assert leadership is not None

@@ -67,7 +67,7 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
 
 
 def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
-    """A learner never campaigns, but it stops waiting for a silent leader, and stops naming it."""
+    """A learner never campaigns. But it stops waiting for a silent leader, and no longer names this leader."""
     members = Configuration((Member("s2"), Member("s3")), (), (Member("s1"),))
     learner = Bench("s1", configuration=members, term=1)
     learner.step("s2", heartbeat(1))
@@ -81,7 +81,8 @@ def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
 
 
 def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
-    """The leader was asked before the restart and answers after it. Clients may have seen newer writes meanwhile."""
+    """The member asked the leader before the restart, and the leader answers after it. Clients may have seen newer
+    writes meanwhile."""
     earlier = following()
     ask(earlier, 7)
     later = following(now=earlier.now + milliseconds(300))
@@ -95,7 +96,7 @@ def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
 
 
 def test_reads_that_come_while_a_question_is_under_way_share_the_next() -> None:
-    """The answer to the open question may be older than these reads."""
+    """The answer to the open question may be older than these new reads."""
     follower = following()
     ask(follower, 1)
     ask(follower, 2, 3)
@@ -110,7 +111,8 @@ def test_reads_that_come_while_a_question_is_under_way_share_the_next() -> None:
 
 
 def test_a_question_that_was_lost_is_asked_again_when_the_leader_is_heard() -> None:
-    """The question needs no timer of its own, because a silent leader would not answer either."""
+    """The question needs no timer, because it is repeated when the leader is heard, and a silent leader would not
+    answer anyway."""
     follower = following()
     ask(follower, 1)
     follower.take_sent()
@@ -123,7 +125,7 @@ def test_a_question_that_was_lost_is_asked_again_when_the_leader_is_heard() -> N
 
 
 def test_without_a_leader_reads_end_without_an_answer() -> None:
-    """The reads certainly fail, because no other member will answer them."""
+    """The reads certainly fail, because no other member will answer their question."""
     follower = following()
     ask(follower, 1)
     ask(follower, 2, age_ms=10)
@@ -135,7 +137,8 @@ def test_without_a_leader_reads_end_without_an_answer() -> None:
 
 
 def test_a_leader_answers_members_when_a_round_says_that_it_leads() -> None:
-    """The leader answers only after a round, because reads on followers must be linearizable, like its own."""
+    """The leader answers a follower only after a round, because reads on followers must be linearizable, like its own
+    reads."""
     leader = a_leader_with_commits(commands=1)
 
     leader.ask_read_index("s3", 5)
@@ -162,8 +165,8 @@ def test_questions_and_own_reads_share_a_round() -> None:
 
 
 def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> None:
-    """The age counts from the moment of the question, not of the answer, and includes the clocks' possible
-    difference."""
+    """The age counts from the moment of the question and not of the answer. It includes the possible difference of the
+    clocks."""
     follower = following()
     ask(follower, 1, age_ms=100)
     follower.core.tick(milliseconds(60))
@@ -184,7 +187,7 @@ def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> No
 
 
 def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
-    """Before the entries are applied, the state is older than the leader's answer says."""
+    """Until the entries are applied, the state is older than the leader's answer says."""
     follower = following()
     ask(follower, 1)
     answer(follower, 1, 2)
@@ -193,7 +196,7 @@ def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
 
 
 def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
-    """The age counts from the beginning of a round."""
+    """The age counts from the beginning of the round that confirmed the leader."""
     leader = a_leader_with_commits()
     ask(leader, 1, age_ms=1_000)
     began_at = leader.now
@@ -208,7 +211,7 @@ def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
 
 
 def test_reads_on_a_member_that_does_not_lead_are_bounded() -> None:
-    """At the bound a read is refused with Busy."""
+    """If `reads_pending_max` reads are open, a further read is refused with Busy."""
     follower = following(RaftConfig(reads_pending_max=2))
     ask(follower, 1, 2)
 

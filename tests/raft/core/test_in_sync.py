@@ -26,7 +26,7 @@ class Measured:
         self.changes: list[InSyncChange] = []
 
     def run(self, milliseconds: int, *, lag_ms: int | None, is_idle: bool = False) -> None:
-        """Let time pass. The peer is `lag_ms` behind; None: the peer sends nothing."""
+        """Let time pass. The peer is `lag_ms` behind; if None, the peer sends nothing."""
         for _ in range(milliseconds * MS // INTERVAL_NS):
             self.now += INTERVAL_NS
             last_index = 1_000 if is_idle else self.now // MS
@@ -57,7 +57,7 @@ def test_a_peer_that_lags_by_more_than_the_bound_leaves() -> None:
 
 @pytest.mark.parametrize("is_idle", [False, True])
 def test_a_silent_peer_leaves_after_the_bound_and_not_before(is_idle: bool) -> None:
-    """A dead peer of an idle leader lacks no entry, but the peer is not in sync."""
+    """A dead peer of an idle leader lacks no entry, but it is not in sync."""
     measured = Measured()
     measured.run(500, lag_ms=0, is_idle=is_idle)
     measured.run(1_000, lag_ms=None, is_idle=is_idle)
@@ -113,9 +113,10 @@ def test_a_pause_of_the_leader_counts_as_lag_of_nobody() -> None:
 
 
 def test_a_silent_peer_leaves_even_if_each_tick_comes_late() -> None:
-    """The host's clock may have a coarse grain. Then every interval between two heartbeats looks like a pause."""
+    """The host's clock may have a coarse grain. In this case every interval between two heartbeats looks like a
+    pause."""
     measured = Measured()
-    ends = measured.now + LAG_NS + 6 * INTERVAL_NS  # The first late tick may pass for a pause; no other one may.
+    ends = measured.now + LAG_NS + 6 * INTERVAL_NS  # Only the first late tick may count as a pause.
     while measured.now < ends:
         measured.now += 3 * INTERVAL_NS
         measured.changes += measured.in_sync.heartbeat(measured.now, 1_000, {"b": measured.peer})
@@ -162,10 +163,10 @@ def test_an_index_is_in_sync_once_all_members_in_sync_hold_it() -> None:
     assert copies.holders(8) == ("a",)
     assert [copies.is_held(index) for index in (7, 8)] == [True, False]
     assert Copies((("a", 9),), ()).in_sync_index == 0
-    assert Copies((("a", 9),), ()).is_held(10)  # Nobody is waited for.
+    assert Copies((("a", 9),), ()).is_held(10)  # The leader waits for nobody.
 
 
 def test_a_bound_below_four_heartbeats_is_refused() -> None:
-    """The measured lag of a healthy peer is up to two heartbeats."""
+    """Even a healthy peer has a measured lag of up to two heartbeats."""
     with pytest.raises(InvalidConfiguration, match="in_sync_lag_ns_max"):
         RaftConfig(heartbeat_interval_ns=50 * MS, in_sync_lag_ns_max=199 * MS)

@@ -1,4 +1,4 @@
-"""When a follower's connections with its leader end, the follower soon campaigns; a false alarm does no harm."""
+"""When a follower's connections with its leader end, the follower soon campaigns. A false alarm does no harm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def delay_ns(follower: Bench) -> int:
 
 @pytest.mark.parametrize(("node_id", "rank"), [("s1", 0), ("s3", 1), ("s4", 2), ("s5", 3)])
 def test_members_campaign_one_heartbeat_after_the_other_in_the_order_of_their_ids(node_id: str, rank: int) -> None:
-    """The order leaves out the leader that was lost."""
+    """The lost leader has no place in the order."""
     everybody = ("s1", "s2", "s3", "s4", "s5")
     peers = tuple(other for other in everybody if other != node_id)
     follower = a_follower_of("s2", node_id, peers)
@@ -65,8 +65,8 @@ def test_members_campaign_one_heartbeat_after_the_other_in_the_order_of_their_id
 
 
 def test_a_higher_election_priority_waits_a_shorter_time_and_the_order_stays() -> None:
-    """A member knows only its own priority. With the highest priority its wait per voter before it is a quarter as
-    long."""
+    """A member knows only its own priority. With the highest priority, the member's wait for each voter before it in
+    the order is a quarter as long."""
     for rank, node_id in enumerate(("s1", "s3", "s4")):
         peers = tuple(other for other in ("s1", "s2", "s3", "s4") if other != node_id)
         follower = a_follower_of("s2", node_id, peers, config=replace(CONFIG, election_priority=100))
@@ -86,8 +86,8 @@ def test_in_a_joint_configuration_the_voters_of_both_halves_are_in_one_order() -
 
 
 def test_a_hint_never_delays_a_campaign() -> None:
-    """The member campaigns at the time-out that it drew when it last heard its leader, or earlier, also after repeated
-    pre-votes."""
+    """The member campaigns at the latest at the time-out that it drew when it last heard its leader. This is true even
+    after repeated pre-votes."""
     follower = a_follower_of("s2", "s9", ("s1", "s2", "s3"))
     due_at = follower.core.next_deadline
     follower.advance(due_at - 1 - follower.now)
@@ -103,8 +103,8 @@ def test_a_hint_never_delays_a_campaign() -> None:
 
 
 def test_others_that_notice_the_loss_a_moment_later_are_asked_again_soon() -> None:
-    """The others hear the leader until they notice the loss, and ignore the pre-vote (thesis §4.2.3). The pauses
-    double."""
+    """Until the other members notice the loss, they hear the leader and ignore the pre-vote (thesis §4.2.3). The pauses
+    between the pre-votes double."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1]}, term=1)
     cluster.elect("s3")
     cluster.down.add("s3")
@@ -125,7 +125,7 @@ def test_others_that_notice_the_loss_a_moment_later_are_asked_again_soon() -> No
 
 
 def test_the_pauses_between_early_pre_votes_double() -> None:
-    """A false alarm costs few messages, even if the leader is silent for long."""
+    """A false alarm costs only few messages, even if the leader is silent for a long time."""
     follower = a_follower_of("s2")
     lose(follower, "s2")
     follower.time_out()
@@ -140,7 +140,7 @@ def test_the_pauses_between_early_pre_votes_double() -> None:
 
 
 def test_a_false_alarm_moves_no_term_and_ends_when_the_leader_speaks() -> None:
-    """The leader knows that it leads, and the others hear it, so no member answers."""
+    """The leader knows that it leads, and the other members hear the leader. So no member answers."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1]}, term=1)
     cluster.elect("s3")
     cluster.beat()
@@ -257,7 +257,7 @@ def test_reads_on_a_follower_outlive_a_false_alarm() -> None:
 
 
 def test_of_two_voters_the_other_asks_in_vain_until_the_first_is_back() -> None:
-    """A leader that has just restarted hears no leader, so it grants the pre-vote."""
+    """A leader that has just restarted does not hear any leader, so it grants the pre-vote."""
     follower = a_follower_of("s2", peers=("s2",))
     lose(follower, "s2")
     follower.time_out()
@@ -272,7 +272,7 @@ def test_of_two_voters_the_other_asks_in_vain_until_the_first_is_back() -> None:
 
 
 def test_a_member_that_is_behind_leaves_the_campaign_to_others() -> None:
-    """Raft §5.4.1: the member's pre-vote is refused, and the member waits for the next one in the order."""
+    """Raft §5.4.1: the member's pre-vote is refused, and the member waits for the next member in the order."""
     cluster = Cluster({"s1": [1], "s2": [1, 1], "s3": [1, 1]}, term=1)
     cluster.cut_links = {("s3", "s1")}
     cluster.elect("s3")

@@ -1,4 +1,5 @@
-"""Leadership transfer (thesis §3.10): a leader can hand over, and the others need not wait for a time-out."""
+"""Leadership transfer (thesis §3.10): a leader can hand over, and then the other members need not wait for a
+time-out."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_a_successor_is_asked_only_when_it_has_everything_durably() -> None:
 
 
 def test_nothing_is_proposed_while_the_successor_catches_up() -> None:
-    """With new entries the successor might never catch up."""
+    """If the leader still proposed entries, the successor might never catch up."""
     leader = a_leader_with_commits()
     leader.core.transfer_leadership("s2")
 
@@ -86,7 +87,7 @@ def test_a_transfer_that_does_not_work_is_given_up_after_an_election_time_out() 
     leader = a_leader_with_commits()
     leader.core.transfer_leadership("s2")
     while leader.core.successor_id is not None:
-        leader.step("s3", accepted(1, 1))  # An answer of s3 keeps the leader's quorum from being silent.
+        leader.step("s3", accepted(1, 1))  # An answer of s3 is needed so that the leader still hears a quorum.
         leader.heartbeat()
 
     assert leader.now <= CONFIG.election_timeout_max_ns + 10 * CONFIG.heartbeat_interval_ns
@@ -127,8 +128,8 @@ def test_a_silent_voter_is_no_successor() -> None:
 
 
 def test_a_follower_that_its_leader_asks_campaigns_at_once_and_without_a_pre_vote() -> None:
-    """The others hear their leader and would refuse a pre-vote. The `transfer` flag says that the leader wants the
-    campaign."""
+    """The other members hear their leader and would refuse a pre-vote. The `transfer` flag says that the leader wants
+    the campaign."""
     follower = a_follower(term=3)
     follower.step("s2", heartbeat(3))
 
@@ -165,7 +166,7 @@ def test_nobody_but_the_leader_of_its_term_makes_a_follower_campaign(case: str) 
 
 
 def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_time_out() -> None:
-    """Open proposals end as applied, because the next leader commits them while the old leader still runs."""
+    """Open proposals end as applied, because the next leader commits them before the old leader stops."""
     world = World()
     leader = world.elect()
     leader.propose("last words", 1)

@@ -1,5 +1,5 @@
-"""Reads by lease (thesis §6.4.1): which reads a leader may answer alone, and what the other members promise for
-them."""
+"""Reads by lease (thesis §6.4.1): which reads a leader may answer alone, and the promises of other members on which
+these reads rest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEASED = replace(configuration_of("s1", "s2", "s3"), lease_ns=PROMISE_NS)
 
 
 def a_leader_by_lease(config: RaftConfig = LEASES) -> Bench:
-    """A leader that has just sent a round, and whose followers have all made the promise."""
+    """A leader that has just sent a round, after all its followers have made the promise."""
     leader = a_leader(config=config)
     for _ in range(2):  # The two entries are its no_op and the configuration.
         leader.persist()
@@ -55,7 +55,7 @@ def counter_of(leader: Bench) -> int:
 
 
 def read(leader: Bench, ticket: int, mode: ReadMode = ReadMode.LEASE) -> ReadMode | None:
-    """The mode in which the leader serves the read immediately; None if it does not."""
+    """The mode in which the leader serves the read immediately; None if the leader does not serve it immediately."""
     ready = len(leader.reads_otherwise)
     leader.core.request_read(ticket, mode)
     leader.flush()
@@ -63,8 +63,8 @@ def read(leader: Bench, ticket: int, mode: ReadMode = ReadMode.LEASE) -> ReadMod
 
 
 def test_a_leader_has_all_agree_in_the_log_before_it_reads_by_lease() -> None:
-    """The setting of a member is not enough. The member's answer counts only if the member has acknowledged the entry
-    with the promise."""
+    """It is not enough that a member has the setting for leases. The member's answer counts only if the member has
+    acknowledged the entry with the promise."""
     leader = a_leader(config=LEASES)
     leader.persist()
     leader.step("s2", accepted(1, 1))
@@ -109,7 +109,7 @@ def test_a_majority_that_answered_a_round_gives_a_lease_from_when_it_was_sent() 
 
 
 def test_a_read_without_a_lease_has_a_round_and_says_so() -> None:
-    """If a lease has run out, the leader does not refuse the read but makes a round."""
+    """If its lease has run out, the leader does not refuse the read but starts a round."""
     leader = a_leader_by_lease()
 
     assert read(leader, 7) is None
@@ -124,7 +124,7 @@ def test_answers_of_a_member_that_has_not_promised_give_no_lease() -> None:
     leader.persist()
     leader.step("s2", accepted(1, 1))
     leader.persist()
-    leader.step("s2", accepted(1, 2))  # The configuration is committed, and s3 does not have it.
+    leader.step("s2", accepted(1, 2))  # The configuration is committed, but s3 does not have it yet.
     leader.heartbeat()
 
     leader.step("s3", accepted(1, 1, read_counter=counter_of(leader)))
@@ -135,7 +135,7 @@ def test_answers_of_a_member_that_has_not_promised_give_no_lease() -> None:
 
 
 def test_a_joint_configuration_needs_a_lease_of_both_halves() -> None:
-    """A new leader might need the majority of only one half, so both halves must have promised."""
+    """A new leader might need only the majority of one half. So majorities of both halves must have promised."""
     five = replace(LEASED, learners=configuration_of("s4", "s5").voters)
     leader = a_leader(configuration=five, config=LEASES)
     leader.persist()
@@ -160,7 +160,7 @@ def with_a_lease() -> Bench:
 
 
 def test_there_is_no_lease_while_leadership_is_handed_over() -> None:
-    """Thesis §6.4.1: voters answer the campaign that this leader asks for, despite their promises."""
+    """Thesis §6.4.1: voters answer a campaign that their leader requests, in spite of their promises."""
     leader = with_a_lease()
     leader.core.transfer_leadership("s2")
     leader.flush()
@@ -170,8 +170,8 @@ def test_there_is_no_lease_while_leadership_is_handed_over() -> None:
 
 
 def test_after_a_transfer_in_vain_the_lease_returns_when_nobody_can_heed_it_any_more() -> None:
-    """There is no bound on the time for which the request to campaign may be on its way. It becomes void once the log
-    has later entries of this term."""
+    """The leader's request to campaign may be on its way for any time. The request becomes void when the log has later
+    entries of this term."""
     leader = with_a_lease()
     leader.core.transfer_leadership("s2")
     leader.flush()
@@ -191,8 +191,8 @@ def test_after_a_transfer_in_vain_the_lease_returns_when_nobody_can_heed_it_any_
 
 
 def test_a_request_to_campaign_is_void_when_the_log_has_gone_on() -> None:
-    """A member that has acknowledged later entries of the term ignores the request: a later lease depends on its
-    promise."""
+    """A member that has acknowledged later entries of the term ignores an old request to campaign, because a later
+    lease depends on its promise."""
     follower = a_follower(term=1, log_terms=[1, 1])
     follower.step("s2", heartbeat(1, (2, 1)))
 
@@ -204,7 +204,7 @@ def test_a_request_to_campaign_is_void_when_the_log_has_gone_on() -> None:
 
 
 def test_a_promise_holds_though_the_term_moves_on() -> None:
-    """The member promised this to a leader that may not know of the new term yet."""
+    """The member gave its promise to a leader that may not know the new term yet."""
     follower = a_follower(term=1, log_terms=[1, 1], configuration=LEASED, config=LEASES)
     follower.advance(PROMISE_NS)
     follower.step("s2", heartbeat(1, (2, 1)))
@@ -223,7 +223,8 @@ def test_a_promise_holds_though_the_term_moves_on() -> None:
 
 
 def test_a_member_that_was_started_anew_votes_for_nobody_at_first() -> None:
-    """A restarted member has forgotten which leader it heard and what it promised. It refuses even in a transfer."""
+    """A restarted member has forgotten which leader it heard and which promise it gave. It refuses even in a
+    transfer."""
     member = a_follower(term=1, log_terms=[1, 1], configuration=LEASED, config=LEASES)
 
     member.advance(PROMISE_NS - 1)
@@ -240,8 +241,8 @@ def test_a_member_that_was_started_anew_votes_for_nobody_at_first() -> None:
 def test_who_is_the_last_voter_waits_only_while_whoever_made_it_so_may_still_lead(
     known_commit_index: int, silent_ns: int
 ) -> None:
-    """A leader that removes itself counts only the answers of the last voter, and reads by lease until it knows that
-    its removal is committed."""
+    """A leader that removes itself counts only the answers of the last voter. It reads by lease until it knows that its
+    removal is committed."""
     pair = replace(configuration_of("s1", "s2"), lease_ns=PROMISE_NS)
     joint = replace(configuration_of("s1"), outgoing=pair.voters, lease_ns=PROMISE_NS)
     last = replace(configuration_of("s1"), removed=("s2",), lease_ns=PROMISE_NS)
@@ -278,7 +279,7 @@ def test_a_member_that_was_started_anew_campaigns_late_though_the_promise_is_cut
 
 
 def test_without_leases_a_member_that_was_started_anew_votes_at_once() -> None:
-    """Without leases no leader depends on a promise that the member has forgotten."""
+    """Without leases, no leader depends on a promise that a restarted member has forgotten."""
     member = a_follower(term=1, log_terms=[1, 1])
 
     member.step("s2", pre_vote_request(1, (9, 1)))
@@ -287,7 +288,7 @@ def test_without_leases_a_member_that_was_started_anew_votes_at_once() -> None:
 
 
 def test_a_member_keeps_the_promise_of_the_cluster_whatever_its_own_time_outs_are() -> None:
-    """A member that campaigns votes for itself, so it must wait as well."""
+    """A member that campaigns votes for itself, so it must also wait."""
     impatient = RaftConfig(
         election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101), lease_reads=False
     )
@@ -301,8 +302,8 @@ def test_a_member_keeps_the_promise_of_the_cluster_whatever_its_own_time_outs_ar
 
 
 def test_a_member_keeps_the_promise_that_came_with_the_message_for_which_it_set_its_timer() -> None:
-    """The member sets its timer before it reads the promise in the same append. Its answer to that append may already
-    confirm a round."""
+    """The member sets its timer first, and then reads the promise in the same append. Its answer to this append may
+    already confirm a round."""
     impatient = RaftConfig(election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101))
     member = a_follower(term=1, log_terms=[1, 1], config=impatient)
     agreed = Entry(3, 1, EntryKind.CONFIGURATION, LEASED.encode())
@@ -317,7 +318,7 @@ def test_a_member_keeps_the_promise_that_came_with_the_message_for_which_it_set_
 
 
 def test_a_leader_with_a_lease_tells_other_members_their_read_index_at_once() -> None:
-    """With a lease the leader needs no round to answer a follower's question."""
+    """With a lease, the leader answers a follower's question without a round."""
     leader = with_a_lease()
 
     leader.ask_read_index("s3", 4)
@@ -326,14 +327,16 @@ def test_a_leader_with_a_lease_tells_other_members_their_read_index_at_once() ->
 
 
 def test_a_configuration_with_leases_keeps_them_through_changes() -> None:
-    """No change takes the setting back, because a leader may still depend on the promise, and nobody can know."""
+    """No later change removes leases from the configuration, because a leader may still depend on the promise, and no
+    member can know this."""
     assert Configuration.decode(LEASED.encode()) == LEASED
     assert LEASED.encode() != configuration_of("s1", "s2", "s3").encode()
 
 
 @pytest.mark.parametrize("message", [vote_request(2, (9, 1)), pre_vote_request(1, (9, 1))])
 def test_only_a_transfer_is_heard_while_a_leader_is(message: VoteRequest) -> None:
-    """Thesis §4.2.3: a transfer is the only exception from stickiness, and its leader has given up its lease before."""
+    """Thesis §4.2.3: a transfer is the only exception to stickiness. The leader has given up its lease before the
+    transfer."""
     follower = a_follower(term=1, log_terms=[1, 1], configuration=LEASED, config=LEASES)
     follower.advance(PROMISE_NS)
     follower.step("s2", heartbeat(1, (2, 1)))

@@ -36,7 +36,7 @@ def test_terms_are_known_from_the_base_to_the_end() -> None:
 
 
 def test_with_entries_kept_behind_the_snapshot_the_term_before_them_is_unknown() -> None:
-    """Entries before `snapshot_index` may be retained, but the term before the first of them is unknown.
+    """Entries before `snapshot_index` may be retained, but then the term before the first of them is unknown.
 
     See docs/reference/specification.md#61-order-of-the-marks.
     """
@@ -57,12 +57,12 @@ def test_the_last_position_at_most_of_a_term_is_found_in_one_step(index: int, te
 
 @pytest.mark.parametrize(("index", "term", "found"), [(12, 1, 10), (12, 0, 9), (7, 0, 7)])
 def test_below_the_base_the_log_cannot_say_more(index: int, term: int, found: int) -> None:
-    """The leader skips the compacted part, and sends the peer a snapshot."""
+    """The leader skips the compacted part of its log, and sends the peer a snapshot."""
     assert a_log([2, 2], base=LogPosition(10, 1)).last_at_most(index, term) == found
 
 
 def test_a_cut_and_its_replacement_are_one_write() -> None:
-    """The truncation is in the same frame as the entries that replace the cut ones.
+    """The cut is in the same frame as the entries that replace the cut entries.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -81,7 +81,7 @@ def test_a_cut_and_its_replacement_are_one_write() -> None:
 
 
 def test_what_was_never_given_to_the_store_is_cut_without_a_trace() -> None:
-    """Entries that are in no write yet are never written."""
+    """Entries that are cut before any write contains them are never written."""
     writes = WriteStream(durable_index=1)
     log = RaftLog(MemoryLog(BEGINNING, entries_of([1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES)
 
@@ -132,8 +132,8 @@ def test_a_reset_forgets_every_claim_and_everything_said_waits_for_it() -> None:
 
 
 def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store() -> None:
-    """The cache stays within `log_cache_bytes_max`. It keeps entries that are not durable, as the store may not have
-    them."""
+    """The cache stays within `log_cache_bytes_max`. It keeps entries that are not durable, because the store may not
+    have these entries."""
     store = MemoryLog(BEGINNING, (), HardState(term=1))
     writes = WriteStream(durable_index=0)
     log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=2_000)
@@ -181,7 +181,7 @@ def test_a_long_log_of_small_entries_leaves_the_memory_in_steps(end: str) -> Non
 
 
 def test_what_the_cache_counts_is_what_it_takes() -> None:
-    """If small entries counted as 32 bytes besides their payload, the cache would exceed its bound by two thirds."""
+    """If a small entry counted as only 32 bytes plus its payload, the cache would exceed its bound by two thirds."""
     log = RaftLog(
         MemoryLog(BEGINNING, (), HardState(term=1)),
         snapshot=BEGINNING,
@@ -191,7 +191,7 @@ def test_what_the_cache_counts_is_what_it_takes() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        for index in range(1_001, 3_001):  # Python keeps one object per number only up to 256.
+        for index in range(1_001, 3_001):  # Python shares number objects only up to 256.
             log._cache.append(Entry(index, 1, EntryKind.COMMANDS, os.urandom(100)))
         taken_bytes = tracemalloc.get_traced_memory()[0]
     finally:

@@ -30,7 +30,7 @@ from tests.raft.support.core_fixture import (
 
 
 def lead_again(bench: Bench) -> None:
-    """Make the member the leader of a new term by the vote of s3, whatever it was before."""
+    """Make the member the leader of a new term by the vote of s3, from any role."""
     while bench.core.role != Role.CANDIDATE:
         bench.advance(CONFIG.election_timeout_max_ns)
         bench.step("s3", PreVoteResponse(term=bench.core.term, next_term=bench.core.term + 1, granted=True))
@@ -44,7 +44,8 @@ def lead_again(bench: Bench) -> None:
 
 
 def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_durably() -> None:
-    """The mark is the minimum of min(last_applied, durable match) over all members, the leader included.
+    """The low-water mark is the minimum over all members, including the leader. Each member counts with
+    min(last_applied, durable match).
 
     See docs/reference/specification.md#64-low-water-mark.
     """
@@ -64,7 +65,8 @@ def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_
 
 
 def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
-    """A restarted member reports a lower index, but other members may already have forgotten entries up to the mark."""
+    """A restarted member reports a lower index. But other members may already have forgotten the entries up to the
+    mark."""
     leader = a_leader_with_commits(commands=3)
     assert leader.core.low_watermark == 4
     follower = a_follower(term=1, log_terms=[1, 1, 1, 1])
@@ -77,7 +79,7 @@ def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
 
 
 def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reported() -> None:
-    """A new leader has no reports of the members yet (docs/reference/specification.md#64-low-water-mark)."""
+    """A new leader has no reports from the members yet (docs/reference/specification.md#64-low-water-mark)."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("x")
@@ -101,7 +103,7 @@ def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reporte
 
 
 def test_a_proposal_certainly_did_not_happen_once_another_term_is_committed_at_its_index() -> None:
-    """A truncation on one member proves nothing (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """A cut on one member proves nothing about the outcome (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -147,7 +149,7 @@ def test_a_snapshot_past_a_proposal_means_unknown() -> None:
 
 
 def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_unknown() -> None:
-    """The proposal certainly was carried out, but this member does not know its results."""
+    """The proposal was certainly carried out, but this member does not know its results."""
     leader = a_leader_with_commits(term=1)
     leader.apply_at_once = False
     leader.propose("committed")
@@ -163,7 +165,7 @@ def test_a_committed_proposal_that_a_snapshot_overtakes_before_it_is_applied_is_
 
 
 def test_a_leader_that_is_elected_again_tells_its_two_proposals_at_one_index_apart() -> None:
-    """(index, term) identifies a proposal. In this test the first proposal is cut, and the second is applied."""
+    """(index, term) identifies a proposal. In this test the first proposal is cut, and the second one is applied."""
     leader = a_leader_with_commits(term=1)
     leader.propose("first")
     leader.step("s2", append(2, (1, 1), [2]))  # The first proposal is cut; no entry is committed.
@@ -201,8 +203,8 @@ def test_leader_time_of_an_empty_log_is_that_of_the_snapshot() -> None:
 
 
 def test_leader_time_does_not_go_back_when_the_log_is_compacted_or_replaced() -> None:
-    """A node that has compacted its log or installed a snapshot keeps the time reached, and goes on from it as a
-    leader."""
+    """A node that has compacted its log or installed a snapshot keeps the leader time that it has reached. As a leader,
+    it continues from this time."""
     compacted = a_leader_with_commits(term=1, commands=1)
     compacted.advance(40 * MILLISECOND_NS)
     compacted.propose()
@@ -223,7 +225,7 @@ def test_leader_time_does_not_go_back_when_the_log_is_compacted_or_replaced() ->
 
 
 def test_the_uncommitted_tail_is_bounded() -> None:
-    """At `uncommitted_bytes_max` the leader answers Busy and appends nothing; a commit makes room."""
+    """At `uncommitted_bytes_max` the leader answers Busy and appends nothing. A commit makes room again."""
     leader = a_leader_with_commits(config=RaftConfig(uncommitted_bytes_max=300))
     while leader.core.status().uncommitted_bytes + entries_of([1])[0].size_bytes < 300:
         leader.propose()
@@ -239,7 +241,7 @@ def test_the_uncommitted_tail_is_bounded() -> None:
 
 
 def test_one_entry_above_the_bound_is_taken_when_nothing_else_is_on_its_way() -> None:
-    """The bound must not exclude an entry of a permitted size."""
+    """The bound must not exclude an entry of an allowed size."""
     leader = a_leader_with_commits(config=RaftConfig(uncommitted_bytes_max=1))
 
     assert leader.propose().index == 2
@@ -272,8 +274,8 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
 
 
 def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
-    """The mark shows how far the member is behind. The member may be able to prove only a lower mark of its own. The
-    mark never falls."""
+    """The leader's commit index shows how far the member is behind. The member may only be able to prove a lower commit
+    index. The mark never falls."""
     follower = a_follower(term=1)
     assert follower.core.leader_commit_index == 0
 
@@ -302,7 +304,8 @@ def test_members_are_changed_by_a_change_only() -> None:
 
 
 def test_a_followers_unapplied_tail_is_bounded() -> None:
-    """While committed entries wait for the state machine, the follower takes no more than `unapplied_bytes_max`."""
+    """While committed entries wait for the state machine, the follower accepts at most `unapplied_bytes_max` of
+    them."""
     bound = 3 * entries_of([1])[0].size_bytes
     follower = a_follower(term=1, config=RaftConfig(unapplied_bytes_max=bound))
     follower.apply_at_once = False
@@ -320,7 +323,8 @@ def test_a_followers_unapplied_tail_is_bounded() -> None:
 
 
 def test_a_tail_that_waits_for_its_commit_never_refuses_the_entry_that_commits_it() -> None:
-    """A tail of an old term may be full. The new leader's no_op must still be taken, or nothing would ever commit."""
+    """A follower's tail with entries of an old term may be full. The follower must still accept the new leader's no_op,
+    because otherwise no entry would ever be committed."""
     bound = 3 * entries_of([1])[0].size_bytes
     follower = a_follower(term=1, config=RaftConfig(unapplied_bytes_max=bound))
     follower.step("s2", append(1, (0, 0), [1] * 5))
@@ -331,7 +335,8 @@ def test_a_tail_that_waits_for_its_commit_never_refuses_the_entry_that_commits_i
 
 
 def test_a_peer_that_takes_nothing_is_asked_again_at_the_heartbeat_and_not_in_a_storm() -> None:
-    """The peer's tail is full. The leader sees this because the match index in the answers does not rise."""
+    """The peer's tail is full, so the peer accepts no entries. The leader notices this because the match index in the
+    peer's answers does not rise."""
     leader = a_leader_with_commits(term=1)
     leader.core.peer_unreachable("s2")
     leader.propose()
@@ -347,7 +352,7 @@ def test_a_peer_that_takes_nothing_is_asked_again_at_the_heartbeat_and_not_in_a_
 
 
 def test_what_is_handed_to_the_state_machine_at_once_is_bounded() -> None:
-    """A slice has at most `apply_bytes_max`, so other events are handled between two slices."""
+    """One slice has at most `apply_bytes_max`, so other events can be handled between two slices."""
     entry_bytes = entries_of([1])[0].size_bytes
     follower = a_follower(term=1, log_terms=[1] * 6, config=RaftConfig(apply_bytes_max=2 * entry_bytes))
     follower.apply_at_once = False

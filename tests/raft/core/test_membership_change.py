@@ -48,7 +48,7 @@ from tests.raft.support.memory_log import MemoryLog
 
 
 def test_a_store_of_one_grows_to_three_and_to_five_and_shrinks_again() -> None:
-    """Once proposed, each change completes without further calls."""
+    """After it was proposed, each change completes without further calls."""
     group = Group(["s1"], ["s2", "s3", "s4", "s5"])
     for newcomers in (("s2", "s3"), ("s4", "s5")):
         group.change(adding(*newcomers))
@@ -110,7 +110,7 @@ def test_the_configuration_is_found_again_at_a_restart() -> None:
 
 
 def test_a_snapshot_brings_its_configuration() -> None:
-    """The configuration is the one in force at the snapshot's index, which this log did not contain.
+    """The new configuration is the one that was in force at the snapshot's index. This log did not contain that index.
 
     See docs/reference/specification.md#51-state-at-an-index.
     """
@@ -124,8 +124,8 @@ def test_a_snapshot_brings_its_configuration() -> None:
 
 
 def test_who_learns_from_a_snapshot_that_it_is_no_voter_for_certain_campaigns_no_more() -> None:
-    """The configuration in the log did not name s1, but it might have been uncommitted. Until it is committed, s1 may
-    have to lead (thesis, Figure 4.6)."""
+    """The configuration in the log does not name s1, but it may be uncommitted. Until it is known to be committed, s1
+    may have to lead (thesis, Figure 4.6)."""
     s1 = a_follower(term=1)
     leaving = configuration(["s2", "s3"], outgoing=["s1", "s2", "s3"])
     after = configuration(["s2", "s3"], removed=["s1"])
@@ -152,7 +152,7 @@ def test_a_snapshot_that_the_log_holds_leaves_what_is_in_force_behind_it() -> No
 
 
 def test_a_snapshot_corrects_what_a_joining_member_took_for_the_members() -> None:
-    """The joining member was told only of some members, and its log did not name the others."""
+    """The joining member knew only some of the members, and its log did not name the others."""
     s9 = Bench("s9", configuration=configuration(["s1"]))
     s9.step("s2", append(1, (0, 0), [1, 1]))
 
@@ -200,7 +200,7 @@ def test_a_joint_configuration_is_left_when_it_is_committed_and_not_before() -> 
 
     leader.persist()
     leader.step("s2", accepted(2, joint_index + 1))
-    assert leader.core.is_changing  # Only two of four have C-new.
+    assert leader.core.is_changing  # Only two of four members have C-new.
     leader.step("s3", accepted(2, joint_index + 1))
     assert not leader.core.is_changing
 
@@ -213,13 +213,13 @@ def test_both_halves_are_asked_for_votes() -> None:
 
     for peer_id in ("s2", "s3"):
         s1.step(peer_id, PreVoteResponse(term=1, next_term=2, granted=True))
-    assert role(s1) is Role.PRE_CANDIDATE  # All of the old half, and one of two of the new half have granted.
+    assert role(s1) is Role.PRE_CANDIDATE  # Granted by the old half, and by one of two in the new half.
     s1.step("s4", PreVoteResponse(term=1, next_term=2, granted=True))
     assert role(s1) is Role.CANDIDATE
 
     s1.persist()
     s1.step("s4", VoteResponse(term=2, granted=True))
-    assert role(s1) is Role.CANDIDATE  # The new half, and one of three of the old half have granted.
+    assert role(s1) is Role.CANDIDATE  # Granted by the new half, and by one of three in the old half.
     s1.step("s3", VoteResponse(term=2, granted=True))
     assert role(s1) is Role.LEADER
 
@@ -301,7 +301,7 @@ def test_a_learner_is_no_candidate_and_may_be_asked_for_its_vote() -> None:
 
 
 def test_a_vote_of_a_learner_does_not_count() -> None:
-    """The vote of any other member that is no voter does not count either."""
+    """The vote of any other member that is not a voter does not count either."""
     s1 = a_follower(term=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4", "s5"]))
     s1.time_out()
 
@@ -327,7 +327,7 @@ def test_a_single_voter_waits_for_none_of_its_learners() -> None:
 
 
 def test_the_low_watermark_waits_for_learners_and_not_for_removed_members() -> None:
-    """The mark covers all members. Removed members need no entries
+    """The low-water mark covers all members. Removed members need no entries
     (docs/reference/specification.md#64-low-water-mark)."""
     leader = a_leader_with_commits(term=2, commands=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     assert leader.core.low_watermark == 2
@@ -347,7 +347,7 @@ def test_the_low_watermark_waits_for_learners_and_not_for_removed_members() -> N
     assert leader.core.low_watermark == removed_at
 
 
-# One change at a time, and when a change may begin
+# Only one change at a time, and the conditions for a change to begin
 
 
 def test_a_change_is_refused_while_another_one_is_not_done() -> None:
@@ -380,8 +380,8 @@ def test_a_follower_refuses_a_change() -> None:
 
 
 def test_a_learner_that_is_far_behind_is_not_promoted() -> None:
-    """A learner may lag PROMOTION_LAG_ENTRIES_MAX entries: commits should not have to wait for a new voter (thesis
-    §4.2.1)."""
+    """A learner may lag by at most PROMOTION_LAG_ENTRIES_MAX entries. Otherwise commits would have to wait for the new
+    voter (thesis §4.2.1)."""
     start = configuration(["s1", "s2", "s3"], learners=["s4"])
     leader = a_leader_with_commits(term=2, configuration=start, commands=PROMOTION_LAG_ENTRIES_MAX)
     first = leader.core.last_index - PROMOTION_LAG_ENTRIES_MAX
@@ -399,7 +399,7 @@ def test_a_learner_that_is_far_behind_is_not_promoted() -> None:
 
 
 def test_a_learner_that_is_silent_is_not_promoted() -> None:
-    """The leader must have heard the learner within an election time-out, as in every other check."""
+    """As in every other check, the leader must have heard the learner within an election time-out."""
     leader = a_leader_with_commits(term=2, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     last_index = leader.core.last_index
     for _ in range(CONFIG.election_timeout_max_ns // CONFIG.heartbeat_interval_ns):
@@ -410,7 +410,7 @@ def test_a_learner_that_is_silent_is_not_promoted() -> None:
 
 
 def test_a_change_after_which_no_majority_is_heard_is_refused() -> None:
-    """Such a change could not be committed, and it would prevent every other change."""
+    """A change without a reachable majority could not be committed, and it would prevent every other change."""
     leader = a_leader_with_commits(term=2, peers=("s2", "s3"))
     for _ in range(CONFIG.election_timeout_max_ns // CONFIG.heartbeat_interval_ns):
         leader.heartbeat()

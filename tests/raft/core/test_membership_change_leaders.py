@@ -1,4 +1,5 @@
-"""Membership changes that remove their leader or go on after its end; removed members and strangers (thesis §4.2)."""
+"""Membership changes that remove their leader or continue after its end; removed members and strangers (thesis
+§4.2)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from tests.raft.support.memory_log import MemoryLog
 
 
 def test_a_new_leader_leaves_the_joint_configuration_of_the_last_one() -> None:
-    """The new leader first waits until its own first entry is committed, and with this entry all earlier ones."""
+    """The new leader first waits until its own first entry is committed. With this entry, all earlier entries are
+    committed."""
     s1 = a_leader(term=2, peers=("s2", "s3", "s4"), log=MemoryLog(BEGINNING, [entry_of(1, 1, JOINT)], HardState(1)))
     assert s1.core.configuration.is_joint
 
@@ -81,7 +83,7 @@ def test_a_removed_leader_counts_itself_no_more_and_leads_until_that_is_committe
 
     s1.persist()
     s1.step("s2", accepted(1, joint_index + 1))
-    # One of two voters has the entry; s1 does not count.
+    # One of two voters has the entry, and s1 does not count.
     assert (s1.core.role, s1.core.commit_index) == (Role.LEADER, joint_index)
     s1.step("s3", accepted(1, joint_index + 1))
 
@@ -105,7 +107,7 @@ def test_a_removed_member_does_not_campaign() -> None:
 
 
 def test_who_has_the_only_copy_of_its_own_removal_may_still_have_to_lead() -> None:
-    """Thesis §4.2.2, Figure 4.6: s2 cannot be elected without s1, which alone has the newest entry."""
+    """Thesis §4.2.2, Figure 4.6: only s1 has the newest entry, so s2 cannot be elected without s1."""
     both, after = configuration(["s2"], outgoing=["s1", "s2"]), configuration(["s2"], removed=["s1"])
     log = MemoryLog(BEGINNING, [entry_of(1, 1, both), entry_of(2, 1, after)], HardState(1, None, 1))
     s1 = Bench("s1", log=log, configuration=configuration(["s1", "s2"]))
@@ -124,8 +126,8 @@ def test_who_has_the_only_copy_of_its_own_removal_may_still_have_to_lead() -> No
 
 
 def test_a_removed_member_is_told_so() -> None:
-    """The member gets the entry of its removal, and learns that it is committed. Then the leader sends it nothing
-    more."""
+    """The member gets the entry of its own removal, and learns that this entry is committed. After that, the leader
+    sends nothing to the member."""
     group = Group(["s1", "s2", "s3"])
     group.change(removing("s3"))
     group.run()
@@ -140,7 +142,7 @@ def test_a_removed_member_is_told_so() -> None:
 
 
 def test_a_removed_member_that_is_gone_is_not_told_for_ever() -> None:
-    """The leader gives up after DEPARTURE_TIMEOUTS_MAX election time-outs."""
+    """After DEPARTURE_TIMEOUTS_MAX election time-outs, the leader stops sending to a removed member."""
     group = Group(["s1", "s2", "s3"])
     group.silent = {"s3"}
     group.change(removing("s3"))
@@ -170,8 +172,8 @@ def test_a_new_leader_tells_those_whom_the_last_one_removed() -> None:
 
 
 def test_a_removed_leader_hands_over_at_once() -> None:
-    """Thesis §4.2.2: nobody waits for an election time-out, although the leader is no longer in the others'
-    configuration."""
+    """Thesis §4.2.2: no member waits for an election time-out, although the leader is no longer in the configuration of
+    the others."""
     group = Group(["s1", "s2", "s3"])
 
     group.change(removing("s1"))
@@ -182,7 +184,7 @@ def test_a_removed_leader_hands_over_at_once() -> None:
 
 
 def test_leadership_is_handed_over_to_voters_that_stay_only() -> None:
-    """A learner cannot lead, and a voter that is about to be removed should not."""
+    """A learner cannot lead, and a voter that is about to be removed should not lead."""
     group = Group(["s1", "s2", "s3"], ["s4"])
     group.change(adding("s4"))
     group.run()
@@ -192,7 +194,8 @@ def test_leadership_is_handed_over_to_voters_that_stay_only() -> None:
 
 
 def test_who_may_not_campaign_does_not_when_it_is_asked_to() -> None:
-    """The request may be a late message of an old transfer, to a member that is no longer a voter."""
+    """The request to campaign may be a late message of an old transfer, and may reach a member that is no longer a
+    voter."""
     s4 = a_follower("s4", term=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     s4.step("s1", heartbeat(1))
 
@@ -205,8 +208,8 @@ def test_who_may_not_campaign_does_not_when_it_is_asked_to() -> None:
 
 
 def test_a_leader_that_is_not_in_our_configuration_is_followed() -> None:
-    """Thesis §4.1: the leader may be in a configuration that this member does not have yet. The leader's log and term
-    decide."""
+    """Thesis §4.1: the leader may be in a configuration that this member does not have yet. The term and the log of the
+    leader decide."""
     joining = Bench("s9", configuration=configuration(["s1"]))
 
     joining.step("s5", append(3, (0, 0), [1, 3], commit_index=2))
@@ -231,7 +234,8 @@ def test_a_candidate_that_is_not_in_our_configuration_gets_an_answer() -> None:
 
 
 def test_a_removed_member_is_not_heard_once_that_is_committed() -> None:
-    """Thesis §4.2.3. Before that commit the member may still lead, because an uncommitted removal may be cut."""
+    """Thesis §4.2.3: a removed member is ignored only after its removal is committed. Before this commit, the removed
+    member may still lead, because an uncommitted removal may be cut."""
     after = configuration(["s1", "s2"], removed=["s3"])
     follower = a_follower(term=1)
     follower.step("s2", append_of(1, (0, 0), entry_of(1, 1, after)))

@@ -1,4 +1,4 @@
-"""A message that no honest peer can send is refused before it changes anything; only the connection of that peer
+"""A message that no honest peer can send is refused before it changes anything. Only the connection of its sender
 ends."""
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_only_the_leader_of_a_term_says_what_leaders_say(message: Message) -> No
 
 
 def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
-    """Leader completeness (Raft §5.4) is checked for the position before the entries and for each entry."""
+    """Leader completeness (Raft §5.4) is checked for the position before the entries, and for each entry."""
     follower = a_follower(term=3, log_terms=[1, 2, 2], commit_index=2)
 
     refused(follower, heartbeat(3, (2, 1)), "is committed here")
@@ -140,7 +140,7 @@ def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
 
 @pytest.mark.parametrize("is_durable", [False, True])
 def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable: bool) -> None:
-    """A leader never changes its log (Raft §5.3). Entries that it sent are acknowledged, or soon will be."""
+    """A leader never changes its log (Raft §5.3). So the entries that a leader has sent once cannot change later."""
     follower = a_follower(term=3, log_terms=[1, 1])
     follower.step("s2", append(3, (1, 1), [2, 3]))  # This append replaces entry 2 by an entry of another leader.
     if is_durable:
@@ -196,7 +196,7 @@ def test_a_snapshot_whose_term_fits_no_log_is_refused() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\xa0", b"\x80", b"\x81\x1b\x7f", b"\x82\x01"[:1], b"\x9f\x00"])
 def test_an_entry_whose_leader_time_cannot_be_read_is_refused(payload: bytes) -> None:
-    """Later leaders read the time, and would fail on it."""
+    """Later leaders read this time, and would fail if it was wrong."""
     message = AppendEntries(
         term=1,
         prev_index=0,
@@ -211,7 +211,7 @@ def test_an_entry_whose_leader_time_cannot_be_read_is_refused(payload: bytes) ->
 
 
 def test_a_leader_time_that_leaps_is_refused() -> None:
-    """The replicated clock never goes back, so after a leap all sessions and leases would expire."""
+    """The replicated clock never goes back, so all sessions and leases would expire after a leap."""
     follower = a_follower(term=1, log_terms=[1])
     fitting, leaping = LEADER_TIME_AHEAD_NS_MAX, 2 * LEADER_TIME_AHEAD_NS_MAX + 1
 

@@ -1,4 +1,4 @@
-"""A single read asks only as many members as a majority needs, and prefers those that answered quickly before."""
+"""A single read asks only as many members as a majority needs. It prefers members that answered quickly before."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_when_it_is_silent_the_others_are_asked_and_the_quicker_of_them_from_the
     leader.advance(PATIENCE_NS - 1)
     assert asked(leader) == []
     leader.advance(1)
-    assert asked(leader) == ["s3"]  # s2 may only be slow, so it is not asked twice.
+    assert asked(leader) == ["s3"]  # The member s2 may only be slow, so it is not asked twice.
 
     leader.step("s3", accepted(1, 1, read_counter=2))
     assert leader.reads_ready == [1, 2]
@@ -84,7 +84,7 @@ def test_several_reads_ask_everybody() -> None:
 def test_heartbeats_go_to_everybody_also_when_a_read_is_alone(is_asked: bool) -> None:
     leader = a_leader_that_s2_answers()
     if is_asked:
-        leader.core.request_read(2)  # This read waits for the heartbeat's round.
+        leader.core.request_read(2)  # This read waits for the round of the heartbeat.
     leader.advance(CONFIG.heartbeat_interval_ns)
     assert asked(leader) == ["s2", "s3"]
 

@@ -41,7 +41,7 @@ def test_a_read_is_served_once_a_majority_has_answered_a_later_heartbeat() -> No
 
 
 def test_all_reads_of_a_flush_share_one_round() -> None:
-    """The leader sends one heartbeat per peer, regardless of how many reads wait."""
+    """The leader sends one heartbeat per peer, no matter how many reads wait."""
     leader = a_leader_with_commits()
 
     ask(leader, *range(100))
@@ -52,7 +52,7 @@ def test_all_reads_of_a_flush_share_one_round() -> None:
 
 
 def test_reads_that_come_during_a_round_share_the_next_one() -> None:
-    """The open round began before these reads, so its answers prove nothing for them."""
+    """The open round began before these reads, so the answers to this round prove nothing for them."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     ask(leader, 2)
@@ -67,7 +67,7 @@ def test_reads_that_come_during_a_round_share_the_next_one() -> None:
 
 
 def test_an_answer_without_the_rounds_token_confirms_nothing() -> None:
-    """Such an answer may belong to a message that was sent before the read was asked for."""
+    """An answer without the round's token may belong to a message that was sent before the read came."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     leader.step("s2", accepted(1, 1, read_counter=1))
@@ -130,7 +130,7 @@ def test_a_read_waits_until_the_state_machine_is_as_far_as_the_mark() -> None:
 
 
 def test_a_single_voter_agrees_with_itself() -> None:
-    """A single voter needs no heartbeat, only a commit of its own."""
+    """A single voter needs no heartbeat. It only needs a committed entry of its own."""
     alone = Bench(peers=())
     alone.time_out()
     alone.persist()
@@ -142,8 +142,8 @@ def test_a_single_voter_agrees_with_itself() -> None:
 
 
 def test_open_reads_fail_when_the_leader_steps_down() -> None:
-    """A read fails whether it waits, is in a round, or is confirmed but not applied. The error names the new leader if
-    it is known."""
+    """A read fails in each state: while it waits, during its round, and when it is confirmed but not applied. The error
+    names the new leader if that leader is known."""
     leader = a_leader_with_commits()
     ask(leader, 1)
     ask(leader, 2)
@@ -180,7 +180,7 @@ def test_a_lost_round_is_asked_again_by_the_heartbeat() -> None:
 
 
 def test_the_number_of_open_reads_is_bounded() -> None:
-    """At `reads_pending_max` the answer is Busy; served reads make room."""
+    """At `reads_pending_max` the answer is Busy. Served reads make room again."""
     leader = a_leader_with_commits(config=RaftConfig(reads_pending_max=3))
     ask(leader, 1, 2, 3)
     with pytest.raises(Busy):
@@ -191,7 +191,7 @@ def test_the_number_of_open_reads_is_bounded() -> None:
 
 
 def test_a_deposed_leader_that_does_not_know_it_serves_no_read() -> None:
-    """A deposed leader's state may be older than what the new leader has shown to a client."""
+    """A deposed leader's state may be older than a state that the new leader has shown to a client."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.settle()

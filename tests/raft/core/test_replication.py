@@ -51,8 +51,8 @@ def test_appends_are_pipelined_without_waiting_for_answers() -> None:
 
 
 def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
-    """An append that peers share is encoded once. A peer that lacks other entries, or gets another mark, is sent an
-    append of its own."""
+    """If several peers get the same append, it is encoded once. A peer that lacks other entries, or needs another mark,
+    gets a separate append."""
     leader = a_leader_with_commits()
     leader.propose()
     to_s2, to_s3 = (leader.sent_to(peer_id, AppendEntries)[-1] for peer_id in ("s2", "s3"))
@@ -69,7 +69,8 @@ def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
 
 
 def test_the_window_is_bounded_in_messages() -> None:
-    """At `window_messages_max`, further entries wait for an answer, then leave together."""
+    """When `window_messages_max` appends are unanswered, further entries wait for an answer, and then leave
+    together."""
     leader = a_leader_with_commits(config=RaftConfig(window_messages_max=2))
 
     for _ in range(5):
@@ -82,7 +83,7 @@ def test_the_window_is_bounded_in_messages() -> None:
 
 
 def test_the_window_is_bounded_in_bytes() -> None:
-    """The window is full once `window_bytes_max` is reached; one message may exceed it."""
+    """The in-flight window is full when `window_bytes_max` is reached. One message may exceed this bound."""
     entry_bytes = Entry(2, 1, EntryKind.COMMANDS, payload("x", 1_000_000_000)).size_bytes
     leader = a_leader_with_commits(config=RaftConfig(window_bytes_max=entry_bytes + 1))
 
@@ -96,7 +97,7 @@ def test_the_window_is_bounded_in_bytes() -> None:
 
 
 def test_the_window_is_bounded_in_entries() -> None:
-    """`window_entries_max` bounds how many entries a peer that is behind must write in one step."""
+    """`window_entries_max` bounds the number of entries that a lagging peer must write in one step."""
     leader = a_leader_with_commits(config=RaftConfig(window_entries_max=3))
 
     for _ in range(8):
@@ -132,7 +133,8 @@ def test_many_proposals_of_one_flush_leave_as_one_append() -> None:
 
 
 def test_a_probe_sends_one_append_and_waits() -> None:
-    """A new leader does not know its peers' logs, so it sends one append to each, not a whole window of guesses."""
+    """A new leader does not know its peers' logs. So it sends one append to each peer, and not a whole window of
+    guesses."""
     leader = a_leader(term=2, log_terms=[1, 1])
 
     for _ in range(3):
@@ -156,7 +158,8 @@ def test_a_lost_probe_is_tried_again_at_the_next_heartbeat() -> None:
 
 
 def test_a_lost_append_with_nothing_behind_it_is_found_by_a_heartbeat() -> None:
-    """No later append follows that could be rejected, so the heartbeat asks about the last position that was sent."""
+    """After the lost append no later append follows that the peer could reject. So the heartbeat asks about the last
+    position that was sent."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("lost once")
@@ -171,7 +174,7 @@ def test_a_lost_append_with_nothing_behind_it_is_found_by_a_heartbeat() -> None:
 
 
 def test_a_window_that_is_only_slow_is_not_sent_again() -> None:
-    """The answer to the heartbeat waits for the disk, as the answers to appends do, so the leader sends no data
+    """The answer to the heartbeat waits for the disk, like the answers to appends. So the leader does not send any data
     again."""
     leader = a_leader_with_commits()
     leader.propose()
@@ -186,7 +189,7 @@ def test_a_window_that_is_only_slow_is_not_sent_again() -> None:
 
 
 def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
-    """All appends that were on their way are lost; the next heartbeat begins after match_index."""
+    """All appends that were under way are lost, so the next heartbeat begins after match_index."""
     leader = a_leader_with_commits()
     leader.propose()
     leader.propose()
@@ -200,8 +203,8 @@ def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
 
 
 def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connection() -> None:
-    """The leader has nothing to send, so it asks with an empty probe. Without it, the peer would stay in probe mode
-    until the next proposal."""
+    """The leader has no entries to send, so it sends an empty probe. Without this probe, the peer would stay in probe
+    mode until the next proposal."""
     leader = a_leader_with_commits()
     leader.core.peer_unreachable("s2")
 
@@ -227,7 +230,7 @@ def test_a_new_leader_whose_first_probe_is_lost_sends_no_snapshot_to_a_peer_that
 
 
 def test_a_rejection_frees_the_window() -> None:
-    """Appends behind the gap will be rejected, too, so they must not count against the window."""
+    """Appends after the gap will be rejected, too, so they must not count in the window."""
     leader = a_leader_with_commits(config=RaftConfig(window_messages_max=2))
     leader.propose()
     leader.propose()
@@ -241,7 +244,7 @@ def test_a_rejection_frees_the_window() -> None:
 
 @pytest.mark.parametrize("rejected_index", [1, 2, 3])
 def test_a_late_rejection_of_what_has_been_confirmed_since_is_ignored(rejected_index: int) -> None:
-    """The acknowledgement came first, so next_index must stay above match_index."""
+    """The acknowledgement came before this rejection, so next_index must stay above match_index."""
     leader = a_leader_with_commits(commands=2)
     assert state_of(leader, "s2") == ("replicate", 3, 4)
 
@@ -262,7 +265,7 @@ def test_a_rejection_of_another_probe_than_the_last_one_is_ignored() -> None:
 
 
 def test_repeated_and_reordered_acknowledgements_move_nothing_back() -> None:
-    """match_index only rises, and next_index stays above it."""
+    """match_index never falls, and next_index stays above match_index."""
     leader = a_leader_with_commits(commands=4)
 
     for match_index in (3, 5, 1, 5, 0):
@@ -321,7 +324,8 @@ def test_an_append_that_overlaps_adds_only_what_is_new() -> None:
 
 
 def test_an_append_from_before_the_compacted_part_is_taken_from_where_the_log_begins() -> None:
-    """At or below the high-water mark the log equals the leader's, so the follower needs no term to know it."""
+    """At or below the high-water mark the log equals the leader's log. So the follower accepts these entries without
+    knowing their terms."""
     follower = a_follower(term=1, log_terms=[1] * 5, commit_index=5)
     follower.core.snapshot_saved(LogPosition(4, 1))
     follower.core.compact(4)
@@ -334,7 +338,8 @@ def test_an_append_from_before_the_compacted_part_is_taken_from_where_the_log_be
 
 
 def test_an_old_append_behind_the_mark_is_answered_with_all_that_is_certain() -> None:
-    """The answer confirms all entries that are committed and durable, so the leader need not ask about them."""
+    """The answer confirms all entries that are committed and durable. So the leader need not ask about these
+    entries."""
     follower = a_follower(term=1, log_terms=[1] * 5, commit_index=4)
 
     follower.step("s2", heartbeat(1, (1, 1)))
@@ -363,7 +368,7 @@ def test_an_old_append_behind_the_mark_is_answered_with_all_that_is_certain() ->
     ],
 )
 def test_an_append_that_contradicts_itself_is_a_mistake_of_the_peer_and_changes_nothing(message: Message) -> None:
-    """The member closes the peer's connection and goes on. A configuration entry must be one that the member can
+    """The member closes the peer's connection and continues. A configuration entry must be one that the member can
     use."""
     follower = a_follower(term=1, log_terms=[1])
 

@@ -85,8 +85,8 @@ def test_a_peer_behind_the_log_gets_a_snapshot_and_only_heartbeats_meanwhile() -
 
 
 def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot() -> None:
-    """The leader no longer knows the term of the peer's confirmed position, so the heartbeat claims (0, 0), which
-    always matches."""
+    """The leader no longer knows the term at the peer's confirmed position. So the heartbeat names the position (0, 0),
+    which always matches."""
     leader = a_leader_with_commits(commands=5)
     leader.step("s2", accepted(1, 6, last_applied=6))
     leader.core.snapshot_saved(LogPosition(5, 1))
@@ -102,7 +102,8 @@ def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot
 
 
 def test_a_peer_whose_position_the_log_forgot_is_not_told_the_mark_over_and_over() -> None:
-    """A heartbeat at (0, 0) cannot raise the peer's mark, so the leader sends it only when its timer is due."""
+    """A heartbeat at (0, 0) cannot raise the peer's mark. So the leader sends such a heartbeat only when its timer is
+    due."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
     leader.step("s3", accepted(3, 7))
     leader.step("s2", accepted(3, 2))
@@ -169,7 +170,7 @@ def test_progress_of_a_transfer_counts_as_activity_and_is_passed_on() -> None:
 
 
 def test_a_compacted_log_keeps_the_term_of_its_beginning() -> None:
-    """The leader can still send the first entry, with the (index, term) of the last compacted entry before it."""
+    """The leader can still send its first entry, because it knows the (index, term) of the last compacted entry."""
     leader = a_leader_with_commits(commands=5)
     leader.core.snapshot_saved(LogPosition(4, 1))
 
@@ -195,7 +196,7 @@ def test_nothing_above_the_own_durable_snapshot_is_compacted() -> None:
 
 
 def test_chunks_of_the_leaders_snapshot_are_passed_on_and_count_as_hearing_it() -> None:
-    """The core checks the term, and the node handles the transfer."""
+    """For a chunk, the core only checks the term, and the node handles the transfer."""
     follower = a_follower(term=2, log_terms=[1])
 
     follower.step("s2", chunk(2, (9, 2)))
@@ -216,7 +217,7 @@ def test_a_chunk_of_an_older_term_is_refused_with_the_current_one() -> None:
 
 
 def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark() -> None:
-    """The leader learns that it need not send the snapshot
+    """The answer tells the leader that it need not send the snapshot
     (docs/reference/specification.md#56-installing-a-snapshot)."""
     follower = a_follower(term=2, log_terms=[1, 1, 2], commit_index=3)
 
@@ -229,7 +230,8 @@ def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark()
 
 
 def test_the_log_is_kept_if_it_holds_the_snapshots_last_entry() -> None:
-    """The log's entry must have the same term as the snapshot's last entry. Later entries may be needed, so they stay.
+    """The log stays if its entry at the snapshot's index has the same term as the snapshot. Later entries also stay,
+    because they may be needed.
 
     See docs/reference/specification.md#56-installing-a-snapshot.
     """
@@ -293,7 +295,7 @@ def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
 
 
 def test_acknowledgements_that_wait_are_dropped_with_the_log() -> None:
-    """The acknowledgements would claim entries that are no longer in the log."""
+    """The waiting acknowledgements would claim entries that are no longer in the log."""
     follower = a_follower(term=3)
     follower.step("s2", append(3, (0, 0), [1, 1]))
 
@@ -304,18 +306,18 @@ def test_acknowledgements_that_wait_are_dropped_with_the_log() -> None:
 
 
 def test_a_snapshot_of_a_higher_term_than_the_hard_state_raises_the_term_at_start() -> None:
-    """A crash may come when the snapshot's file is durable and the term is not."""
+    """A crash may come after the snapshot's file is durable and before the term is durable."""
     member = Bench(term=2, snapshot=LogPosition(5, 4))
 
     assert (member.core.term, member.core.voted_for) == (4, None)
     member.step("s2", heartbeat(4))
-    assert member.sent == []  # The term must be written before a message is sent in it.
+    assert member.sent == []  # A term must be written before any message in this term is sent.
     member.persist()
     assert member.sent_to("s2", AppendAccepted)[0].term == 4
 
 
 def test_with_entries_kept_behind_the_snapshot_a_restarted_leader_sends_what_it_can() -> None:
-    """The term before the first retained entry is unknown. A peer that needs it gets a snapshot instead."""
+    """The term before the first retained entry is unknown. A peer that needs this term gets a snapshot instead."""
     old = a_leader_with_commits(commands=5)
     old.core.snapshot_saved(LogPosition(5, 1))
     old.core.compact(2)

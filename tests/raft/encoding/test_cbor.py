@@ -84,7 +84,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("hexadecimal", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) -> None:
-    """The profile has no floats, tags, indefinite lengths, duplicate keys or bignums, and exactly one item.
+    """The profile excludes floats, tags, indefinite lengths, duplicate keys and bignums, and demands exactly one item.
 
     See docs/reference/specification.md#72-cbor-profile.
     """
@@ -98,19 +98,19 @@ def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) ->
 @example(item=b"x" * 100_000)
 @example(item=["x" * 70_000, b"y" * 70_000, [1] * 20_000])
 def test_what_is_allowed_comes_back_equal_and_of_the_same_types(item: Any) -> None:
-    """The decoder is reused, so the test gives it items of all sizes, one after the other."""
+    """The decoder object is reused, so the test gives it items of all sizes, one after the other."""
     assert repr(decode_item(encode_item(item))) == repr(item)
 
 
 @given(item=allowed_items, tail=st.binary(min_size=1, max_size=5))
 def test_bytes_after_the_item_are_an_error(item: Any, tail: bytes) -> None:
-    """`cbor2.loads` ignores such bytes, and two readers could then disagree on what a frame says."""
+    """`cbor2.loads` ignores bytes after the item. So two readers could disagree on the content of a frame."""
     with pytest.raises(ProtocolError):
         decode_item(encode_item(item) + tail)
 
 
 def test_bytes_after_a_large_item_are_an_error() -> None:
-    """Bytes after a large body are an error, too, and the error says how many they are."""
+    """Bytes after a large body are an error, too, and the error names the number of these bytes."""
     with pytest.raises(ProtocolError, match="1 bytes after"):
         decode_item(encode_item(b"x" * 100_000) + b"\x00")
 

@@ -49,7 +49,7 @@ def test_an_empty_frame_is_refused() -> None:
 
 
 def test_only_the_incomplete_frame_is_kept() -> None:
-    """Memory is bounded: the splitter keeps at most one frame besides the bytes that it was just given."""
+    """The memory is bounded, because the splitter keeps at most one frame in addition to the bytes of the last call."""
     splitter = FrameSplitter(bytes_max=100)
 
     assert len(splitter.feed(frame(b"x" * 100) * 1_000 + frame(b"y" * 50)[:20])) == 1_000
@@ -58,7 +58,7 @@ def test_only_the_incomplete_frame_is_kept() -> None:
 
 
 def test_the_words_of_another_protocol_are_shown_as_such() -> None:
-    """A client that connects to a web server learns so. The error does not only say that a frame has 1213486160
+    """If a client connects to a web server, the error says so. The error does not only say that a frame has 1213486160
     bytes."""
     with pytest.raises(ProtocolError, match="'HTTP': the sender is not a member"):
         FrameSplitter(bytes_max=10).feed(b"HTTP/1.1 400 Bad Request\r\n")

@@ -1,4 +1,4 @@
-"""The configurations that a change leads to, forbidden changes, and how configurations are encoded (thesis §4)."""
+"""The configurations to which a change leads, forbidden changes, and the encoding of configurations (thesis §4)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ THREE = configuration(["s1", "s2", "s3"])
 
 
 def test_voters_change_through_a_joint_configuration_always() -> None:
-    """Raft §6: the way is the same for one voter and for several. The configuration after the joint one has one half
-    only."""
+    """Raft §6: one voter and several voters are changed in the same way. The configuration after the joint one has only
+    one half."""
     start = configuration(["s1", "s2", "s3"], learners=["s4", "s5"])
 
     joint = begin_change(start, MembershipChange(promote=("s4",), remove=("s1", "s2")))
@@ -79,8 +79,8 @@ def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
 
 @pytest.mark.parametrize("node_id", ["s2", "s3"])
 def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
-    """With another folder a voter has forgotten its votes, and a learner its acknowledgements. The leader still counts
-    these votes and acknowledgements.
+    """With another data folder, a voter has forgotten its votes, and a learner has forgotten its acknowledgements. The
+    leader still counts these votes and acknowledgements.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -146,7 +146,8 @@ def test_so_many_removed_ids_are_remembered_and_no_more() -> None:
 
 
 def test_voters_alone_are_written_as_ever() -> None:
-    """The bytes of such a configuration are in snapshots on disks, and the cluster's id is computed from them."""
+    """Snapshots on disks contain the bytes of such a configuration, and the cluster's id is computed from these
+    bytes."""
     of_old = encode_item([["s1", "a:1", "a:2"], ["s2", "b:1", "b:2"]])
     found = Configuration.decode(of_old)
 
@@ -165,7 +166,7 @@ def test_voters_alone_are_written_as_ever() -> None:
     ],
 )
 def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None:
-    """Every part has one canonical form."""
+    """Every part of a configuration has one canonical form."""
     assert Configuration.decode(found.encode()) == found
 
 
@@ -191,6 +192,6 @@ def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None
     ],
 )
 def test_what_is_no_configuration_is_refused(data: bytes) -> None:
-    """The whole configuration is refused, whichever program wrote it."""
+    """The whole configuration is refused, no matter which program wrote it."""
     with pytest.raises(InvalidConfiguration):
         Configuration.decode(data)

@@ -1,4 +1,4 @@
-"""Tests how majorities are counted for votes, commits, reads and the activity check."""
+"""Tests the counting of majorities for votes, commits, reads and the activity check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_median_is_what_a_majority_holds(last_indexes: list[int], committed:
 
 
 def test_no_voters_agree_on_nothing() -> None:
-    """A call without voters is a mistake of the caller, and must not give a mark of 0."""
+    """A call without voters is a mistake of the caller. It must not give a mark of 0."""
     with pytest.raises(ValueError, match="at least one voter"):
         majority_index([])
 
@@ -47,7 +47,8 @@ def test_only_voters_count() -> None:
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=9))
 def test_a_vote_is_won_or_lost_as_soon_as_it_cannot_change(votes: list[bool | None]) -> None:
-    """A vote is won with a majority, and lost when the silent voters are too few to complete one."""
+    """A vote is won when a majority has granted it. It is lost when the voters that are still silent cannot complete a
+    majority."""
     voters = tuple(f"s{n}" for n in range(len(votes)))
     answered = {voter: vote for voter, vote in zip(voters, votes, strict=True) if vote is not None}
 

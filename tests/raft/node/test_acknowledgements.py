@@ -1,4 +1,4 @@
-"""When the caller of a command is answered: by the leader's disk, a majority, or every member in sync.
+"""The time of the answer to a command: when the leader's disk, a majority, or every member in sync has the command.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -191,7 +191,8 @@ def test_a_leader_that_steps_down_answers_with_the_members_that_it_knows() -> No
 
 
 def test_a_command_of_an_earlier_leadership_does_not_wait_for_the_members_in_sync_of_a_later_one() -> None:
-    """The command must be answered soon after the step-down (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The command must be answered soon after the leader steps down
+    (docs/reference/specification.md#96-end-of-a-proposal)."""
     world = World()
     leader = world.elect()
     slow, quick = others(world, leader)
@@ -214,7 +215,7 @@ def test_a_command_of_an_earlier_leadership_does_not_wait_for_the_members_in_syn
 
 
 def test_a_leader_that_is_removed_does_not_name_itself() -> None:
-    """Only voters are named, because the disk of a member that leaves no longer protects the write."""
+    """Only voters are named. The disk of a member that leaves does not protect the write."""
     world = World(4)
     leader = world.elect()
     slow, *quick = others(world, leader)
@@ -243,7 +244,7 @@ def test_a_node_that_stops_answers_what_is_applied() -> None:
 
 
 def test_a_write_that_is_applied_in_the_very_turn_of_the_stop_is_answered() -> None:
-    """Nothing moves after this turn, so the write must not wait for the members in sync."""
+    """After this turn no further message is handled, so the write must not wait for the members in sync."""
     world = World()
     leader = world.elect()
     slow, quick = others(world, leader)
@@ -276,14 +277,15 @@ def test_a_write_that_is_applied_in_the_very_turn_of_the_stop_is_answered() -> N
 
 
 def test_a_write_waits_for_nobody_while_nobody_is_in_sync() -> None:
-    """A leader that is being removed votes no longer, so it is not in the set. All others may lag too much at once."""
+    """A leader that is being removed is not a voter, so it is not in the set of members in sync. All other members may
+    lag too much at the same time, so the set may be empty."""
     world = World(4)
     leader = world.elect()
     slow, *quick = others(world, leader)
     hold_disk(slow)
 
     def carries(_: str, __: str, message: Message) -> bool:
-        """The final configuration never arrives. Heartbeats do, so the leader keeps its quorum."""
+        """The final configuration never arrives. Heartbeats still arrive, so the leader keeps its quorum."""
         final = leader.node.core.last_index
         is_final = not leader.node.core.configuration.is_voter(leader.node_id)
         entries = message.entries if isinstance(message, AppendEntries) else ()

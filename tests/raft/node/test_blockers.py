@@ -22,7 +22,7 @@ def test_nothing_is_held_when_all_members_are_level() -> None:
 
 
 def test_the_member_that_is_away_holds_the_low_water_mark_and_the_log() -> None:
-    """The other members do not hold back the low-water mark or the log. The high-water mark does not need the absent
+    """Only the absent member holds back the low-water mark and the log. The high-water mark does not need the absent
     member."""
     world = World(**SMALL_CHUNKS | {"retention_bytes_max": 1_000_000})
     leader = world.elect()

@@ -1,4 +1,4 @@
-"""One node at its bounds: the refusal names the bound, and the refused request has no effect."""
+"""One node at its bounds. Each refusal names the bound, and the refused request has no effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
 
 
 def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
-    """At `pending_bytes_max` the caller gets the answer Busy, and memory does not grow."""
+    """At `pending_bytes_max` the caller gets the answer Busy, and the memory does not grow."""
     s1 = a_single_leader(pending_bytes_max=1_000)
     s1.propose("under way", 0)
     s1.flush()
@@ -44,7 +44,7 @@ def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
 
 
 def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
-    """`proposals_pending_max` counts the waiting commands and the proposed ones."""
+    """`proposals_pending_max` counts commands that wait as well as commands that are proposed."""
     s1 = a_single_leader(proposals_pending_max=2)
     s1.propose("one", 1)
     s1.flush()
@@ -57,7 +57,8 @@ def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
 
 
 def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
-    """At `uncommitted_bytes_max` commands wait. The leader proposes them in order when the mark has risen."""
+    """At `uncommitted_bytes_max` further commands wait. When the commit index has risen, the leader proposes the
+    waiting commands in order."""
     s1 = a_single_leader(uncommitted_bytes_max=150, batch_bytes_max=50)
     for ticket in range(6):
         s1.propose(b"x" * 40, ticket)

@@ -55,7 +55,7 @@ def test_three_nodes_elect_a_leader_and_apply_the_same_commands() -> None:
 
 
 def test_no_reply_leaves_before_a_majority_is_durable() -> None:
-    """Neither the leader's own copy nor a follower's counts before its sync.
+    """Neither the leader's own copy nor a follower's copy counts before it is synced.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -130,8 +130,7 @@ def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down(
 
 
 def test_a_proposal_that_another_term_replaced_is_certainly_not_applied() -> None:
-    """The outcome is certain once an entry of another term is *committed* at the index; a truncation alone proves
-    nothing.
+    """The outcome is certain when an entry of another term is *committed* at the index. A cut alone proves nothing.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -152,7 +151,7 @@ def test_a_proposal_that_another_term_replaced_is_certainly_not_applied() -> Non
 
 
 def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
-    """The old leader becomes a follower, applies its own entry, and tells its caller the result."""
+    """The old leader becomes a follower, applies its own entry, and reports the result to its caller."""
     world = World(outcome_wait_ns=60_000 * MS)
     old = world.elect()
     others = [member.node_id for member in world.followers()]
@@ -163,7 +162,7 @@ def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
     world.cut_off = {old.node_id}
     world.carries = lambda *_: True
     new = world.elect()
-    assert new.node_id == others[0]  # Of the two members, only this one has the longer log.
+    assert new.node_id == others[0]  # Of the two, only this member has the longer log.
 
     world.cut_off = set()
     world.run(lambda: bool(old.completions))
@@ -173,7 +172,7 @@ def test_a_proposal_that_survived_its_leader_ends_as_applied() -> None:
 
 
 def test_a_proposal_that_stays_uncertain_is_unknown_after_the_wait() -> None:
-    """The caller learns this when `outcome_wait_ns` has passed since the step-down."""
+    """When `outcome_wait_ns` has passed since the step-down, the caller learns that the outcome is unknown."""
     world = World()
     old = world.elect()
     world.cut_off = {old.node_id}
@@ -191,7 +190,7 @@ def test_a_proposal_that_stays_uncertain_is_unknown_after_the_wait() -> None:
 
 
 def test_a_leader_that_crashes_comes_back_with_everything_it_had_acknowledged() -> None:
-    """An entry whose caller got an answer is on a majority of disks.
+    """If a caller got an answer for an entry, this entry is on a majority of disks.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -212,7 +211,7 @@ SMALL_CHUNKS = {"snapshot_chunk_bytes": 40, "snapshot_log_bytes": 600, "retentio
 
 
 def a_member_behind_the_log(world: World) -> tuple[OneNode, OneNode]:
-    """Returns (leader, lagging). The lagging member is cut off and needs a snapshot."""
+    """Returns the pair (leader, lagging). The lagging member is cut off and needs a snapshot."""
     leader = world.elect()
     lagging = world.followers()[0]
     world.cut_off = {lagging.node_id}
@@ -224,7 +223,8 @@ def a_member_behind_the_log(world: World) -> tuple[OneNode, OneNode]:
 
 
 def test_a_member_behind_the_log_gets_the_snapshot_in_chunks() -> None:
-    """Raft §7: with retention_bytes_max a member may cut above the low-water mark, but never above its own snapshot."""
+    """Raft §7: because of retention_bytes_max a member may cut its log above the low-water mark. It never cuts above
+    its own snapshot."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     assert leader.node.core.low_watermark < leader.node.core.first_index - 1
@@ -238,7 +238,7 @@ def test_a_member_behind_the_log_gets_the_snapshot_in_chunks() -> None:
 
 
 def count_chunks(world: World) -> list[tuple[str, str, InstallSnapshot]]:
-    """Record the chunks that are sent from now on."""
+    """Record all chunks that are sent after this call."""
     seen: list[tuple[str, str, InstallSnapshot]] = []
     carries = world.carries
 
@@ -267,7 +267,7 @@ def test_a_snapshot_that_loses_nothing_is_sent_once() -> None:
 
 @pytest.mark.parametrize("lost", range(6))
 def test_a_lost_chunk_is_sent_again(lost: int) -> None:
-    """The receiver answers how many bytes it has (docs/reference/specification.md#57-transfer)."""
+    """The receiver answers with the number of bytes that it has (docs/reference/specification.md#57-transfer)."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     count = 0
@@ -284,7 +284,7 @@ def test_a_lost_chunk_is_sent_again(lost: int) -> None:
 
 
 def test_a_lost_answer_is_asked_for_again() -> None:
-    """Every third progress message is lost, and every chunk arrives twice. The repeats do no harm."""
+    """Every third progress message is lost, and every chunk arrives twice. The repeated chunks do no harm."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     count = 0
@@ -322,7 +322,8 @@ def answers(member: OneNode) -> list[tuple[int, int]]:
 
 
 def test_a_transfer_that_nobody_answers_is_given_up_and_begun_anew() -> None:
-    """After SILENCES_MAX silences the leader probes again, finds the peer as far behind as before, and starts over."""
+    """After SILENCES_MAX silences the leader probes again. It finds that the peer lags as much as before, and begins
+    the transfer again."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshot)
@@ -350,7 +351,7 @@ def test_chunks_of_two_transfers_never_mix() -> None:
     assert answers(follower) == [(1, 30)]
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=2, offset=30, data=b"b" * 30))
     follower.settle()
-    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but belongs to another transfer.
+    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but another transfer.
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=1, offset=60, data=b"a" * 10))
     follower.settle()
     assert answers(follower) == [(1, 30)]  # A gap.
@@ -364,8 +365,8 @@ def test_chunks_of_two_transfers_never_mix() -> None:
 
 
 def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
-    """The store verifies a received file before the member uses it. If the file is damaged, the member tells its leader
-    to start again."""
+    """The store verifies a received file before the member uses it. If the file is damaged, the member asks its leader
+    to begin the transfer again."""
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -379,7 +380,7 @@ def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
 
 
 def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
-    """If the leader's disk can no longer be read, the node reports it, and ends everything that is open."""
+    """If the leader cannot read its disk, the node reports this, and ends all open requests."""
     world = World(**SMALL_CHUNKS)
     leader, _ = a_member_behind_the_log(world)
     leader.propose("open", 99)
@@ -396,8 +397,8 @@ def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
 
 
 def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
-    """The peer's disk may be full. The leader sends one window per election time-out, and all of the snapshot once
-    there is room."""
+    """The peer's disk may be full, so that the peer cannot store the snapshot. The leader sends one window of chunks
+    per election time-out. When there is room, it sends the whole snapshot."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     seen = count_chunks(world)
@@ -422,7 +423,8 @@ def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
 
 
 def test_chunks_in_memory_are_bounded() -> None:
-    """Beyond CHUNKS_WAITING_MAX the member answers a chunk with the offset up to which it has written."""
+    """When more than CHUNKS_WAITING_MAX chunks wait, the member answers a chunk with the offset up to which it has
+    written."""
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -476,7 +478,7 @@ def test_a_snapshot_is_acknowledged_only_when_it_and_the_new_beginning_of_the_lo
 
 
 def test_a_transfer_ends_at_a_step_down_and_the_next_leader_begins_its_own() -> None:
-    """A transfer ends with its leader's term of leadership."""
+    """When its leader's term of leadership ends, a transfer ends, too."""
     world = World(**SMALL_CHUNKS)
     old, lagging = a_member_behind_the_log(world)
     world.run_for(1_000)
@@ -548,8 +550,8 @@ def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
 
 
 def test_a_put_soon_after_another_carries_the_mark_of_that_one_to_the_followers() -> None:
-    """Each put costs one append per follower, and this append also carries the mark. Only the last mark has a message
-    of its own, before the heartbeat."""
+    """Each put costs one append per follower, and this append also carries the mark. Only the last mark needs a
+    separate message, which comes before the heartbeat."""
     world = World()
     leader = world.elect()
     world.run_for(100)

@@ -1,4 +1,4 @@
-"""A full disk: writes certainly fail; votes, reads and compaction go on until there is room again."""
+"""A full disk: writes certainly fail, but votes, reads and compaction still work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_leader_without_room_refuses_writes_and_answers_reads() -> None:
 
 
 def test_a_leader_that_cannot_open_files_refuses_writes_for_that_reason() -> None:
-    """The disk is not full, so no message for people may say so."""
+    """The disk is not full, so no message to people may claim this."""
     s1 = a_single_leader(room_search_ns=1_000 * MS)
     s1.log.is_disk_full, s1.log.lacks_descriptors = True, "too many files are open (limit 64)"
     s1.settle()
@@ -84,7 +84,7 @@ def test_what_waited_to_be_proposed_when_the_room_was_gone_is_refused_for_certai
 
 
 def test_the_log_is_cut_behind_a_snapshot_as_soon_as_the_room_is_gone() -> None:
-    """The member takes a small snapshot; the store gives up a large one, which does no harm."""
+    """The member makes a small snapshot. The store refuses to store a large snapshot, which does no harm."""
     s1 = a_single_leader()
     for ticket in range(5):
         s1.propose(ticket, ticket)
@@ -117,8 +117,8 @@ def test_it_looks_for_room_now_and_then_and_takes_writes_again_once_there_is() -
 
 
 def test_a_follower_without_room_votes_and_takes_no_commands() -> None:
-    """The follower answers how far its log matches, and its leader asks again. It takes a leader's no_op, which is
-    small."""
+    """The follower answers with the index up to which its log matches, and its leader asks again. The follower accepts
+    a leader's no_op, because this entry is small."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.log.is_disk_full = True
     no_op = Entry(1, 1, EntryKind.NO_OP, encode_batch(0, ()))

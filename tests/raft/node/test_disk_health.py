@@ -1,5 +1,5 @@
-"""A disk that hangs or is full: a leader hands over to a member whose disk works. A follower with such a disk does no
-harm."""
+"""The disk of a member hangs or is full: if this member leads, it hands over to a member whose disk works. A follower
+with such a disk does no harm."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_a_disk_that_answers_again_is_told_and_its_member_follows() -> None:
 
 
 def test_where_all_disks_hang_nobody_is_asked_to_take_over_and_it_is_tried_rarely() -> None:
-    """Possibly all members share one disk, so a leader hands over only to a member that has synced what the leader
-    could not."""
+    """All members may share one disk. So a leader hands over only to a member that has synced entries which the leader
+    could not sync."""
     world = World()
     leader = world.elect()
     for member in world.members.values():
@@ -185,7 +185,7 @@ def a_world_whose_leader_is_full() -> tuple[World, OneNode]:
 
 
 def asked_in(world: World) -> list[tuple[int, str]]:
-    """The members that are asked to take over, with the times in ms; each attempt is listed once."""
+    """The members that are asked to take over, with the times in ms. Each attempt occurs once."""
     asked: list[tuple[int, str]] = []
 
     def carries(_sender: str, receiver: str, message: Message) -> bool:
@@ -262,7 +262,7 @@ def test_a_follower_that_lacks_some_of_the_log_for_want_of_room_is_not_asked() -
 
 
 def test_where_all_disks_are_full_the_leader_stays_reads_on_and_asks_ever_more_rarely() -> None:
-    """Possibly all members share one disk. A member that knows that its own disk is full does not take over."""
+    """All members may share one disk. If a member knows that its own disk is full, it does not take over."""
     world, leader = a_world_whose_leader_is_full()
     for member in world.members.values():
         member.log.is_disk_full = True
@@ -307,7 +307,8 @@ def test_the_pause_of_a_leader_without_room_has_a_bound_and_is_forgotten_after_l
 
 
 def test_a_member_without_room_says_that_it_need_not_lead() -> None:
-    """Without this message a leader would repeatedly hand over to the member, because it has a higher priority."""
+    """Without this message a leader would repeatedly hand over to this member, because the member has a higher
+    priority."""
     world = World(election_priority=7)
     leader = world.elect()
     world.followers()[0].log.is_disk_full = True

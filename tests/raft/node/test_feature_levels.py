@@ -1,4 +1,4 @@
-"""The feature level is raised only when every member's build knows the new one.
+"""The feature level is raised only if every member's build knows the new level.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -45,7 +45,7 @@ def test_a_level_that_every_member_knows_may_be_raised() -> None:
 
 
 def test_a_level_that_one_member_does_not_know_is_refused_by_its_name() -> None:
-    """After the raise that member would have to stop."""
+    """If the level were raised, a member that does not know it would have to stop."""
     world, _ = cluster()
     behind = world.followers()[0].node_id
     world, leader = cluster(**{behind: LevelRange(1, 1)})
@@ -114,7 +114,8 @@ def test_learners_must_know_a_level_too() -> None:
 
 
 def test_who_does_not_know_the_level_in_force_is_refused_at_its_hello() -> None:
-    """The refusal names the remedy. A build that knows more levels is accepted."""
+    """The refusal of a member with an old build names the remedy. A member whose build knows more levels is
+    accepted."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), World().config)
     s1.machine.level = 2
 
@@ -126,7 +127,8 @@ def test_who_does_not_know_the_level_in_force_is_refused_at_its_hello() -> None:
 
 
 def test_what_somebody_else_says_under_a_members_name_does_not_count() -> None:
-    """For example, a second process with an empty folder and a newer build may use the member's name."""
+    """A hello under a member's name may come from another process. For example, this process may have an empty folder
+    and a newer build."""
     _, leader = cluster()
     other = next(peer for peer in leader.node.peers).node_id
     leader.node.peer_hello(other, incarnation_of(other), LevelRange(1, 1))

@@ -1,4 +1,4 @@
-"""Membership changes through whole nodes: tickets, status, which members to connect to, snapshots, incarnations."""
+"""Membership changes through whole nodes: tickets, status, connections to members, snapshots, incarnations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader,
 
 
 def join(world: World, node_id: str) -> OneNode:
-    """Start a machine with an empty log that knows the voters. The others say hello to it once they accept it."""
+    """Start a machine that has an empty log and knows the voters. When the other members accept this machine, they say
+    hello to it."""
     voters = tuple(world.members)
     member = world.members[node_id] = OneNode(node_id, voters, world.config)
     member.now = world.now
@@ -44,7 +45,7 @@ def greet(world: World, node_id: str) -> None:
 
 
 def grown_by_one(world: World) -> OneNode:
-    """A world in which s4 is a learner that has the whole log; returns the leader."""
+    """A world in which s4 is a learner that has the whole log. Returns the leader."""
     leader = world.elect()
     join(world, "s4")
     leader.node.propose_change(adding("s4"), 900)
@@ -62,8 +63,8 @@ def grown_by_one(world: World) -> OneNode:
 
 
 def test_a_change_ends_when_all_of_it_is_committed() -> None:
-    """The joint configuration comes first and does not end the change: removed voters are needed until the second one
-    is committed."""
+    """The joint configuration comes first and does not end the change. Removed voters are needed until the second
+    configuration is committed."""
     world = World()
     leader = grown_by_one(world)
     removed = world.followers()[0].node_id
@@ -92,7 +93,7 @@ def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> 
 
 
 def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() -> None:
-    """The leader stops leading while some entries are unconfirmed, because under load some entries always are."""
+    """The leader stops leading although some entries are unconfirmed, because under load some entries always are."""
     world = World()
     leader = world.elect()
     late: list[str] = []
@@ -115,7 +116,7 @@ def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() 
 
 
 def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen() -> None:
-    """The rule is the same as for commands (docs/reference/specification.md#96-end-of-a-proposal)."""
+    """The rule for a change is the same as for commands (docs/reference/specification.md#96-end-of-a-proposal)."""
     world = World(outcome_wait_ns=10_000 * MS)
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -133,7 +134,7 @@ def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen()
 
 
 def test_a_change_whose_end_nobody_tells_is_unknown_after_a_while() -> None:
-    """The caller learns this when `outcome_wait_ns` has passed since the step-down."""
+    """When `outcome_wait_ns` has passed since the step-down, the caller learns that the outcome is unknown."""
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -177,7 +178,7 @@ def test_what_is_open_when_a_node_stops_is_unknown() -> None:
 
 
 def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
-    """The status lets operators see a change that does not end."""
+    """Operators can see in the status that a change does not end."""
     alone = a_single_leader()
     alone.node.propose_change(adding("s2"), 1)
     status = alone.node.status()
@@ -215,7 +216,7 @@ def test_the_host_is_told_whom_to_connect_to() -> None:
 
 
 def test_a_snapshot_has_the_members_as_of_its_index() -> None:
-    """A later configuration does not count, because it may be cut
+    """A later configuration does not count for the snapshot, because it may be cut
     (docs/reference/specification.md#51-state-at-an-index)."""
     world = World()
     leader = world.elect()
@@ -232,7 +233,7 @@ def test_a_snapshot_has_the_members_as_of_its_index() -> None:
 
 
 def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone() -> None:
-    """The joining member begins with an empty log and a configuration of the others."""
+    """The joining member begins with an empty log, and with a configuration of the other members."""
     world = World(snapshot_log_bytes=200, retention_bytes_max=1)
     leader = world.elect()
     fill(world, leader, 30)
@@ -247,7 +248,7 @@ def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone
 
 
 def test_members_are_the_same_after_a_crash() -> None:
-    """The members come from the snapshot and from the log after it."""
+    """The list of members comes from the snapshot and from the log after it."""
     alone = a_single_leader()
     alone.node.propose_change(adding("s2"), 1)
     alone.settle()
@@ -266,8 +267,8 @@ def test_members_are_the_same_after_a_crash() -> None:
 
 
 def test_a_removed_member_is_refused_by_name() -> None:
-    """The other members refuse the member once its removal is committed. The leader goes on sending to the member until
-    the member knows of the removal."""
+    """The other members refuse the member once its removal is committed. The leader continues to send to the removed
+    member until this member knows of its removal."""
     world = World()
     leader = world.elect()
     removed, other = world.followers()
@@ -305,7 +306,8 @@ def test_so_many_strangers_are_greeted_and_no_more() -> None:
 
 
 def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
-    """Another process may have said hello under the same name. The configuration does not mean that process.
+    """Another process may have said hello under the new member's name. The configuration does not refer to that
+    process.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

@@ -1,5 +1,5 @@
-"""A member gets a form that only a newer build knows. The member names the form and ends, because a repeat would not
-help."""
+"""A member gets data of a form that only a newer build knows. The member names the form and ends, because a repeated
+message would not help."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def newer_members(leader: OneNode) -> AppendEntries:
 
 
 def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> None:
-    """A configuration is in force once it is in the log. The entry that raises the level for its form may not be
+    """A configuration is in force when it is in the log. The entry that raises the level for the new form may not be
     applied yet.
 
     Closing the connection would not help, because the leader would send the entry again and again.
@@ -68,11 +68,11 @@ def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> 
 
 
 class Newer(NewerBuildNeeded):
-    """The error of a store about a file that only newer builds can read."""
+    """The error of a store if only newer builds can read a file."""
 
 
 class NewerWriter:
-    """A writer that finds in the first or in the last bytes that the snapshot is of a newer build."""
+    """A snapshot writer that finds out, in the first or in the last bytes, that a newer build made the snapshot."""
 
     def __init__(self, disk: Disk, *, at_once: bool) -> None:
         self._disk, self._at_once = disk, at_once

@@ -36,7 +36,7 @@ from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader
 
 
 def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
-    """The node's own copy counts once it is durable. In this cluster it is the majority.
+    """The node's own copy counts when it is durable. In this cluster the own copy is the majority.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
@@ -54,7 +54,7 @@ def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> No
 
 
 def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
-    """The leader sends messages to others first, so that their disks work while its own disk does."""
+    """The leader first sends its messages, so that the other disks work at the same time as its own disk."""
     s1 = a_single_leader()
 
     s1.propose("one", 7)
@@ -67,12 +67,12 @@ def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
 
 
 def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() -> None:
-    """Its leader waits for the acknowledgement, but nobody waits until this member has applied."""
+    """The leader waits for this member's acknowledgement, but nobody waits until this member has applied the entry."""
     world = World(3)
     leader = world.elect()
     follower = world.followers()[0]
     leader.propose("one", 1)
-    world.exchange()  # The next append carries the mark that commits "one".
+    world.exchange()  # The next append contains the mark that commits "one".
     leader.propose("two", 2)
     leader.flush()
     for receiver, message in leader.sent:
@@ -89,7 +89,8 @@ def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() 
 
 
 def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
-    """The put is committed, applied and answered, so nobody waits for the last answer. The mark is sent later."""
+    """The put is committed, applied and answered, so no caller waits for the last follower's answer. The mark is sent
+    later."""
     world = World(3)
     leader = world.elect()
     world.run_for(1_000)
@@ -112,7 +113,7 @@ def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
             assert [completion.ticket for completion in leader.applied] == [1]
 
     assert wanted == [True, False]
-    assert leader.node.core.low_watermark < leader.node.core.commit_index  # Followers apply it later.
+    assert leader.node.core.low_watermark < leader.node.core.commit_index  # Followers apply the entry later.
 
 
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
@@ -189,7 +190,7 @@ def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests
 
 
 def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> None:
-    """Every proposal of a closing node ends; `outcome_wait_ns` bounds the time that a stop takes.
+    """Every open proposal of a closing node ends. `outcome_wait_ns` bounds the time of a stop.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -212,7 +213,7 @@ def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> 
 
 
 def test_a_closing_follower_that_its_leader_never_leaves_in_peace_stops_all_the_same() -> None:
-    """A new write comes during every sync, so the follower is never idle. After `outcome_wait_ns` it ignores
+    """During every sync a new write comes, so the follower is never idle. After `outcome_wait_ns` it ignores
     messages."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.begin_stop()
@@ -245,8 +246,8 @@ def append(prev_index: int, *entries: Entry) -> AppendEntries:
 
 
 def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from_asking() -> None:
-    """The candidate's time-out begins when its requests may leave. An earlier campaign would only wait for the disk
-    again."""
+    """The time-out of the candidate begins when its vote requests may leave. If the candidate campaigned earlier, it
+    would only wait for the disk again."""
     alone, of_three = OneNode("s1", ("s1",), RaftConfig()), OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     for member in (alone, of_three):
         busy_until = 0
@@ -263,7 +264,7 @@ def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from
             if asked or member.node.core.role is Role.LEADER:
                 break
             if member.disk.waiting and now >= busy_until:
-                busy_until = now + 1_000 * MS  # A sync takes this long.
+                busy_until = now + 1_000 * MS  # Each sync takes this time.
 
     assert (alone.node.core.role, alone.node.core.term) == (Role.LEADER, 1)
     assert (of_three.node.core.role, of_three.node.core.term) == (Role.CANDIDATE, 1)
@@ -271,7 +272,7 @@ def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from
 
 
 def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
-    """Open proposals end as unknown; commands that were not proposed are certainly refused.
+    """Open proposals end as unknown. Commands that were not proposed certainly have no effect.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -298,7 +299,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
 
 
 def test_a_vote_whose_sync_failed_never_leaves() -> None:
-    """The vote was never durable, so it is no promise (docs/reference/specification.md#37-failed-sync)."""
+    """The vote was never durable, so it is not a promise (docs/reference/specification.md#37-failed-sync)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.receive("s2", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
     s1.flush()
@@ -339,8 +340,8 @@ def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> No
 
 
 def test_a_slice_is_bounded_in_commands_for_bytes_say_little_of_the_time_they_take() -> None:
-    """A slice has at most `apply_commands_max` commands, whatever their size. Each entry counts as `ENTRY_AS_COMMANDS`
-    more."""
+    """A slice has at most `apply_commands_max` commands of any size. Each entry adds `ENTRY_AS_COMMANDS` to this
+    count."""
     count = 5 * RUN_MAX
     s1 = a_single_leader(apply_commands_max=RUN_MAX * (ENTRY_AS_COMMANDS + 1), batch_bytes_max=1)
     for ticket in range(count):
@@ -387,7 +388,8 @@ def test_the_committed_log_can_be_read_and_nothing_above_the_mark() -> None:
 
 
 def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it() -> None:
-    """The log is cut at min(own durable snapshot, low-water mark). Below the cut a read answers `Compacted`.
+    """The log is cut at the lower of the node's own durable snapshot and the low-water mark. A read below the cut gets
+    the answer `Compacted`.
 
     See docs/reference/specification.md#65-compaction.
     """
@@ -407,7 +409,7 @@ def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it
 
 
 def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its start a member applies the log after its snapshot. For a small state this log should be short."""
+    """When a member starts, it applies the log after its snapshot. For a small state this log should be short."""
     monkeypatch.setattr("raft.snapshots.manager.LOG_BYTES_MIN", 300)
     s1 = a_single_leader()
     s1.propose(b"x" * 40, 0)
@@ -428,7 +430,7 @@ def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pyt
 
 
 def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_configured() -> None:
-    """`snapshot_log_bytes` bounds the log between two snapshots, however large the state is."""
+    """`snapshot_log_bytes` bounds the log between two snapshots for a state of any size."""
     s1 = a_single_leader(snapshot_log_bytes=500)
     indexes = set()
     for ticket in range(100):
@@ -441,7 +443,8 @@ def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_c
 
 
 def test_a_snapshot_is_written_chunk_by_chunk_while_other_work_goes_on() -> None:
-    """One submission is open at a time. The snapshot does not contain entries that are applied meanwhile."""
+    """Only one submission is open at a time. Entries that are applied while the snapshot is built are not in the
+    snapshot."""
     s1 = a_single_leader()
     for ticket in range(6):
         s1.propose(ticket, ticket)
@@ -486,7 +489,8 @@ def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
 
 
 def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None:
-    """A full disk does no harm here, because nothing depends on the snapshot yet. A disk that *fails* stops the node.
+    """A full disk does no harm to a snapshot, because nothing depends on the snapshot yet. A disk that *fails* stops
+    the node.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -513,7 +517,7 @@ def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None
 
 
 def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> None:
-    """A new leader reads the last `leader_time` once its own vote is durable. If the read fails, the node stops, and
+    """A new leader reads the last `leader_time` when its own vote is durable. If this read fails, the node stops, but
     raises no error."""
     s1 = a_single_leader()
     s1.propose("one", 1)
@@ -533,7 +537,7 @@ def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> N
 
 
 def test_the_status_shows_marks_and_buffers() -> None:
-    """Operators and monitors read these numbers."""
+    """Operators and monitors read the numbers of this status."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.flush()

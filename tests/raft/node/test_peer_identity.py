@@ -1,4 +1,4 @@
-"""A node exchanges messages only with members, and pins each to the incarnation that it met first.
+"""A node exchanges messages only with members, and pins each member to the incarnation that it met first.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -18,7 +18,7 @@ FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in range(1, 4))
 
 
 def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
-    """A node syncs the pin before it uses a vote, append or acknowledgement of that peer.
+    """A node syncs the pin of a peer before it uses a vote, an append or an acknowledgement of this peer.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -40,12 +40,12 @@ def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
 
 
 def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
-    """With another incarnation the peer has lost its disk and its votes
+    """A peer with another incarnation has lost its disk and its votes
     (docs/reference/specification.md#13-incarnations-and-pins)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 
-    # The peer is refused even before the first pin is durable.
+    # The node refuses the peer even before the first pin is durable.
     with pytest.raises(PeerRefused, match="new node id") as caught:
         s1.node.peer_hello("s2", b"another one 1234")
     s1.settle()
@@ -54,19 +54,20 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
 
     assert caught.value.code == "wrong_incarnation"
     assert incarnation_of("s2")[:4].hex() in caught.value.reason
-    # The caller gets this text, so it must not contain the whole id.
+    # The caller gets the text of the error, so this text must not contain the whole id.
     assert incarnation_of("s2").hex() not in caught.value.reason
 
 
 def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
-    """The member's folder was made anew. Another member that never met the old folder might count its vote.
+    """The member's folder was created again after a loss. Another member that never met the old folder might count a
+    vote of the new one.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
     s2 = OneNode("s2", ("s1", "s2", "s3"), RaftConfig())
     s2.settle()
 
-    s2.node.peer_refused("s9", "wrong_incarnation")  # s9 is no member, so its refusal does not matter.
+    s2.node.peer_refused("s9", "wrong_incarnation")  # s9 is not a member, so its refusal does not matter.
     s2.node.peer_refused("s1", "not_a_member")
     assert s2.flush().failure is None
     s2.node.peer_refused("s1", "wrong_incarnation")
@@ -80,7 +81,7 @@ def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() 
 
 
 def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -> None:
-    """The peer may be wrong: other members accepted this folder when they sent it its log."""
+    """The peer that refuses may be wrong, because other members accepted this folder when they sent it the log."""
     world = World()
     world.elect()
     follower, other = world.followers()
@@ -93,7 +94,7 @@ def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -
 
 @pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
 def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
-    """A node that has a leader refuses strangers, because the leader knows all members, and they know the leader."""
+    """A node that has a leader refuses strangers. The leader knows all members, and all members know the leader."""
     s1 = OneNode("s1", ("s1",), RaftConfig())
     s1.settle()
     assert s1.node.core.hears_a_leader
@@ -104,8 +105,8 @@ def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
 
 
 def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
-    """A joining member may hear a leader that is not in its configuration. The joining member then dials that leader to
-    answer."""
+    """A joining member may hear a leader that is not in its configuration. In this case the joining member calls that
+    leader in order to answer."""
     s9 = OneNode("s9", ("s1",), RaftConfig(), pinned=False)
     s9.node.peer_hello("s2", incarnation_of("s2"))
     s9.settle()
@@ -120,7 +121,8 @@ def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
 
 
 def test_the_folder_that_came_before_its_machine_was_a_member_may_be_made_anew() -> None:
-    """Nobody has counted a promise of the first folder. Once s9 is a member, its present folder is pinned for good."""
+    """No member has counted a promise of the first folder. When s9 becomes a member, its present folder is pinned
+    permanently."""
     s1 = a_node_that_has_met_s9(FIRST, SECOND)
     assert s1.node.pinned_incarnation("s9") == SECOND
 
@@ -134,7 +136,7 @@ def test_the_folder_that_came_before_its_machine_was_a_member_may_be_made_anew()
 
 
 def with_s9(s1: OneNode, *, incarnation_id: bytes = b"", is_voter: bool = False) -> Entry:
-    """The first entry of a log: s9 becomes a member."""
+    """This is the first entry of a log. It makes s9 a member."""
     members, added = s1.node.core.configuration, Member("s9", "s9:2", "s9:1", incarnation_id)
     members = replace(members, voters=(*members.voters, added)) if is_voter else replace(members, learners=(added,))
     return Entry(1, 1, EntryKind.CONFIGURATION, members.encode())
@@ -149,7 +151,7 @@ def a_node_that_has_met_s9(*incarnation_ids: bytes) -> OneNode:
 
 
 def test_the_folder_that_was_heard_since_its_machine_is_a_member_is_pinned_for_good() -> None:
-    """The connection of s9 may have been open all the time, without another hello, and s9 may have voted meanwhile."""
+    """The connection of s9 may have been open all the time, without another hello. Meanwhile s9 may have voted."""
     s1 = a_node_that_has_met_s9(FIRST)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
     s1.settle()
@@ -181,7 +183,7 @@ def test_the_folder_that_the_configuration_names_is_not_made_anew_though_it_was_
 
 
 def test_another_folder_than_the_configuration_names_is_heard_no_more() -> None:
-    """The connection of that folder is open, so there is no new hello that could be refused."""
+    """The connection of that folder is open, so no new hello comes that could be refused."""
     s1 = a_node_that_has_met_s9(SECOND)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1, incarnation_id=FIRST, is_voter=True),)))
     s1.settle()
@@ -196,7 +198,7 @@ def test_another_folder_than_the_configuration_names_is_heard_no_more() -> None:
 
 
 def test_another_folder_than_the_configuration_names_is_not_heard_in_the_same_turn() -> None:
-    """Several messages may arrive before the effects of the first are carried out."""
+    """Several messages may arrive before the node carries out the effects of the first message."""
     s1 = a_node_that_has_met_s9(SECOND)
     s1.node.receive("s2", replace(heartbeat(term=1), entries=(with_s9(s1),)))
     s1.settle()
@@ -224,7 +226,7 @@ def test_another_folder_than_the_configuration_names_is_not_heard_though_its_pin
 
 
 def test_a_folder_that_comes_again_after_another_waits_for_its_newest_pin() -> None:
-    """The file of pins is written three times. The second write names the other folder."""
+    """The file of pins was written three times. The second version names the other folder."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     for incarnation_id in (FIRST, SECOND, FIRST):
         s1.node.peer_hello("s9", incarnation_id)

@@ -1,5 +1,5 @@
-"""Nodes with small snapshots, and a network that loses, delays, doubles and reorders messages. Each seed gives one run,
-bit for bit."""
+"""Nodes with small snapshots, and a network that loses, delays, doubles and reorders messages. Each seed gives exactly
+one run, bit for bit."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def test_a_log_that_takes_nothing_more_stops_the_node(call: str) -> None:
 
 
 def test_an_entry_that_is_not_what_was_written_stops_the_node_that_was_to_send_it() -> None:
-    """The leader no longer has in memory the entries that an absent peer lacks, so it reads and verifies them."""
+    """The leader's memory no longer has the entries that an absent peer lacks. So the leader reads them from disk and
+    verifies them."""
     world = World(log_cache_bytes_max=1)
     leader = world.elect()
     away = world.followers()[0]

@@ -100,7 +100,8 @@ def golden_frames() -> dict[str, bytes]:
 
 
 def test_the_bytes_of_version_1_never_change() -> None:
-    """Other programs rely on these bytes: add names to the file, but never change a name's bytes.
+    """Other programs rely on these bytes. A developer may add names to the file, but must never change the bytes of a
+    name.
 
     See docs/reference/specification.md#73-growth.
     """
@@ -115,7 +116,7 @@ def test_the_bytes_of_version_1_never_change() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_bytes_of_version_1_are_still_read(name: str) -> None:
-    """An older file with these bytes must still be readable, so the test decodes them, too."""
+    """An older file with such bytes must still be readable. So the test decodes these bytes, too."""
     assert decode_message(golden_frames()[name]) == (0, EXAMPLES[name])
 
 
@@ -195,7 +196,7 @@ GROWN = (AppendAccepted, TimeoutNow)
     more=st.lists(st.integers(0, 9), max_size=3),
 )
 def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) -> None:
-    """Items of still later builds come after these items and are ignored
+    """Items that even later builds append come after these items, and are ignored
     (docs/reference/specification.md#73-growth)."""
     body = encode_item([*decode_item(encode_message(0, message)), *more])
 
@@ -220,7 +221,8 @@ def test_further_items_are_ignored(message: Message, more: list[Any]) -> None:
 def test_a_message_with_one_item_missing_or_of_another_type_is_a_protocol_error(
     message: Message, data: st.DataObject
 ) -> None:
-    """The codec checks the type and the range of every field, so the code after it need not."""
+    """The codec checks the type and the range of every field. So code that uses the message need not check them
+    again."""
     items = decode_item(encode_message(0, message))
     at = data.draw(st.integers(0, len(items) - 1))
 
@@ -305,14 +307,14 @@ def test_the_largest_entry_fits_into_a_peer_frame_and_one_byte_more_is_refused()
 
 
 def test_as_many_entries_as_a_leader_may_send_pass_and_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """APPEND_ENTRIES_MAX bounds the entries, because a frame of tiny entries could take many times its size in
-    memory."""
+    """APPEND_ENTRIES_MAX bounds the number of entries, because a frame of tiny entries could take many times its size
+    in memory."""
 
     def request(count: int) -> bytes:
         return encode_item([5, 0, 3, 0, 0, 0, 0, 0, [[1, 1, b""]] * count])
 
     assert APPEND_ENTRIES_MAX * ENTRY_OVERHEAD_BYTES == ENTRY_PAYLOAD_BYTES_MAX
-    # With the real bound the test would take seconds.
+    # With the real bound, the test would take several seconds.
     monkeypatch.setattr("raft.protocol.codec.APPEND_ENTRIES_MAX", 100)
     assert isinstance(decode_message(request(100))[1], AppendEntries)
     with pytest.raises(ProtocolError, match="bound"):
@@ -339,7 +341,7 @@ def test_a_refusal_says_no_more_than_its_bound() -> None:
 
 
 def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
-    """A hello or a refusal is the first frame in each direction (docs/reference/specification.md#74-hello)."""
+    """The first frame in each direction is a hello or a refusal (docs/reference/specification.md#74-hello)."""
     client = Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT)
 
     assert decode_hello(HELLO.encode()) == HELLO
@@ -351,7 +353,8 @@ def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
 
 
 def test_a_hello_says_which_feature_levels_its_build_knows() -> None:
-    """A hello without levels means level 1 only. A reader ignores the items that a later build adds after the levels.
+    """A hello without levels means that the build knows only level 1. A reader ignores items after the levels, which a
+    later build has added.
 
     See docs/reference/specification.md#74-hello.
     """
@@ -379,7 +382,7 @@ def test_a_hello_with_impossible_feature_levels_is_a_protocol_error(levels: list
 
 @pytest.mark.parametrize("at", range(9))
 def test_a_hello_with_one_item_of_another_type_is_a_protocol_error(at: int) -> None:
-    """A first frame that is no hello closes the connection."""
+    """If the first frame is not a hello, the connection is closed."""
     items = decode_item(HELLO.encode())
     items[at] = {"not": "this"}
 
@@ -398,7 +401,7 @@ def test_a_peer_that_does_not_say_who_it_is_is_a_protocol_error() -> None:
 
 @given(leader_time=numbers, commands=st.lists(st.binary(max_size=40).map(encode_item), max_size=300))
 def test_a_batch_is_one_array_of_the_leader_time_and_the_commands(leader_time: int, commands: list[bytes]) -> None:
-    """The first item is `leader_time`. Each command is the raw item that was handed in.
+    """The first item is `leader_time`. Each command is exactly the raw item that was passed in.
 
     See docs/reference/specification.md#22-batches.
     """
@@ -415,6 +418,6 @@ def test_a_batch_is_one_array_of_the_leader_time_and_the_commands(leader_time: i
     [b"", b"\x80", b"\x81", b"\x01", b"\x9f\x01\xff", b"\x81\x20", b"\x81\x1b\x00", b"\x81\x1b" + b"\xff" * 8],
 )
 def test_what_is_no_batch_is_a_protocol_error(payload: bytes) -> None:
-    """The cases are empty, have no leader time or a negative one, are cut short, or exceed 64 bits."""
+    """The payloads of this test are empty, have no leader time or a negative one, are cut short, or exceed 64 bits."""
     with pytest.raises(ProtocolError):
         batch_leader_time(payload)

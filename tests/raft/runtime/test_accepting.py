@@ -1,4 +1,4 @@
-"""When no file descriptor is left, new connections are refused immediately, and the log reports it once."""
+"""When no file descriptor is left, new connections are refused immediately, and the log reports the shortage once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def echo(stream: trio.SocketStream) -> None:
-    """Send back the bytes that come."""
+    """Send all received bytes back."""
     async with stream:
         async for data in stream:
             await stream.send_all(data)
 
 
 def unconnected(count: int) -> list[socket.socket]:
-    """Make the sockets first, because there will be no descriptor for them later."""
+    """Make the sockets first, because later there will be no descriptor for them."""
     return [socket.socket() for _ in range(count)]
 
 
@@ -54,7 +54,7 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
             with no_descriptor_left() as limit:
                 for _ in range(6):
                     refused = await connected(raw.pop(), port)
-                    kept.append(refused)  # Closing the stream would free a descriptor.
+                    kept.append(refused)  # The test does not close the stream, because this would free a descriptor.
                     # The connection ends without a reset if the byte came too late.
                     with suppress(trio.BrokenResourceError):
                         await refused.send_all(b"x")
@@ -77,8 +77,8 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
 
 
 async def test_a_default_time_out_of_the_program_does_not_stop_the_loop() -> None:
-    """An embedding program may have set a default time-out for its own sockets. The last caller is refused, and no
-    other comes."""
+    """A program that embeds a member may have set a default time-out for its own sockets. The last caller is refused,
+    and no further caller comes."""
     before = socket.getdefaulttimeout()
     with trio.fail_after(20):
         acceptor = Acceptor("clients")
@@ -108,7 +108,7 @@ async def test_a_shortage_that_comes_back_later_is_logged_again(
     del autojump_clock
 
     class Short(trio.abc.Listener[trio.SocketStream]):
-        """A listener that has no descriptor at the given moments. No caller comes between them."""
+        """A listener that gets no descriptor at the given moments. No caller comes between these moments."""
 
         def __init__(self, socket: trio.socket.SocketType) -> None:
             self.socket = socket

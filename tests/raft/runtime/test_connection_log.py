@@ -1,4 +1,4 @@
-"""The log of connections has text for people, and an event with fields for machines."""
+"""The log of connections has text for people, and events with fields for machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAFT = Path(__file__).resolve().parents[3] / "raft"
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str, node_id: str) -> list[dict[str, Any]]:
-    """The fields of each event of that name that one member has logged."""
+    """The fields of each event with this name that one member has logged."""
     told = [record.args for record in caplog.records if isinstance(record.args, dict)]
     return [each["fields"] for each in told if (each["event"], each["node_id"]) == (name, node_id)]
 
@@ -61,7 +61,7 @@ async def test_a_refusal_is_told_with_its_code_on_both_sides(caplog: pytest.LogC
 
 
 async def test_a_peer_that_is_refused_where_it_is_called_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
-    """Both sides check the other's hello, whichever of them called."""
+    """Both sides check the hello of the other side, no matter which side called."""
     caplog.set_level(logging.WARNING, "raft.transport")
     with trio.fail_after(20):
         (first, _), (second, second_address) = await a_listener(), await a_listener()
@@ -80,7 +80,7 @@ async def test_a_peer_that_is_refused_where_it_is_called_is_counted_too(caplog: 
 async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with_its_code_and_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The caller sends the refusal after the hello of s1, as during an upgrade. Such a refusal is no breach of the
+    """The caller sends the refusal after the hello of s1, as during an upgrade. Such a refusal does not violate the
     protocol."""
     caplog.set_level(logging.DEBUG, "raft.transport")
     hello = Hello(
@@ -136,7 +136,7 @@ def test_what_is_misconfigured_is_a_warning_once(caplog: pytest.LogCaptureFixtur
 def test_every_code_with_which_a_hello_can_be_refused_is_counted_by_its_name() -> None:
     """A new code needs an entry in HELLO_REFUSALS and one in docs/reference/metrics.md."""
     named = {"REMOVED": REMOVED, "WRONG_INCARNATION": WRONG_INCARNATION}
-    # For a first frame that is no hello, and for connections that got no TLS.
+    # For a first frame that is not a hello, and for connections on which TLS failed.
     codes = {"not_a_hello", "tls_failed", "tls_required"}
     for path in RAFT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

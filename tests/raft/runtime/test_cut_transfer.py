@@ -1,4 +1,5 @@
-"""A snapshot is sent over TCP from disk to disk. The connection is cut, or the receiver is killed."""
+"""A snapshot is sent over TCP from disk to disk. During the transfer, the connection is cut, or the receiver is
+killed."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ CHUNK_BYTES = SMALL_SNAPSHOTS.snapshot_chunk_bytes
 
 
 async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
-    """Returns (leader, absent member). When the absent member starts again, it gets a snapshot at some hundred chunks a
-    second."""
+    """Returns the pair (leader, absent member). When the absent member starts again, it gets a snapshot at some hundred
+    chunks per second."""
     leader = await lives.leader()
     away = next(voter for voter in VOTERS if voter != leader.node.identity.node_id)
     await lives.kill(away)
@@ -49,7 +50,7 @@ def offsets_of(life: Life) -> list[int]:
 
 
 async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_path: Path) -> None:
-    """The leader sends no received byte again, except in the one chunk that asks how many have arrived."""
+    """The leader sends no received byte again, except in the single chunk that asks how many bytes have arrived."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader, away = await a_slow_transfer(lives)

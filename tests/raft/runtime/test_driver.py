@@ -1,4 +1,5 @@
-"""The driver flushes in the task that brings input, in the next turn of the loop, or at a deadline."""
+"""The driver flushes in one of three places: in the task that brings input, in the next turn of the loop, or at a
+deadline."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Started:
-    """Files that call a function when they start their waiting operations."""
+    """Files that call a function when their waiting operations are started."""
 
     def __init__(self, start: Callable[[], bool]) -> None:
         self.start = start
@@ -29,7 +30,7 @@ class Started:
 
 
 def alone() -> AbstractAsyncContextManager[Machine]:
-    """A single member that leads and has nothing to do, until the block ends."""
+    """A single member that leads and is idle until the block ends."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[Machine]:
@@ -113,10 +114,10 @@ async def test_a_node_that_ends_in_a_flush_of_another_task_ends_the_run() -> Non
                 await trio.testing.wait_all_tasks_blocked()
                 machine.disk.error = OSError(5, "Input/output error")
                 machine.node.propose(b"\x01", 1)
-                driver.flush()  # The disk answers before this call returns; the next flush handles the answer.
+                driver.flush()  # The disk answers before this call returns, and the next flush handles this answer.
                 driver.flush()
                 assert machine.node.failure is not None
-                driver.flush()  # The node has stopped, so this call does nothing.
+                driver.flush()  # The node has stopped, so this call has no effect.
 
 
 async def test_a_member_whose_folder_was_made_anew_ends_in_the_turn_in_which_it_is_told() -> None:
@@ -133,7 +134,7 @@ async def test_a_member_whose_folder_was_made_anew_ends_in_the_turn_in_which_it_
 
 
 async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() -> None:
-    """The driver sleeps meanwhile, so the task that flushed must set the driver's alarm."""
+    """The driver sleeps during the flush. So the task that flushed must set the driver's alarm."""
     with trio.fail_after(20):
         async with alone() as machine:
             scope = machine.driver._scope
@@ -172,7 +173,7 @@ async def test_the_node_is_due_when_its_alarm_goes_off_even_if_the_clock_stands_
 
 
 async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
-    """The driver starts the disk last, so a put is synced, committed, applied and answered before `flush` returns."""
+    """The driver starts the disk last. So a put is synced, committed, applied and answered before `flush` returns."""
     with trio.fail_after(20):
         async with alone() as machine:
             told: list[str] = []
@@ -239,7 +240,7 @@ async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_the
 
 
 async def test_marks_that_move_are_told_to_nobody() -> None:
-    """The marks move in every turn, so no event reports them; the status shows them."""
+    """The marks move in every turn. So no event reports them, but the status shows them."""
     with trio.fail_after(20):
         async with alone() as machine:
             machine.node.propose(b"\x01", 1)
@@ -269,7 +270,7 @@ async def test_what_somebody_should_look_after_is_a_warning_and_all_else_is_news
 
 
 async def test_what_the_disk_has_done_comes_before_the_time() -> None:
-    """The disk answered while the loop was late, so it was not silent. A turn reads the clock only once."""
+    """The disk answered while the loop was late, so the disk was not silent. A turn reads the clock only once."""
     with trio.fail_after(20):
         async with alone() as machine:
             seen: list[str] = []
@@ -287,7 +288,7 @@ async def test_what_the_disk_has_done_comes_before_the_time() -> None:
 
 
 async def test_completions_come_from_any_thread_in_order() -> None:
-    """Threads call `post` before, while and after a loop waits for completions."""
+    """Threads call `post` before, during and after the loop's wait for completions."""
     with trio.fail_after(20):
         queue, seen = CompletionQueue(), []
         queue.post(lambda: seen.append(-1))
@@ -308,7 +309,7 @@ async def test_a_completion_that_somebody_else_has_run_wakes_nobody_twice() -> N
     with trio.fail_after(20):
         queue, seen = CompletionQueue(), []
         with queue.watched():
-            # The pipe could not hold so many bytes, but one byte announces any number of completions.
+            # The pipe could not hold one byte for each completion, but one byte announces any number of completions.
             for number in range(100_000):
                 queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
             assert queue.run_pending() == 100_000

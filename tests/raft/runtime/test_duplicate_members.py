@@ -1,4 +1,5 @@
-"""Members notice two processes that run as one member. They do not mistake a restarted member for two."""
+"""Members notice if two processes run as the same member. Members do not mistake a restarted member for two
+processes."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def test_of_many_processes_the_latest_are_remembered() -> None:
 
 
 async def test_members_notice_a_started_copy_by_its_calls(caplog: pytest.LogCaptureFixture) -> None:
-    """Each process replaces the other's connection, as when both of them campaign and answer."""
+    """Each process replaces the connection of the other one. This happens if both of them campaign and answer."""
     caplog.set_level(logging.WARNING, "raft.transport")
     async with a_member() as s1, AsyncExitStack() as stack:
         term = 10
@@ -81,7 +82,7 @@ async def test_members_notice_a_started_copy_by_its_calls(caplog: pytest.LogCapt
 async def test_a_member_that_is_started_anew_again_and_again_is_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "raft.transport")
     async with a_member() as s1, AsyncExitStack() as stack:
-        for number in range(5):  # The old connections of the copy look alive, because s1 has not learned of their end.
+        for number in range(5):  # The copy's old connections seem alive: s1 has not learned of their end.
             stream = await stack.enter_async_context(await greeted(s1, process_id=bytes([number]) * 8))
             await lead(stream, s1, 20 + number)
         assert s1.transport.duplicate_members == ()

@@ -1,4 +1,4 @@
-"""The disk of a running member hangs. Its loop goes on, heartbeats are sent, and no answer comes too early.
+"""The disk of a running member hangs. The member's loop continues, heartbeats are sent, and no answer comes too early.
 
 All members run in the loop of the test. If a member waited for its disk in the loop, the test would hang.
 """
@@ -23,10 +23,10 @@ ELECTION_SECONDS_MAX = RaftConfig().election_timeout_max_ns / 1e9
 
 
 class HangingDisks:
-    """With these disks, the syncs of some members' file threads end when the test says so."""
+    """With these disks, the syncs of some members' file threads end when the test demands it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._hanging: dict[str, threading.Event] = {}  # The key is the end of the thread's name.
+        self._hanging: dict[str, threading.Event] = {}  # The key is the suffix of the thread's name.
         self._sync = disk.sync_data
         monkeypatch.setattr(disk, "sync_data", self._sync_data)
 
@@ -62,7 +62,7 @@ async def test_a_leader_whose_disk_stalls_leads_on_and_answers_nobody_before_it_
                 await until(lambda: all(life.node.core.durable_index >= index for life in followers))
                 turns = leader.driver.turns
 
-                await trio.sleep(1.2 * ELECTION_SECONDS_MAX)  # A member waits a shorter time for heartbeats.
+                await trio.sleep(1.2 * ELECTION_SECONDS_MAX)  # Longer than a member waits for a heartbeat.
 
                 assert leader.driver.turns > turns + 5
                 assert [(life.node.core.leader_id, life.node.core.term) for life in followers] == [led, led]

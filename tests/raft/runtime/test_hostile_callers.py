@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(30)
 
 @asynccontextmanager
 async def a_member(seconds_max: float = 20) -> AsyncIterator[Machine]:
-    """The member s1 of three, which can reach no other member. `seconds_max`: the time-out, by the clock of the
-    test."""
+    """The member s1 of three members, which cannot reach any other member. `seconds_max` is the time-out by the clock
+    of the test."""
     with trio.fail_after(seconds_max):
         listener, _ = await a_listener()
         s1 = Machine("s1", ["s1", "s2", "s3"], listener)

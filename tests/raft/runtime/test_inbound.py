@@ -1,4 +1,4 @@
-"""If a peer has two connections, the newer one is used from its first message on, and not earlier."""
+"""If a peer has two connections, the newer connection is used from its first message on, and not earlier."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSAL = frame(Refusal("wrong_node", "at a:1 it is s1 that answers; check the a
 
 @asynccontextmanager
 async def a_member() -> AsyncIterator[Machine]:
-    """The member s1, which can reach no other member. It follows s2 as soon as s2 sends something."""
+    """The member s1, which cannot reach any other member. It follows s2 as soon as s2 sends something."""
     with trio.fail_after(20):
         listener, _ = await a_listener()
         s1 = Machine("s1", ["s1", "s2", "s3"], listener)
@@ -47,8 +47,8 @@ async def lead(stream: trio.SocketStream, s1: Machine, term: int) -> None:
 
 
 async def test_a_call_by_mistake_leaves_the_good_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer dials the address of a former member, at which s1 now listens. It calls again and again, and refuses
-    s1."""
+    """The peer calls the address of a former member, at which s1 now listens. The peer calls again and again, and
+    refuses s1 each time."""
     caplog.set_level(logging.DEBUG, "raft.transport")
     async with a_member() as s1, await call(s1) as good:
         await lead(good, s1, 100)
@@ -63,7 +63,7 @@ async def test_a_call_by_mistake_leaves_the_good_connection_alone(caplog: pytest
 
 
 async def test_the_first_message_on_a_new_connection_ends_the_old_one() -> None:
-    """The old connection is of a machine that failed without closing it. The machine has come back."""
+    """The old connection belongs to a machine that failed without closing it. The machine has come back."""
     async with a_member() as s1, await call(s1) as ghost:
         await lead(ghost, s1, 100)
         async with await call(s1) as new:
@@ -91,7 +91,7 @@ async def test_messages_that_come_in_pieces_and_together_on_a_new_connection_are
             data = b"".join(frame(encode_message(0, heartbeat(term, (0, 0)))) for term in (101, 102, 103))
             await new.send_all(data[:7])
             await wait_all_tasks_blocked()
-            await lead(old, s1, 101)  # The new connection has brought no whole message, so the old one still counts.
+            await lead(old, s1, 101)  # The new connection has brought no complete message, so the old one still counts.
             await new.send_all(data[7:])
 
             await until(lambda: s1.node.core.term == 103)
@@ -99,7 +99,7 @@ async def test_messages_that_come_in_pieces_and_together_on_a_new_connection_are
 
 
 async def test_of_connections_that_brought_nothing_the_newest_stays() -> None:
-    """A peer has at most two connections, however often it calls."""
+    """A peer has at most two connections, no matter how often it calls."""
     inbound = InboundConnections()
     scopes = [trio.CancelScope() for _ in range(4)]
     for scope in scopes:

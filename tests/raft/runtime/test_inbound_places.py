@@ -1,4 +1,4 @@
-"""However many strangers call the peer port, members can connect, and no stranger uses up a connection for long."""
+"""Members can connect, no matter how many strangers call the peer port, and no stranger uses a connection for long."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_member_gets_in_at_once_though_strangers_have_all_places(caplog:
         strangers = [await stack.enter_async_context(await silent(s1.transport.port)) for _ in range(CONNECTIONS_MAX)]
         await until(lambda: s1.transport._places.evicted >= CONNECTIONS_MAX - UNIDENTIFIED_PER_ADDRESS_MAX)
         assert s1.transport._places.held_back <= HELD_BACK_MAX
-        # This stranger came after those that are held back.
+        # This stranger came later than the waiting strangers.
         assert await is_closed(strangers[-UNIDENTIFIED_PER_ADDRESS_MAX - 1])
 
         member = await stack.enter_async_context(await greeted(s1))
@@ -97,7 +97,7 @@ async def silent(port: int) -> trio.SocketStream:
 async def test_a_frame_that_trickles_in_ends_its_connection(
     is_newer_of_two: bool, caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
 ) -> None:
-    """The time limit is for the whole frame; another byte does not extend it."""
+    """The time limit applies to the whole frame, and is not extended by a further byte."""
     caplog.set_level(logging.WARNING, "raft.transport")
     whole = frame(encode_message(0, heartbeat(7)))
     async with a_member(seconds_max=inf) as s1, await greeted(s1) as first, AsyncExitStack() as stack:
@@ -117,7 +117,7 @@ async def test_a_frame_that_trickles_in_ends_its_connection(
 
 
 async def test_whole_frames_may_be_as_far_apart_as_they_like(mock_clock: trio.testing.MockClock) -> None:
-    """Followers send each other nothing. When a frame is complete, its time limit ends."""
+    """Followers send no messages to each other. When a frame is complete, its time limit ends."""
     data = frame(encode_message(0, heartbeat(7)))
     async with a_member(seconds_max=inf) as s1, await greeted(s1) as stream:
         await stream.send_all(data[:9])
@@ -136,8 +136,8 @@ def has_begun_a_frame(s1: Machine) -> bool:
 
 
 async def turns_until(condition: Callable[[], bool]) -> None:
-    """Give the loop turns until `condition` is true, while the clock stands still; else the test's time-out ends the
-    wait."""
+    """Give the loop turns until `condition` is true, while the clock stands still. If it never becomes true, the test's
+    time-out ends the wait."""
     while not condition():
         await trio.lowlevel.checkpoint()
 

@@ -1,4 +1,4 @@
-"""When a leader's process ends, its followers notice the end by the closed connections, long before a time-out."""
+"""When a leader's process ends, its connections are closed. So its followers notice the end long before a time-out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSAL = frame(Refusal("not_a_member", "it is not a member of this cluster").en
 
 
 class Leader:
-    """The member s2, which the test plays. It has called s1, and has accepted the call of s1."""
+    """The member s2, whose part the test plays. It has called s1, and has accepted the call of s1."""
 
     def __init__(self, s1: Machine, calls: trio.SocketStream, called: trio.SocketStream) -> None:
         self.s1, self.calls, self.called = s1, calls, called
@@ -112,7 +112,7 @@ async def _close_the_way(outbound: Outbound) -> None: ...
 async def test_a_connection_that_this_member_ends_itself_is_told_as_lost_only(
     act: Callable[[Outbound], Awaitable[None]],
 ) -> None:
-    """s1 ends the connection because the peer has another address now, or is no longer wanted."""
+    """s1 ends the connection because the peer now has another address, or because s1 no longer needs the peer."""
     told: list[str] = []
     own_address = "127.0.0.1:1"
     with trio.fail_after(20):
@@ -142,7 +142,7 @@ async def test_a_connection_that_this_member_ends_itself_is_told_as_lost_only(
 
 
 async def test_the_others_elect_a_leader_long_before_their_time_outs_when_its_process_ends() -> None:
-    """The end is like that by `kill -9`: all sockets are closed, and nothing more is sent."""
+    """The end is like an end by `kill -9`: all sockets are closed, and no more bytes are sent."""
     with trio.fail_after(20):
         voters = ["s1", "s2", "s3"]
         listeners = {voter: await a_listener() for voter in voters}

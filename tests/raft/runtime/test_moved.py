@@ -1,4 +1,5 @@
-"""Members find a peer at its real address, even if a configuration or its own hello is out of date or too early."""
+"""Members find a peer at its real address, even if the address in a configuration or in the peer's hello is too old or
+too new."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ async def a_dead_address() -> str:
 
 
 async def start(nursery: trio.Nursery, node_id: str, addresses: Mapping[str, str]) -> tuple[Machine, str]:
-    """Start a member with the configuration `addresses` that listens elsewhere. Its hello names the address where it
-    listens."""
+    """Start a member with the configuration `addresses`, which listens at another address. The member's hello names the
+    address at which it listens."""
     listener, own = await a_listener()
     return await start_at(nursery, node_id, addresses, listener), own
 
@@ -47,8 +48,8 @@ async def change(leader: Machine, wanted: MembershipChange, ticket: int) -> None
 
 
 async def test_who_joins_with_an_old_snapshot_answers_a_leader_that_has_moved_since() -> None:
-    """The joining member's configuration has the leader's old address. The leader calls it, and the leader's hello has
-    the new address."""
+    """The joining member's configuration has the leader's old address. The leader calls the joining member, and the
+    leader's hello contains the new address."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             old = await a_dead_address()
@@ -84,7 +85,7 @@ async def test_two_of_three_elect_a_leader_though_one_of_them_missed_the_move_of
 async def test_a_leader_whose_new_address_is_told_before_it_moves_goes_on_leading(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other members' connections to the leader work, and nobody listens at the new address yet."""
+    """The other members' connections to the leader work. No process listens at the new address yet."""
     caplog.set_level(logging.INFO, "raft.driver")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -106,7 +107,7 @@ async def test_a_leader_whose_new_address_is_told_before_it_moves_goes_on_leadin
 
 
 class Answering:
-    """Peers, each at its address, that answer a hello with their own."""
+    """Peers at separate addresses. Each peer answers a hello with its own hello."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -152,8 +153,8 @@ async def test_an_address_that_is_somebody_elses_now_is_left_for_the_next_one() 
 
 
 async def test_an_address_that_says_nothing_is_left_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost machine refuses no connection, so an attempt takes at most CONNECT_SECONDS_MAX. An attempt may take longer
-    if there is no other address."""
+    """A lost machine does not refuse connections, so an attempt may take up to CONNECT_SECONDS_MAX. An attempt may take
+    longer if there is no other address."""
     monkeypatch.setattr("raft.runtime.outbound.CONNECT_SECONDS_MAX", 0.05)
     monkeypatch.setattr("raft.runtime.outbound.HANDSHAKE_SECONDS_MAX", 1000.0)
     open_tcp_stream = trio.open_tcp_stream

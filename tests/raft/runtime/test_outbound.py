@@ -22,7 +22,7 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 class Peer:
-    """The other end of the connection. The peer says hello, and reads only when the test says so."""
+    """The other end of the connection. This peer says hello, and reads only when the test demands it."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
@@ -82,7 +82,7 @@ async def test_frames_arrive_in_order() -> None:
 
 
 async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
-    """Messages beyond OUTBOUND_BYTES_MAX are dropped. The messages that were queued before arrive in order."""
+    """Messages beyond OUTBOUND_BYTES_MAX are dropped. The messages that were queued earlier arrive in order."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound = Peer(listener), outbound_to(address, [], bytes_max=1_000_000)
@@ -106,7 +106,7 @@ async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
 
 
 async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All buffers are full and the peer does not read, so the connection ends after SEND_SECONDS_MAX."""
+    """All buffers are full because the peer does not read. So the connection ends after SEND_SECONDS_MAX."""
     monkeypatch.setattr("raft.runtime.outbound.SEND_SECONDS_MAX", 0.1)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -125,8 +125,8 @@ async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.M
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 async def test_a_connection_ends_when_nobody_acknowledges_what_the_kernel_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel would keep the few bytes in buffers for minutes, so the connection ends after UNANSWERED_SECONDS_MAX.
-    In this test every packet is lost."""
+    """The kernel would keep these few bytes in buffers for minutes. So the connection ends after
+    UNANSWERED_SECONDS_MAX. In this test every packet is lost."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         lost: list[str] = []
@@ -158,8 +158,8 @@ def drop_what_comes_to(stream: trio.SocketStream) -> None:
 async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The peer's machine was down when it was dialled, and is up now. When the peer calls, the open attempt may take
-    only DIAL_NOW_SECONDS_MAX more."""
+    """The peer's machine was down when the member called it, and is up now. When the peer calls, the open attempt to
+    call the peer may take at most DIAL_NOW_SECONDS_MAX more."""
     open_tcp_stream, tried = trio.open_tcp_stream, list[int]()
 
     async def open_slowly(host: str, port: int) -> trio.SocketStream:
@@ -186,7 +186,7 @@ async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
 
 
 async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this rule, two members that call each other at the same moment would end each other's attempts."""
+    """Without this rule, if two members call each other at the same moment, each would end the attempt of the other."""
     monkeypatch.setattr("raft.runtime.outbound.DIAL_NOW_SECONDS_MAX", 0.0)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -255,7 +255,8 @@ async def test_an_address_that_cannot_be_reached_is_tried_again(
 
 
 async def test_a_connection_is_made_anew_to_say_another_address_than_on_the_last_one() -> None:
-    """The peer may know the address only from the hello. While the address stays the same, so does the connection."""
+    """The member may know the peer's address only from the hello. While this address stays the same, the connection
+    stays, too."""
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound, own = Peer(listener), outbound_to(address, []), ["old:1"]

@@ -1,4 +1,5 @@
-"""Connections follow the membership. New members are dialled; removed members are told so and then disconnected."""
+"""The connections of a member follow the membership. New members are called. Removed members are informed and then
+disconnected."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def members(**addresses: str) -> list[Member]:
 
 
 def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
-    """The result does not depend on which peers were wanted before. A peer that stays keeps its connection."""
+    """The result does not depend on the peers that were wanted before. A peer that stays keeps its connection."""
     ways = some_ways()
     assert ways.want(members(s2="a:1", s3="a:2")) == []
     s3 = ways.all.get("s3")
@@ -68,8 +69,9 @@ def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
 
 
 def test_a_way_is_not_given_up_because_a_configuration_says_another_address() -> None:
-    """A configuration may be old, as on a member that catches up, or announce a later move. A connection that works is
-    better evidence. When the peer moves, the connection breaks, and the next attempt is at the new address."""
+    """The address in a configuration may be old, as on a member that catches up, or may announce a later move. The
+    address of a connection that works is better evidence. When the peer moves, its connection breaks, and the next
+    attempt uses the new address."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     way = ways.all.get("s2")
@@ -81,7 +83,7 @@ def test_a_way_is_not_given_up_because_a_configuration_says_another_address() ->
 
 
 def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None:
-    """A configuration may have the new address before the peer moves. If the connection breaks meanwhile, the old
+    """A configuration may have the new address before the peer moves. If the connection breaks before the move, the old
     address is the right one."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
@@ -95,8 +97,8 @@ def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None
 
 
 def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> None:
-    """Either address may be old, so both are tried. When the peer's connection ends, the address from its hello no
-    longer counts."""
+    """Either of the two addresses may be old, so both are tried. When the peer's connection ends, the address from its
+    hello no longer counts."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")
@@ -111,7 +113,7 @@ def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> Non
 
 
 def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
-    """A joining member may not know the leader yet, but must be able to answer it."""
+    """A joining member may not know the leader yet, but it must be able to answer the leader."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
 
@@ -125,7 +127,7 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
 
 
 def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> None:
-    """The way also stays if the peer calls from another address, because a way that works is not changed."""
+    """The way also stays if the peer calls from another address, because the member never changes a way that works."""
     ways = some_ways()
     ways.on_inbound("s9", "x:9")
     way = ways.all.get("s9")
@@ -140,7 +142,8 @@ def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> No
 
 
 def test_the_own_route_counts_more_than_any_other_word() -> None:
-    """`dial` may name a proxy between members. Only the proxy is dialled, because a peer's hello must not bypass it."""
+    """`dial` may name a proxy between two members. Only this proxy is called, because the address in a peer's hello
+    must not bypass it."""
     ways = some_ways(s2="proxy:1")
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")
@@ -149,7 +152,7 @@ def test_the_own_route_counts_more_than_any_other_word() -> None:
 
 
 def test_strangers_that_are_answered_are_bounded() -> None:
-    """STRANGERS_MAX is the bound, because each stranger costs a connection and anybody can call."""
+    """STRANGERS_MAX is the bound, because anybody can call and each stranger costs a connection."""
     ways = some_ways()
     for number in range(STRANGERS_MAX + 5):
         ways.on_inbound(f"x{number}", f"x:{number}")
@@ -161,7 +164,7 @@ def test_strangers_that_are_answered_are_bounded() -> None:
 
 
 class Room:
-    """Members that run until the block ends; a joining member knows only the founders."""
+    """Members that run until the block ends. A joining member knows only the founders."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -238,7 +241,8 @@ def _wanted(machine: Machine) -> set[str]:
 async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`removed` is final: the member stops and says why. It learns of its removal only from this refusal."""
+    """The refusal `removed` is final: the member stops and reports the reason. The member learns of its removal only
+    from this refusal."""
     caplog.set_level(logging.WARNING, "raft.driver")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -265,8 +269,8 @@ async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_ca
 
 
 async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then() -> None:
-    """`not_a_member` is temporary, so the joining member tries again. Once it is a member, the leader dials it
-    immediately."""
+    """The refusal `not_a_member` is temporary, so the joining member tries again. When it has become a member, the
+    leader calls it immediately."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             room = Room(nursery)
@@ -285,7 +289,7 @@ async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then(
 
 
 async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went_through() -> None:
-    """The joining member already knows that stranger as its leader, so it accepts the stranger's hello."""
+    """The joining member already knows that this stranger is its leader. So it accepts the stranger's hello."""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             joining = await Room(nursery).start("s9", ["s1"])
@@ -315,7 +319,7 @@ async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went
 
 
 async def _frames(stream: trio.SocketStream, count: int) -> list[bytes]:
-    """Read `count` frames or more; fewer if the stream ends."""
+    """Read `count` frames or more. If the stream ends, the result may have fewer frames."""
     splitter, bodies = FrameSplitter(bytes_max=1 << 20), list[bytes]()
     while len(bodies) < count and (data := await stream.receive_some()):
         bodies += splitter.feed(data)

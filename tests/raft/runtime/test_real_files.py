@@ -1,4 +1,4 @@
-"""Members with real sockets *and* real files: after a restart they have all that they acknowledged.
+"""Members with real sockets *and* real files. After a restart, a member still has everything that it acknowledged.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -63,7 +63,8 @@ async def live(
     *,
     task_status: trio.TaskStatus[Life],
 ) -> None:
-    """Open the storage, run the node until its scope is cancelled, which stands for `kill -9`, and close the files."""
+    """Open the storage, and run the node until its scope is cancelled, which stands for `kill -9`. Then close the
+    files."""
     completions, recorder, machine = CompletionQueue(), Recorder(), CoarseMachine()
     data_folder = open_data_folder(folder / node_id, expect_node_id=node_id)
     files = data_folder.files(completions.post)
@@ -105,7 +106,8 @@ async def live(
 
 
 class Lives:
-    """The runs of the members, one after the other. A member keeps its address."""
+    """The runs of the members. A member may have several runs, one after the other. In all its runs a member keeps its
+    address."""
 
     def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
         self._folder, self._nursery = folder, nursery
@@ -174,7 +176,7 @@ async def test_what_was_acknowledged_is_there_after_all_members_ended_at_once(tm
 
 
 async def test_the_leader_is_killed_again_and_again(tmp_path: Path) -> None:
-    """Every acknowledged command is there once, and in order."""
+    """Every acknowledged command is in the log once, in order."""
     with trio.fail_after(50):
         async with lives_in(tmp_path) as lives:
             acknowledged: list[str] = []
@@ -193,7 +195,7 @@ async def test_the_leader_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 async def test_a_member_that_was_away_gets_the_snapshot_from_disk_to_disk(tmp_path: Path) -> None:
-    """Raft §7: chunks come over TCP, and the file is verified, synced and renamed. The log then begins after the
+    """Raft §7: the chunks come over TCP. The file is then verified, synced and renamed. The log then begins after the
     snapshot."""
     with trio.fail_after(50):
         async with lives_in(tmp_path) as lives:

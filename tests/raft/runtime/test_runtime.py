@@ -46,7 +46,8 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def first_answer(port: int, data: bytes) -> Hello | Refusal | None:
-    """Connect, send, and return the first frame of the answer; None if the member closed the connection without one."""
+    """Connect, send, and return the first frame of the answer. The result is None if the member closed the connection
+    without an answer."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         await stream.send_all(data)
@@ -114,7 +115,7 @@ async def test_the_others_elect_a_new_leader_when_one_stops() -> None:
 
 
 async def test_garbage_on_the_peer_port_closes_only_that_connection() -> None:
-    """The member closes the connection, and goes on."""
+    """The member closes this connection and continues."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             leader = await the_leader(machines)
@@ -204,7 +205,8 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
 
 
 async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_word_for_it() -> None:
-    """The refusal names both levels. The build was accepted before the level was raised, and a newer build still is.
+    """The refusal names the level of the cluster and the level of the build. The same build was accepted before the
+    level was raised, and a newer build is still accepted.
 
     See docs/reference/specification.md#75-refusals-of-a-hello.
     """
@@ -252,7 +254,7 @@ async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
 
 
 async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptureFixture) -> None:
-    """A member of another cluster has the address of this member. The logs of both members give the reason."""
+    """A member of another cluster uses the address of this member. The logs of both members give the reason."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         async with a_cluster(2, cluster_ids={"s2": b"another cluster."}):
@@ -265,7 +267,7 @@ async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptu
 async def test_a_member_that_lost_its_disk_is_refused_and_ends_when_it_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The member is refused until it is replaced as a new member
+    """The member is refused until a new member replaces it
     (docs/reference/specification.md#13-incarnations-and-pins)."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
@@ -289,7 +291,7 @@ async def test_a_member_that_lost_its_disk_is_refused_where_it_is_dialled(caplog
     with trio.fail_after(20):
         (first, _), (second, second_address) = await a_listener(), await a_listener()
         s1 = Machine("s1", ["s1", "s2"], first, {"s2": second_address}, pins={"s2": b"its former life."})
-        s2 = Machine("s2", ["s1", "s2"], second)  # s2 cannot call s1, so it learns nothing.
+        s2 = Machine("s2", ["s1", "s2"], second)  # s2 cannot call s1, so it does not learn of the refusal.
         async with trio.open_nursery() as nursery:
             await nursery.start(s1.driver.run)
             await nursery.start(s2.driver.run)
@@ -314,7 +316,7 @@ async def test_an_address_where_another_member_answers_is_refused(caplog: pytest
 
 
 async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member closes connections beyond the bound immediately, and silent ones after a while."""
+    """The member closes connections beyond the bound immediately, and closes silent connections after a while."""
     monkeypatch.setattr("raft.runtime.transport.HANDSHAKE_SECONDS_MAX", 0.2)
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
@@ -368,7 +370,7 @@ async def test_a_failed_sync_stops_the_driver_after_telling_the_application() ->
 
 
 async def test_stopping_on_request_finishes_what_was_begun() -> None:
-    """A closing node writes the proof of its last batch; then `run` returns.
+    """A closing node writes the proof of its last batch. After that, `run` returns.
 
     See docs/reference/specification.md#49-proof-of-the-last-frame.
     """
@@ -386,7 +388,7 @@ async def test_stopping_on_request_finishes_what_was_begun() -> None:
 
 
 async def test_a_member_alone_needs_no_transport() -> None:
-    """A single node that is embedded opens no port."""
+    """A single embedded node opens no port."""
     with trio.fail_after(20):
         machine = Machine("s1", ["s1"])
         driver = Driver(machine.node, completions=machine.completions, application=machine.recorder)

@@ -1,4 +1,4 @@
-"""The fast paths for sockets: which cases they handle, and which they leave to the calls of trio."""
+"""The fast paths for sockets: the cases that they handle, and the cases that they leave to the calls of trio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def fill_and_follow(ours: trio.SocketStream, theirs: trio.SocketStream) ->
     data = bytes(range(256)) * 20_000
     count = send_at_once(ours, data)
     assert 0 < count < len(data)
-    assert send_at_once(ours, data) == 0  # The socket is full, and the call does not wait.
+    assert send_at_once(ours, data) == 0  # The socket's buffer is full, and the call does not wait.
 
     received = b""
     with trio.fail_after(20):

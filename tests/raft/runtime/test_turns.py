@@ -1,4 +1,4 @@
-"""A member that has to catch up uses many short turns, and all messages stay in order."""
+"""A member that has to catch up uses many short turns, and all messages are handled in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 def appends(first_index: int, sizes: Sequence[int], *, commit_index: int = 0) -> list[AppendEntries]:
-    """A series of appends; `sizes` are their numbers of small entries."""
+    """A series of appends. The numbers of their small entries are in `sizes`."""
     found = []
     for size in sizes:
         entries = tuple(Entry(first_index + n, 1, EntryKind.COMMANDS, A_COMMAND) for n in range(size))
@@ -59,7 +59,7 @@ class Turns(trio.abc.Instrument):
 
 
 class Taken:
-    """Records what was taken, and in which turn of the loop."""
+    """Records which messages were taken, and in which turn of the loop."""
 
     def __init__(self) -> None:
         self._turns = Turns()
@@ -81,7 +81,7 @@ class Taken:
 
 
 async def taken_of(messages: Sequence[Message]) -> Taken:
-    """Returns a function that hands over the messages of one read, as the transport does."""
+    """Returns a function that passes the messages of one read on, as the transport does."""
     taken = Taken()
     transport = Transport(
         identity=IDENTITY, configuration=Configuration.of([Member("s1"), Member("s2")]), random=Random(1)
@@ -96,8 +96,8 @@ async def taken_of(messages: Sequence[Message]) -> Taken:
 
 
 async def test_what_one_read_brings_is_taken_in_turns_of_few_entries() -> None:
-    """A follower that catches up is sent thousands of entries. A turn takes at most `TURN_ENTRIES_MAX`, so other tasks
-    can run."""
+    """While a follower catches up, it is sent thousands of entries. A turn takes at most `TURN_ENTRIES_MAX`, so other
+    tasks can run."""
     third = TURN_ENTRIES_MAX // 3 + 1
     messages = appends(1, [third] * 7)
 
@@ -117,7 +117,7 @@ async def test_a_few_messages_are_taken_at_once(sizes: list[int]) -> None:
 
 
 async def test_a_follower_that_is_behind_applies_one_slice_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several slices in a row would make a long turn, which the slices exist to prevent."""
+    """Several slices in a row would make a long turn, and slices exist to prevent long turns."""
     turns, in_turns = Turns(), []
     with trio.fail_after(20):
         config = RaftConfig(

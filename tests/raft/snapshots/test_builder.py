@@ -1,5 +1,4 @@
-"""When a build is abandoned, its picture is closed, so that the machine stops saving old values
-(raft.StateSnapshot)."""
+"""If a build is abandoned, its picture is closed, so that the machine stops saving old values (raft.StateSnapshot)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class Building:
         self.build.begin(SnapshotHeader(index=1, term=1, configuration=MEMBERS, machine={}), picture)
 
     def turn(self) -> int:
-        """Move to a later moment, at which the rate allows the next chunk."""
+        """Move to a later time, at which the rate allows the next chunk."""
         self.now += 1_000
         return self.now
 

@@ -1,4 +1,5 @@
-"""Snapshots that are sent between members: what they cost, which faults they survive, and when they are installed."""
+"""Snapshots that are sent between members: their cost, the faults that a transfer survives, and the time of the
+install."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ LONG_LOG = TINY_CHUNKS | {"retention_bytes_max": 1_000_000}
 
 
 def cut_after(world: World, chunks: int) -> list[InstallSnapshot]:
-    """Let so many chunks through and then drop the others; returns all chunks that were sent, the dropped ones
-    included."""
+    """Let this number of chunks through and then drop all others. Returns all chunks that were sent, including the
+    dropped ones."""
     seen = count_chunks(world)
     recording = world.carries
     world.carries = lambda *letter: recording(*letter) and len(seen) <= chunks
@@ -32,7 +33,7 @@ def names(member: OneNode) -> list[str]:
 
 
 def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
-    """This is `a_member_behind_the_log` for a world that keeps a long log. The test cuts the leader's log by hand."""
+    """Like `a_member_behind_the_log`, but for a world that keeps a long log. The test cuts the leader's log by hand."""
     leader = world.elect()
     lagging = world.followers()[0]
     world.cut_off = {lagging.node_id}
@@ -45,20 +46,20 @@ def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
 
 
 def chunks_after(world: World) -> list[InstallSnapshot]:
-    """Let all members catch up; returns the chunks that were sent meanwhile."""
+    """Let all members catch up. Returns the chunks that were sent in this time."""
     seen = count_chunks(world)
     world.run(lambda: caught_up(world))
     return [message for _, _, message in seen]
 
 
 def break_connection(leader: OneNode, peer: OneNode) -> None:
-    """Tell both nodes that their connection was cut, as the transport would."""
+    """Inform both nodes that their connection was cut, as the transport would."""
     leader.node.peer_unreachable(peer.node_id)
     peer.node.peer_unreachable(leader.node_id)
 
 
 def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
-    """One chunk asks how much has arrived; no other received chunk is sent again."""
+    """One chunk asks how many bytes have arrived. No other chunk that was received is sent again."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     before = cut_after(world, 8)
@@ -72,7 +73,7 @@ def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
 
 
 def test_an_answer_that_was_overtaken_causes_no_chunk_to_be_sent_again() -> None:
-    """If repeated answers counted, each would cause four chunks, and each chunk another answer."""
+    """If repeated answers counted, each answer would cause four chunks, and each chunk another answer."""
     world = World(**TINY_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     before = cut_after(world, 8)
@@ -98,7 +99,8 @@ def test_a_receiver_that_has_lost_a_part_gets_it_again_after_a_time_out() -> Non
 
 
 def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() -> None:
-    """The leader keeps the file for the member that was getting it, and the log still has the entries after it."""
+    """The leader keeps the file for the member that was receiving it, and the log still has the entries after this
+    file."""
     world = World(**LONG_LOG)
     leader, lagging = a_member_in_want(world)
     before = cut_after(world, 8)
@@ -119,7 +121,7 @@ def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() 
 
 
 def test_what_was_kept_for_a_lost_peer_is_dropped_when_it_stays_away() -> None:
-    """The leader drops the file after twenty election time-outs, even if connections are tried, so disk use is
+    """The leader drops the file after twenty election time-outs, even if connections are tried. So its disk use is
     bounded."""
     world = World(**LONG_LOG)
     leader, lagging = a_member_in_want(world)
@@ -159,7 +161,8 @@ def test_of_older_files_only_the_one_that_is_being_sent_is_kept() -> None:
 
 
 def test_chunks_keep_to_their_rate() -> None:
-    """At `snapshot_bytes_per_second` of 1,000, 1,000 bytes take a second, even if the windows allow more."""
+    """With a `snapshot_bytes_per_second` of 1,000, a second is needed for 1,000 bytes, even if the windows allow
+    more."""
     world = World(**TINY_CHUNKS | {"snapshot_bytes_per_second": 1_000, "snapshot_log_bytes": 2_000})
     leader = world.elect()
     lagging = world.followers()[0]
@@ -178,7 +181,7 @@ def test_chunks_keep_to_their_rate() -> None:
 
 
 def test_a_transfer_that_its_rate_holds_back_is_not_taken_for_a_silent_one() -> None:
-    """A chunk takes 2 s, and still the leader neither sends a chunk again nor gives up."""
+    """A chunk takes 2 s. Nevertheless the leader neither sends a chunk again nor gives up."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     leader.node._snapshots._sender._rate._bytes_per_second = 20
@@ -199,7 +202,7 @@ def chunks_after_long(world: World) -> list[InstallSnapshot]:
 
 
 def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
-    """A lagging member with the whole snapshot on its disk, which has read the first slices of the file."""
+    """A lagging member that has the whole snapshot on its disk, and has read the first slices of this file."""
     leader, lagging = a_member_behind_the_log(world)
     world.run(lambda: lagging.node._snapshots._installer.snapshot_index is not None)
     world.run_for(30)
@@ -209,7 +212,7 @@ def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
 
 
 def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
-    """The install takes a second or two of slices. Meanwhile the member does not campaign, answers heartbeats, and
+    """The install needs slices for a second or two. In this time the member does not campaign, answers heartbeats, and
     keeps its old state."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
@@ -233,7 +236,7 @@ def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
 
 
 def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
-    """The leader must neither begin the transfer again nor give up, even if the install takes long."""
+    """Even if the install takes long, the leader must neither begin the transfer again nor give up."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     lagging.node._snapshots._installer._rate._bytes_per_second = 30
@@ -248,7 +251,7 @@ def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
 
 
 def test_a_crash_amid_the_installing_loses_nothing() -> None:
-    """The file is durable under its final name, so the member starts from it after the crash."""
+    """The file is durable under its final name. So after the crash the member starts from this file."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
     index = lagging.snapshots.latest().header.index
@@ -261,7 +264,8 @@ def test_a_crash_amid_the_installing_loses_nothing() -> None:
 
 
 def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_again() -> None:
-    """If the member asked again, the transfer would fail each time, and no operator would learn why it stays behind."""
+    """If the member requested the snapshot again, the transfer would fail each time, and no operator would learn why
+    the member lags."""
     world = World(**TINY_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     submit = lagging.disk.submit
@@ -294,7 +298,8 @@ def test_a_crash_amid_a_transfer_loses_nothing() -> None:
 
 
 def test_a_snapshot_that_the_log_overtakes_while_it_is_installed_is_given_up() -> None:
-    """The applied state is newer by then, so the member drops the part of the snapshot that it has read."""
+    """In the meantime the applied state has become newer. So the member drops the part of the snapshot that it has
+    read."""
     world = World(**SMALL_CHUNKS)
     leader = world.elect()
     follower = world.followers()[0]

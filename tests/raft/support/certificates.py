@@ -1,4 +1,5 @@
-"""Authorities and certificates for tests, as files: those of members and clients, and such as must be refused."""
+"""Authorities and certificates for tests, as files. There are certificates of members and of clients, and certificates
+that must be refused."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Certificates:
         self.authority.cert_pem.write_to_path(self.ca)
 
     def issue(self, file_name: str, *names: str, common_name: str | None = None, days: float = 10) -> Path:
-        """Issue a certificate for `names`. `days`: how long it is valid from now on; less than 0: it has expired."""
+        """Issue a certificate for `names`. `days` is the time for which it is valid from now on; a negative value means
+        that it has expired."""
         now = datetime.datetime.now(datetime.UTC)
         issued = self.authority.issue_cert(
             *names,
@@ -41,7 +43,7 @@ class Certificates:
         return path
 
     def issue_with_names(self, file_name: str, names: bytes) -> Path:
-        """Issue a certificate whose names (SAN) are these bytes of DER, which may be no text."""
+        """Issue a certificate whose names (SAN) are these bytes of DER. The bytes need not be valid text."""
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
         authority = x509.load_pem_x509_certificate(self.authority.cert_pem.bytes())
         signer = serialization.load_pem_private_key(self.authority.private_key_pem.bytes(), None)
@@ -83,14 +85,14 @@ class Certificates:
 
 
 def old_client(ca: Path, version: ssl.TLSVersion) -> ssl.SSLContext:
-    """The context of a client that speaks only `version`, which must be before TLS 1.2."""
+    """The context of a client that uses only `version`, which must be older than TLS 1.2."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(ca)
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.options &= ~(ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1)
     context.set_alpn_protocols([PROTOCOL_PEER])
-    with warnings.catch_warnings():  # Python warns of these versions, which is what this test is about.
+    with warnings.catch_warnings():  # Python warns of these old versions, but this test needs them.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = context.maximum_version = version
     return context

@@ -48,8 +48,8 @@ def removing(*node_ids: str) -> MembershipChange:
 
 
 class Group:
-    """A group of cores. `voters` know each other. `others` know the voters, but the voters do not know the others yet.
-    The members in `silent` are cut off."""
+    """A group of cores. `voters` know each other from the beginning. `others` know the voters, but the voters do not
+    know the members in `others` yet. The members in `silent` are cut off."""
 
     def __init__(self, voters: Sequence[str], others: Sequence[str] = ()) -> None:
         base = configuration(voters)
@@ -69,7 +69,7 @@ class Group:
         return max(leading, key=lambda bench: bench.core.term)
 
     def elect(self, node_id: str) -> None:
-        """Make this member the leader: all members lose their leader, and this member campaigns first."""
+        """Make this member the leader. All members lose their leader, and this member campaigns first."""
         for bench in self.benches.values():
             if bench.core.leader_id is not None and bench.core.role is not Role.LEADER:
                 bench.advance(CONFIG.election_timeout_min_ns)
@@ -82,7 +82,8 @@ class Group:
         self.leader.flush()
 
     def run(self) -> None:
-        """Run until no work is left. Every disk syncs, and every message arrives except those of silent members."""
+        """Run until no work is left. Every disk syncs, and every message arrives, except messages from or to silent
+        members."""
         is_moving = True
         while is_moving:
             is_moving = False

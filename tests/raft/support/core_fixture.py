@@ -1,5 +1,5 @@
-"""A bench that runs one core, collects its effects, and simulates its disk. The module also has builders of
-messages."""
+"""A bench that runs one core, collects its effects, and simulates its disk. The module also contains functions that
+build messages."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ class Bench:
         self.step(peer_id, ReadIndexRequest(term=self.core.term, number=number))
 
     def persist(self, sequence: int | None = None) -> None:
-        """Let the disk sync everything up to `sequence`, or all that was written."""
+        """Let the disk sync everything up to `sequence`, or everything that was written."""
         sequence = self.issued_sequence if sequence is None else sequence
         self.log.synced(sequence)
         self.core.persisted(sequence)
         self.flush()
 
     def apply(self) -> None:
-        """Let the state machine apply the entries that wait for it."""
+        """Let the state machine apply the entries that wait to be applied."""
         while self.waiting_to_apply:
             self.applied += self.waiting_to_apply
             last_index, self.waiting_to_apply = self.waiting_to_apply[-1].index, []
@@ -202,7 +202,7 @@ def a_follower(node_id: str = "s1", *, term: int = 1, **settings: Any) -> Bench:
 
 
 def a_candidate(*, term: int, peers: Sequence[str] = ("s2", "s3"), **settings: Any) -> Bench:
-    """A member that asks for votes in `term`; its vote for itself is not durable yet."""
+    """A member that asks for votes in `term`. Its vote for itself is not durable yet."""
     bench = Bench(peers=peers, term=term - 1, **settings)
     bench.time_out()
     for peer_id in peers:
@@ -214,8 +214,8 @@ def a_candidate(*, term: int, peers: Sequence[str] = ("s2", "s3"), **settings: A
 def a_leader(
     *, term: int = 1, peers: Sequence[str] = ("s2", "s3"), own_copy_durable: bool = True, **settings: Any
 ) -> Bench:
-    """The leader of `term`, which all members elected. Its no_op is the last entry, and its sent messages are
-    cleared."""
+    """A leader of `term` that was elected by all members. Its no_op is the last entry, and the list of its sent
+    messages is empty."""
     bench = a_candidate(term=term, peers=peers, **settings)
     bench.persist()
     for peer_id in peers:
@@ -228,7 +228,7 @@ def a_leader(
 
 
 def a_leader_with_commits(*, term: int = 1, commands: int = 0, **settings: Any) -> Bench:
-    """A leader whose no_op and `commands` commands are committed and applied, as all members know."""
+    """A leader that has committed and applied its no_op and `commands` commands. All members know this."""
     bench = a_leader(term=term, **settings)
     for n in range(commands):
         bench.propose(f"command {n}")

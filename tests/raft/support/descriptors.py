@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def no_descriptor_left() -> Iterator[int]:
-    """In this block the process cannot open a file; yields the limit that is in force."""
+    """In this block the process cannot open any file. Yields the limit that is in force."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY)]

@@ -13,8 +13,8 @@ HANDSHAKE, DATA = 22, 23
 
 
 class Forger:
-    """Goes on with the sending side of a connection with TLS_AES_256_GCM_SHA384, on which nothing was sent since the
-    handshake. `key_log`: the file `keylog_filename` of the caller's context."""
+    """Continues the sending side of a connection with TLS_AES_256_GCM_SHA384, on which no bytes were sent after the
+    handshake. `key_log` is the file `keylog_filename` of the caller's context."""
 
     def __init__(self, key_log: Path) -> None:
         lines = [line.split() for line in key_log.read_text().splitlines()]

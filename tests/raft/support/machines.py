@@ -1,4 +1,5 @@
-"""Members in one trio run, with real sockets. Their stores are in memory, and complete in another thread."""
+"""Members in one trio run, with real sockets. The stores of the members are in memory, and complete their operations in
+another thread."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ CLUSTER_ID = b"cluster-of-tests"
 
 
 class ThreadDisk(Disk):
-    """Completes every operation from a thread of its own, as a real disk does. `error` makes every sync fail."""
+    """Completes every operation from a separate thread, as a real disk does. `error` makes every sync fail."""
 
     def __init__(self, completions: CompletionQueue) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class Recorder:
 class Machine:
     """One member with its driver.
 
-    `addresses` are those of the voters in the machine's first configuration, if they have any.
+    `addresses` are the addresses of the voters in the machine's first configuration, if they have any.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Machine:
 
 
 async def a_listener() -> tuple[trio.SocketListener, str]:
-    """Open a listener on a free loopback port; returns the listener and its address."""
+    """Open a listener on a free loopback port. Returns the listener and its address."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     return listener, f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
@@ -146,8 +147,8 @@ def a_cluster(
     cluster_ids: Mapping[str, bytes] | None = None,
     credentials: Mapping[str, Credentials] | None = None,
 ) -> AbstractAsyncContextManager[list[Machine]]:
-    """Run `count` members, s1 and so on, until the block ends. `cluster_ids`: the wrong ids of some members.
-    `credentials`: of those members that have TLS."""
+    """Run `count` members, s1 and so on, until the block ends. `cluster_ids` has the wrong cluster ids of some members.
+    `credentials` has the credentials of the members with TLS."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Machine]]:
@@ -187,7 +188,7 @@ def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Give the loop turns until `condition` is true; else the caller's time-out ends the wait."""
+    """Give the loop turns until `condition` is true. If it never becomes true, the caller's time-out ends the wait."""
     while not condition():  # noqa: ASYNC110  # The state of several members: no single event says it.
         await trio.sleep(0.002)
 

@@ -9,7 +9,7 @@ from raft.types import Entry, EntryKind, HardState, LogPosition
 
 
 class MemoryLog:
-    """A log of the entries after `base`. A sync takes effect when the test says so."""
+    """A log of the entries after `base`. A sync takes effect when the test demands it."""
 
     def __init__(self, base: LogPosition, entries: Sequence[Entry] = (), hard_state: HardState | None = None) -> None:
         self.base, self.entries = base, list(entries)
@@ -78,7 +78,7 @@ class MemoryLog:
         self._durable = (self._dropped(index, base, entries), entries, hard_state)
 
     def synced(self, sequence: int) -> None:
-        """Everything up to this write now survives a crash."""
+        """Everything up to this write survives a crash from now on."""
         self.synced_sequence = max(self.synced_sequence, sequence)
         while self._unsynced and self._unsynced[0].sequence <= sequence:
             base, entries, hard_state = self._durable
@@ -86,7 +86,7 @@ class MemoryLog:
             self._durable = (base, entries, hard_state)
 
     def after_crash(self) -> MemoryLog:
-        """The log that the member finds after a crash."""
+        """The log that the member would find after a crash."""
         base, entries, hard_state = self._durable
         return MemoryLog(base, entries, hard_state)
 

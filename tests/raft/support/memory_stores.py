@@ -1,4 +1,4 @@
-"""Small implementations of the engine's ports in memory. A `Disk` keeps completions back until a test completes
+"""Small implementations of the engine's ports in memory. A `Disk` holds completions back until a test completes
 them."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Disk:
 
 
 class MemoryLog:
-    """A LogStore. `durable_*` fields hold the state that a crash would leave."""
+    """A LogStore. The `durable_*` fields contain the state that a crash would leave."""
 
     def __init__(self, disk: Disk, position: LogPosition = LogPosition(0, 0)) -> None:  # noqa: B008
         self._disk = disk
@@ -63,7 +63,7 @@ class MemoryLog:
         self.commit_hints: list[int] = []
         self.is_disk_full = False
         self.lacks_descriptors = ""
-        self.has_room = False  # The next search for room returns this.
+        self.has_room = False  # The next search for room returns this value.
         self.searches = 0
 
     @property
@@ -271,7 +271,7 @@ class MemoryPins:
 
 
 class ListMachine:
-    """A state machine that is the list of all commands; the result of a command is its position."""
+    """A state machine that keeps a list of all commands. The result of a command is its position in the list."""
 
     CHUNK_ITEMS = 2
 
@@ -318,7 +318,7 @@ class ListMachine:
 
 
 class ListRestore:
-    """A StateRestore of one chunk per step, and one more step to clean up."""
+    """A StateRestore that reads one chunk per step, and cleans up in one more step."""
 
     def __init__(self, machine: ListMachine, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         self._machine, self._header, self._chunks = machine, header, iter(chunks)

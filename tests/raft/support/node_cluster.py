@@ -39,7 +39,7 @@ def incarnation_of(node_id: str) -> bytes:
 
 
 class OneNode:
-    """One node with its disk; `flush` takes the node's `effects`."""
+    """One node with its disk. `flush` takes the `effects` of the node."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OneNode:
         self.machine_type = machine_type
         self.levels = LevelRange()
         self.disk = Disk()
-        self.disk_hangs = False  # If this is true, `settle` completes no disk operation.
+        self.disk_hangs = False  # While this is true, `settle` completes no disk operation.
         self.log = MemoryLog(self.disk)
         self.configuration = Configuration.of([Member(voter) for voter in voters])
         self.snapshots = MemorySnapshots(self.disk, self.configuration, ListMachine().header())
@@ -86,7 +86,7 @@ class OneNode:
         )
 
     def crash(self) -> None:
-        """Lose what was not synced, and start the node again."""
+        """Lose all data that was not synced, and start the node again."""
         self.disk = Disk()
         self.log = self.log.after_a_crash(self.disk)
         newest = self.snapshots.latest().header
@@ -107,7 +107,7 @@ class OneNode:
         return effects
 
     def settle(self) -> None:
-        """Complete the disk's operations and carry out their effects, until nothing is left to do at this moment."""
+        """Complete the disk's operations and carry out their effects, until no operation is left at this moment."""
         self.flush()
         while self.node.failure is None and (self._can_finish or self.node.next_deadline <= self.now):
             if self._can_finish:
@@ -148,7 +148,7 @@ class OneNode:
 
 
 def a_single_leader(**config: Any) -> OneNode:
-    """A cluster of one, elected, with everything durable."""
+    """A cluster of one member, which leads. Everything is durable."""
     member = OneNode("s1", ("s1",), RaftConfig(**config))
     member.tick_to(RaftConfig(**config).election_timeout_max_ns)
     member.settle()
@@ -157,7 +157,7 @@ def a_single_leader(**config: Any) -> OneNode:
 
 
 class World:
-    """Members, and a network that delivers every message immediately through the real codec, unless `carries` returns
+    """Members, and a network that sends every message immediately through the real codec, unless `carries` returns
     False."""
 
     machine_type: type[ListMachine] = ListMachine
@@ -194,7 +194,7 @@ class World:
         self.members[receiver].node.receive(sender, decoded)
 
     def run(self, until: Callable[[], bool], milliseconds: int = 20_000) -> None:
-        """Let time pass in steps of 10 ms until `until` is true; fails after `milliseconds` of virtual time."""
+        """Let time pass in steps of 10 ms until `until` is true. Fails after `milliseconds` of virtual time."""
         deadline = self.now + milliseconds * MS
         self.exchange()
         while not until():

@@ -1,4 +1,4 @@
-"""Each rule about acknowledgement levels can fail, if a node, a service or a client gives a wrong answer."""
+"""Each rule about acknowledgement levels fails if a node, a service or a client gives a wrong answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ LATER_NS = 60_000_000_000
 
 
 class LevelStage:
-    """The leader of a quiet cluster; a test sets the answers of its node. The last entry has the leader's write."""
+    """The leader of a quiet cluster. A test sets the answers of the leader's node. The last entry contains the leader's
+    write."""
 
     def __init__(self) -> None:
         self.stage = stage = Stage()
@@ -70,7 +71,7 @@ class LevelStage:
         self.leading_term = self.copies = None
 
     def later(self) -> None:
-        """Let time pass in steps of a heartbeat, so that it does not count as a pause."""
+        """Let time pass in steps of a heartbeat interval, so that it does not count as a pause."""
         interval_ns = self.stage.world.plan.raft.heartbeat_interval_ns
         for _ in range(LATER_NS // interval_ns):
             self.now += interval_ns
@@ -202,7 +203,7 @@ def test_what_the_levels_allow_is_accepted() -> None:
     assert LEFT in stage.stage.world.covered
 
     stage.steps_down()
-    stage.accepts(stage.index, stage.term)  # A former leader may accept this entry, because the entry is committed.
+    stage.accepts(stage.index, stage.term)  # A former leader may accept this entry, as it is committed.
 
 
 def test_a_pause_of_the_leader_is_no_waiting_time() -> None:
@@ -216,7 +217,7 @@ def test_a_pause_of_the_leader_is_no_waiting_time() -> None:
 
 
 def test_only_the_first_of_two_equal_proposals_is_applied_by_one_entry() -> None:
-    """A client repeats a request with the same bytes."""
+    """If a client repeats a request, the bytes are the same."""
     stage = LevelStage()
     stage.takes(Acknowledge.IN_SYNC)
     stage.checker.proposed(stage.node(), TICKET + 1, stage.command, Acknowledge.IN_SYNC)
@@ -227,8 +228,8 @@ def test_only_the_first_of_two_equal_proposals_is_applied_by_one_entry() -> None
 
 
 def test_an_equal_proposal_of_another_level_is_applied_first() -> None:
-    """Two clients delete the same key, the first one at level MAJORITY. Only the first write is in the entry, so the
-    second one does not wait for members in sync when the leader steps down (seed 30000242)."""
+    """Two clients delete the same key. The first client does so at level MAJORITY. Only the first write is in the
+    entry. So the second write does not wait for members in sync when the leader steps down (seed 30000242)."""
     stage = LevelStage()
     stage.checker.proposed(stage.node(), TICKET - 1, stage.command, Acknowledge.MAJORITY)
     stage.takes(Acknowledge.IN_SYNC)
@@ -238,7 +239,7 @@ def test_an_equal_proposal_of_another_level_is_applied_first() -> None:
 
 
 def test_a_refused_proposal_is_in_no_entry() -> None:
-    """The entry has the second of two equal proposals, because the first one was refused."""
+    """The entry contains the second of two equal proposals, because the first one was refused."""
     stage = LevelStage()
     stage.checker.proposed(stage.node(), TICKET - 1, stage.command, Acknowledge.MAJORITY)
     stage.tells(Refused(TICKET - 1, NotLeader("s1", None)))
@@ -330,7 +331,7 @@ def test_true_outcomes_are_accepted() -> None:
     fates.accepted.add((2, 1))
     for index, term, fate in ((2, 2, EntryFate.COMMITTED), (2, 1, EntryFate.LOST), (5, 1, EntryFate.LOST)):
         fates.told(index, term, fate)
-        fates.told(index, term, EntryFate.OPEN)  # A member with an older log may answer OPEN.
+        fates.told(index, term, EntryFate.OPEN)  # A member with an older log may also answer OPEN.
     fates.cover_lost()
     assert covered == {COMMITTED_TOLD, LOST_TOLD, LOST}
 

@@ -1,4 +1,5 @@
-"""Each rule across members can fail (`SafetyChecker`, `ShadowLogs`), and every rule of the simulator has a test."""
+"""Each rule about several members can fail (`SafetyChecker`, `ShadowLogs`), and every rule of the simulator has a
+test."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SIMULATOR = Path(__file__).parents[3] / "harness/sim"
 
 
 def rules_of(path: Path) -> set[str]:
-    """The names of the rules that a file gives to `require`, `broken` and `Violation`."""
+    """The names of rules that occur in a file as arguments of `require`, `broken` and `Violation`."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     place = {"require": 1, "broken": 0, "Violation": 0}
     names = [
@@ -28,7 +29,7 @@ def rules_of(path: Path) -> set[str]:
 
 
 def test_every_rule_is_seen_to_fail() -> None:
-    """Each rule's name must occur in a test of this folder, because a rule that cannot fail checks nothing."""
+    """The name of each rule must occur in a test of this folder, because a rule that cannot fail checks nothing."""
     tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
 
     rules = set().union(*map(rules_of, SIMULATOR.rglob("*.py")))
@@ -45,8 +46,8 @@ def an_entry(index: int, term: int, *, leader_time: int = 0, command: bytes = b"
 
 
 def a_ledger() -> SafetyChecker:
-    """A ledger in which s1 has led term 2. Entries 1 and 2 of terms 1 and 2 are committed, and entry 1 is applied with
-    result 1."""
+    """A ledger in which s1 has led term 2. Entry 1 has term 1 and entry 2 has term 2. Both are committed, and entry 1
+    is applied with result 1."""
     safety = SafetyChecker()
     safety.leads("s1", 1, 2)
     safety.voted("s2", 2, "s1")
@@ -89,7 +90,7 @@ def test_the_ledger_sees_what_contradicts_it(what: str) -> None:
 
 
 def test_the_ledger_agrees_with_what_is_the_same() -> None:
-    """The ledger accepts a repeated leader, vote, entry, result and state, and those that come next."""
+    """The ledger accepts a repeated leader, vote, entry, result or state, and also the next one of each."""
     safety = a_ledger()
 
     assert not safety.leads("s1", 1, 2)
@@ -141,8 +142,8 @@ def test_a_wrong_write_is_seen(what: str) -> None:
 
 @pytest.mark.parametrize("own_term", [3, 4])
 def test_who_has_not_come_to_the_term_of_a_commit_may_cut_its_own_copy(own_term: int) -> None:
-    """Raft §5.4.2: the copy was not counted. The leader of term 3 overwrites entry 2 of term 2; the leader of term 4
-    commits it."""
+    """Raft §5.4.2: a copy of an entry of an old term does not count. So the leader of term 3 may overwrite entry 2 of
+    term 2, or the leader of term 4 may commit it."""
     logs = ShadowLogs("s2", SafetyChecker())
     logs.append(LogWrite(sequence=1, hard_state=HardState(2, "s1", 0), entries=(an_entry(1, 2), an_entry(2, 2))))
     logs.synced(1)
@@ -178,7 +179,7 @@ def test_a_wrong_recovery_is_seen(what: str) -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_write_that_waited_may_be_kept_or_lost(count: int) -> None:
-    """A sync that was under way may have taken effect or not."""
+    """A sync that was under way at the crash may or may not have taken effect."""
     log = MemoryLog(
         LogPosition(0, 0), tuple(an_entry(index, 2) for index in range(1, count + 1)), HardState(2, "s1", 0)
     )

@@ -1,4 +1,4 @@
-"""Each rule about what clients see can fail, and a cluster that does not recover breaks a rule."""
+"""Each rule about the observations of clients can fail, and a cluster that does not recover breaks a rule."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Client:
         self.ends(self.call(Get(b"k")), said(CommandKind.GET, 1, consistency))
 
     def reads_within_a_bound(self, age_ms: int) -> None:
-        """A read returns a state without a write that was answered 5 ms earlier."""
+        """A read returns a state without a write, although this write was answered 5 ms before."""
         self.ends(self.call(PUT), said(CommandKind.PUT, 2))
         self.now += 5_000_000
         stale = said(CommandKind.GET, 1, Consistency.BOUNDED)
@@ -135,7 +135,7 @@ def test_a_client_that_sees_something_wrong_is_believed(rule: str, place: int) -
 
 
 def test_a_local_read_may_be_out_of_date_and_so_may_one_that_was_asked_before() -> None:
-    """A `local` read returns what one member has applied. A read that was asked first may be answered last.
+    """A `local` read returns the applied state of one member. The read that was sent first may be answered last.
 
     See docs/reference/specification.md#811-consistency-of-reads.
     """
@@ -161,8 +161,8 @@ def test_a_retry_that_finds_its_result_is_not_carried_out_again() -> None:
 
 
 class Program(Stage):
-    """A program that called the leader when clients knew revision 999: a write of v with ticket 901, and a read with
-    ticket 902."""
+    """A program that has made two requests to the leader, at a time when clients knew revision 999: a write of v with
+    ticket 901, and a read with ticket 902."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def test_a_program_that_is_told_something_wrong_is_believed(rule: str, place: in
 
 
 def a_load(stage: Stage) -> ServiceLoad:
-    """Clients of the service that have not begun yet."""
+    """Clients of the service that have not sent anything yet."""
     load = ServiceLoad(stage.world)
     stage.world.load = load
     return load
@@ -254,7 +254,7 @@ def leaves_members_in_two_states(stage: Stage) -> None:
 
 
 def never_stops(stage: Stage) -> None:
-    stage.world.processes.ends_when_stopped(stage.other, 0)  # The node itself was not asked to stop.
+    stage.world.processes.ends_when_stopped(stage.other, 0)  # The node was not asked to stop.
     stage.world._end_stops()
 
 
@@ -272,7 +272,7 @@ def has_no_end(stage: Stage) -> None:
 def leaves_sessions_open(stage: Stage) -> None:
     assert stage.other.machine is not None
     stage.other.machine._sessions.register(SECOND_NS, 0)
-    a_load(stage)._see_sessions_expire()  # No member runs a service that would end the session.
+    a_load(stage)._see_sessions_expire()  # No member runs a service, so none would end the session.
 
 
 def leaves_what_it_refused(stage: Stage) -> None:
@@ -316,7 +316,7 @@ WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     ("rule", "place"), [(rule, place) for rule in WRONG_ENDS for place in range(len(WRONG_ENDS[rule]))]
 )
 def test_a_cluster_that_does_not_get_well_is_seen(rule: str, place: int) -> None:
-    """The cluster must become live within the limit, and all members must end with the same state."""
+    """The cluster must become live within the limit, and all members must reach the same state."""
     stage = Stage()
 
     with pytest.raises(Violation) as caught:

@@ -1,4 +1,4 @@
-"""Each rule about one leader can fail: the tests have a leader that breaks it, and one that just keeps it."""
+"""Each rule about one leader can fail. For each rule, one leader breaks it and another leader barely keeps it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROMISE_NS = 1_000
 
 
 def core(term: int = 1, role: Role = Role.LEADER, *, match_index: int = 0) -> RaftCore:
-    """The fields of a core that the watch reads. `match_index` has the core's value for each peer."""
+    """The fields of a core that the watch reads. For each peer, `match_index` has the value of the core."""
     peers = [SimpleNamespace(peer_id=f"s{number}", match_index=match_index) for number in range(2, 6)]
     return cast(RaftCore, SimpleNamespace(term=term, role=role, peers_status=lambda: peers))
 
@@ -67,7 +67,7 @@ def a_leader(*, peers: int, committed: int = 0) -> LeaderChecker:
 
 @pytest.mark.parametrize("peers", [1, 2, 3, 4])
 def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> None:
-    """Half of the peers, rounded up, are a majority together with the leader."""
+    """Half of the peers, rounded up, form a majority together with the leader."""
     watch = a_leader(peers=peers)
     for number in range((peers + 1) // 2):
         watch.received(core(), f"s{number + 2}", accepted(), 50)
@@ -80,7 +80,7 @@ def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> 
 
 @pytest.mark.parametrize("peers", [2, 3, 4])
 def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
-    """With one answer fewer than a majority, the leader counts as not heard."""
+    """If one answer is missing for a majority, the leader does not hear its quorum."""
     watch = a_leader(peers=peers)
     for number in range((peers + 1) // 2 - 1):
         watch.received(core(), f"s{number + 2}", accepted(), 50)
@@ -90,14 +90,14 @@ def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
 
 
 def test_a_lone_member_and_one_that_leads_no_more_may_be_alone() -> None:
-    """A lone member, or one that does not lead, need not hear any other member."""
+    """A member that is alone or does not lead need not hear any other member."""
     a_leader(peers=0).ticked(core(), 10 * SILENCE_NS_MAX)
     a_leader(peers=2).ticked(core(role=Role.FOLLOWER), 10 * SILENCE_NS_MAX)
     a_leader(peers=2).ticked(core(term=2), 10 * SILENCE_NS_MAX)
 
 
 def test_answers_of_another_term_are_no_sign_of_life() -> None:
-    """Such answers are for the leader of another term."""
+    """Answers of another term are for the leader of that term."""
     watch = a_leader(peers=2)
     watch.received(core(), "s2", accepted(term=2), 50)
 
@@ -106,7 +106,7 @@ def test_answers_of_another_term_are_no_sign_of_life() -> None:
 
 
 def test_a_member_that_takes_a_snapshot_is_heard_and_confirms_no_read() -> None:
-    """The progress message of a transfer carries no read counter."""
+    """The progress message of a transfer contains no read counter."""
     watch = a_leader(peers=1)
     watch.read_asked(1)
     watch.round_began(1)
@@ -119,7 +119,7 @@ def test_a_member_that_takes_a_snapshot_is_heard_and_confirms_no_read() -> None:
 
 @pytest.mark.parametrize("answer", [accepted(read_counter=1), rejected(read_counter=1)], ids=["accepted", "rejected"])
 def test_a_read_is_let_through_by_a_majority_of_answers_to_its_round(answer: Message) -> None:
-    """Two of four peers must answer, and a rejection counts as an answer."""
+    """Two of four peers must answer, and a rejection also counts as an answer."""
     watch = a_leader(peers=4)
     watch.read_asked(1)
     watch.read_asked(2)
@@ -135,7 +135,7 @@ def test_a_read_is_let_through_by_a_majority_of_answers_to_its_round(answer: Mes
 
 
 def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
-    """Thesis §6.4: another leader may have been elected between the round's beginning and the read."""
+    """Thesis §6.4: another leader may have been elected between the beginning of the round and the read."""
     watch = a_leader(peers=1)
     watch.round_began(1)
     watch.read_asked(1)
@@ -146,8 +146,8 @@ def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
 
 
 def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_before_the_read_is_let_through() -> None:
-    """The read waits until its index is applied, and meanwhile members are added. The round had its majority when it
-    began."""
+    """The read waits until its index is applied, and members are added during this wait. The round already had its
+    majority before that."""
     halves: list[tuple[str, ...]] = [("s1",)]
     watch = LeaderChecker("s1", ["s2"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
@@ -164,7 +164,7 @@ def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_befor
 
 
 def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
-    """Raft §5.3: an entry that was acknowledged to an earlier leader may have been cut since."""
+    """Raft §5.3: an entry that was acknowledged to an earlier leader may have been cut in the meantime."""
     a_leader(peers=2).received(core(match_index=1), "s2", accepted(), 5)
 
     with pytest.raises(Violation, match=COPIES):
@@ -174,7 +174,7 @@ def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
 
 
 def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
-    """All counters begin at zero in a new term."""
+    """In a new term, all counters begin at zero."""
     watch = a_leader(peers=1)
     watch.round_began(1)
     watch.received(core(), "s2", accepted(read_counter=1), 5)
@@ -187,7 +187,7 @@ def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
 
 
 def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
-    """Thesis §6.4, step 3: the read waits for entries that are committed before it comes, and for no later ones."""
+    """Thesis §6.4, step 3: the read waits for entries that were committed before it came, and not for later ones."""
     watch = a_leader(peers=0, committed=7)
     for ticket in (1, 2):
         watch.read_asked(ticket)
@@ -199,7 +199,7 @@ def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
 
 
 def test_a_counter_that_is_used_twice_is_seen() -> None:
-    """If a counter came twice, an answer to the first round would count for the second."""
+    """If the same counter was used twice, an answer to the first round would count for the second round."""
     watch = a_leader(peers=2)
     watch.round_began(1)
 
@@ -208,20 +208,20 @@ def test_a_counter_that_is_used_twice_is_seen() -> None:
 
 
 def test_a_refused_read_is_forgotten() -> None:
-    """The ticket is then no open read. The watch ignores refusals of commands."""
+    """The ticket of a refused read is not an open read. The watch ignores the refusals of commands."""
     watch = a_leader(peers=0)
     watch.read_asked(1)
     watch.read_refused(1)
     watch.read_refused(2)
 
-    watch.read_ready(1, last_applied=0)  # Another checker knows whether the ticket is a read.
+    watch.read_ready(1, last_applied=0)  # Another checker checks whether the ticket belongs to a read.
 
 
 # Leases
 
 
 def a_leased_leader(*, sent_at: int, answered_at: int) -> LeaderChecker:
-    """A leader with two peers, one of which answered the first round long after it was sent."""
+    """A leader with two peers. One peer answered the first round long after this round was sent."""
     watch = a_leader(peers=2)
     watch.ticked(core(), sent_at)
     watch.round_began(1)
@@ -236,7 +236,7 @@ def asked_and_ready(watch: LeaderChecker, now: int, promise_ns: int = PROMISE_NS
 
 
 def test_a_lease_lasts_from_the_sending_of_its_round_less_what_clocks_may_differ_by() -> None:
-    """Thesis §6.4.1: the peer made its promise after the round was sent, but the answer does not say when."""
+    """Thesis §6.4.1: the peer made its promise after the round was sent, but its answer does not contain the time."""
     lease_ns = PROMISE_NS * 99 // 101
     assert lease_ns == CONFIG.lease_of(PROMISE_NS)
     watch = a_leased_leader(sent_at=5, answered_at=9)
@@ -249,7 +249,7 @@ def test_a_lease_lasts_from_the_sending_of_its_round_less_what_clocks_may_differ
 
 
 def test_without_a_promise_or_the_answer_of_a_majority_there_is_no_lease() -> None:
-    """A lease needs both the promise and the answers of a majority."""
+    """For a lease, a majority must have made the promise and must have answered."""
     with pytest.raises(Violation, match=LEASE):
         asked_and_ready(a_leased_leader(sent_at=5, answered_at=9), 9, promise_ns=0)
 
@@ -269,11 +269,12 @@ def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
 
     watch.ticked(core(), 5 + PROMISE_NS)
     watch.lease_ready(9, PROMISE_NS)
-    watch.lease_ready(10, PROMISE_NS)  # The read was of an earlier term, and the watch has forgotten it.
+    watch.lease_ready(10, PROMISE_NS)  # The read was made in an earlier term, and the watch has forgotten it.
 
 
 def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more() -> None:
-    """The request may arrive late. The request is void only if the member has acknowledged later entries since."""
+    """The request to campaign may arrive late. It is void only if the member has acknowledged later entries since
+    then."""
     watch = a_leased_leader(sent_at=5, answered_at=9)
     watch.ticked(core(), 10)
     watch.asked_to_campaign("s3", 7)
@@ -287,7 +288,7 @@ def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more
 
 
 def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() -> None:
-    """The promise is an entry of the log, so a member that has not acknowledged this entry may lose it."""
+    """The promise is an entry of the log. So a member that has not acknowledged this entry may lose the promise."""
     watch = a_leader(peers=2)
     watch._safety.members.promised_at = 2
     watch.round_began(1)
@@ -300,7 +301,7 @@ def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() ->
 
 
 def test_a_lease_that_a_read_was_asked_under_counts_though_the_members_change_before_it_is_let_through() -> None:
-    """The read waits until its index is applied. The new members have answered nothing yet."""
+    """The read waits until its index is applied. The new members have not answered yet."""
     halves: list[tuple[str, ...]] = [("s1", "s2")]
     watch = LeaderChecker("s1", ["s2", "s3"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
@@ -331,11 +332,11 @@ def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> No
     # This repeated question has already had its round.
     watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)
     tells(watch, 4)
-    tells(watch, 3)  # The question was to an earlier leader, and nobody waits for its answer now.
+    tells(watch, 3)  # The question was sent to an earlier leader, and nobody waits for its answer now.
 
 
 def test_a_question_that_comes_late_and_again_is_the_one_that_came_first() -> None:
-    """The network repeats and reorders questions. It is right to answer the copy that arrived first."""
+    """The network repeats and reorders questions. The leader may answer the copy that arrived first."""
     watch = a_leader(peers=2)
     for number in (5, 4):
         watch.received(core(), "s3", ReadIndexRequest(term=1, number=number), 5)
@@ -376,7 +377,7 @@ PATIENCE_NS = 180  # Two election time-outs.
 
 
 def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
-    """The core of a leader of three members, with one entry. With `successor_id` it is handing over."""
+    """The core of a leader of three members, with one entry. If it has a `successor_id`, it is handing over."""
     seen = SimpleNamespace(term=1, role=Role.LEADER, successor_id=successor_id, last_index=last_index)
     seen.configuration = SimpleNamespace(voter_ids=("s1", "s2", "s3"))
     seen.peers_status = lambda: [SimpleNamespace(peer_id="s2", match_index=1)]
@@ -384,7 +385,7 @@ def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
 
 
 def step(watch: LeaderChecker, now: int, leader: RaftCore, *, syncs: bool = True, is_disk_full: bool = False) -> None:
-    """In this step the leader ticks, hears s2, and does something."""
+    """In this step the leader ticks, hears s2, and carries out an action."""
     watch.ticked(leader, now)
     watch.received(leader, "s2", accepted(), now)
     watch.step_is_over(leader, syncs=syncs, is_disk_full=is_disk_full)

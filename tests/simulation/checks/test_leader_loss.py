@@ -1,4 +1,5 @@
-"""The rules about the end of a leader's connections can fail: each has a test that breaks it and one that keeps it."""
+"""The rules about the end of a leader's connections can fail. For each rule, one test breaks it and one test keeps
+it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class Watched:
         self.checker.step_is_over()
 
     def asked_at(self, now: int, **changes: Any) -> None:
-        """Let s3 ask for a pre-vote, and let s1 grant it."""
+        """Let s3 ask for a pre-vote, and let s1 grant this pre-vote."""
         self.checker.received(core(**changes), "s3", asks(), now)
         self.checker.sent("s3", answers())
 
@@ -84,7 +85,7 @@ class Watched:
 
 
 def test_a_member_that_has_just_heard_its_leader_grants_no_pre_vote() -> None:
-    """The member refuses for the minimum election time-out, and not a nanosecond longer."""
+    """The member refuses during exactly the minimum election time-out."""
     with pytest.raises(Violation, match=GRANTS):
         Watched().asked_at(HEARD + CONFIG.election_timeout_min_ns - 1)
     with pytest.raises(Violation, match=GRANTS):
@@ -176,7 +177,8 @@ def test_killed_leaders_are_missed_at_once_and_those_without_power_after_a_time_
 
 
 def test_a_member_whose_connections_are_dropped_while_all_live_disturbs_nobody() -> None:
-    """The other members still hear the leader. If the leader loses its connections with all of them, it is replaced."""
+    """The other members may still hear the leader. If the leader loses its connections with all of them, it must be
+    replaced."""
     stage = Stage()
     for number in range(10):
         fault = Fault(at_ns=0, kind="drop connections", duration_ns=0, target=0.0, shape=number / 10)

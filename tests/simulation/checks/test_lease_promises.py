@@ -1,4 +1,4 @@
-"""Promises to leaders that read by lease: the watch finds a member that votes although it promised not to."""
+"""Promises to leaders that read by lease: the watch finds a member that votes in spite of its promise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALONE = Configuration.of([Member("s1")])
 RULE = "a member that promised a lease votes for no other leader"
 ASKED_FOR = "a campaign that breaks promises is one that a leader asked for"
 STARTED, PROMISE_NS = 50, 1_000
-HEARD = STARTED + PROMISE_NS  # The silent time after the member's start is over at HEARD.
+HEARD = STARTED + PROMISE_NS  # At HEARD, the silent time after the member's start is over.
 
 
 def core(
@@ -46,14 +46,14 @@ def asks(term: int, *, transfer: bool = False) -> VoteRequest:
 
 
 def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> LeasePromiseChecker:
-    """A member that follows `leader` in term 1, has voted for it, and heard it at HEARD."""
+    """A member that follows `leader` in term 1. It has voted for this leader, and heard it at HEARD."""
     pledge = LeasePromiseChecker(core(1, leader, lease_ns=lease_ns), STARTED)
     pledge.received(core(1, leader, leader=leader, lease_ns=lease_ns), leader, heartbeat(1), HEARD)
     return pledge
 
 
 def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
-    """The promise also holds in later terms. The promise ends by the member's own clock, and not a nanosecond later."""
+    """The promise also holds in later terms. The promise ends exactly at its time, by the member's own clock."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1, THREE)
 
@@ -61,20 +61,20 @@ def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
 
 
 def test_a_campaign_of_its_own_breaks_the_promise_like_any_other_vote() -> None:
-    """No message asked the member to campaign, and a campaign is a vote for itself."""
+    """No message asked the member to campaign. A campaign is a vote of the member for itself."""
     with pytest.raises(Violation, match=RULE):
         a_member_that_heard().check(core(2, "s1"), None, HEARD + 1, THREE)
 
 
 @pytest.mark.parametrize("message", [asks(2, transfer=True), TimeoutNow(term=1)], ids=["asked for", "asked to"])
 def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> None:
-    """A leader gives up its lease before it asks."""
+    """A leader gives up its lease before it asks another member to campaign."""
     a_member_that_heard().check(core(2, "s3"), message, HEARD + 1, THREE)
 
 
 def test_whoever_has_promised_nothing_may_vote() -> None:
-    """In the cases of this test, leaders do not read by lease, the member heard no leader, the vote is an old one, or
-    the vote is for the leader itself."""
+    """In the cases of this test there is no promise to break: leaders do not read by lease, the member heard no leader,
+    the vote is an old one, or the vote is for the leader itself."""
     a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1, THREE)
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
     a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1, THREE)
@@ -83,7 +83,8 @@ def test_whoever_has_promised_nothing_may_vote() -> None:
 
 
 def test_who_has_just_started_is_silent_towards_everybody() -> None:
-    """The member may have forgotten a promise to any leader. Only its leader may ask it to campaign."""
+    """A restarted member may have forgotten a promise to any leader. Only the member's own leader may ask it to
+    campaign."""
     for transfer in (False, True):
         with pytest.raises(Violation, match=RULE):
             LeasePromiseChecker(core(1, None), STARTED).check(
@@ -94,7 +95,7 @@ def test_who_has_just_started_is_silent_towards_everybody() -> None:
 
 
 def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
-    """A stale message is refused. A request for a vote promises nothing."""
+    """A stale message is refused, so it makes no promise. A request for a vote makes no promise either."""
     pledge = LeasePromiseChecker(core(1, None), STARTED)
     pledge.received(core(2, None, leader="s2"), "s3", heartbeat(2), HEARD)
     pledge.received(core(2, None, leader="s2"), "s2", heartbeat(1), HEARD)
@@ -104,8 +105,8 @@ def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
 
 
 def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None:
-    """A member that only believes so must be silent, because a leader that removes itself may still count on its
-    promise."""
+    """A member that only assumes that it is the last voter must be silent. A leader that removes itself may still rely
+    on the member's promise."""
     LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, ALONE)
 
     joint = replace(ALONE, outgoing=THREE.voters)
@@ -115,7 +116,8 @@ def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None
 
 
 def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
-    """The member knows of the removal and ignores the message. An earlier promise still counts."""
+    """The member knows of the leader's removal and ignores the leader's message. A promise that was made before still
+    counts."""
     pledge = a_member_that_heard("s4")
     pledge.received(core(1, "s4", leader="s4", removed=("s4",)), "s4", heartbeat(1), HEARD + PROMISE_NS - 1)
 
@@ -125,7 +127,7 @@ def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
 
 
 def test_only_a_campaign_that_a_leader_asked_for_says_so() -> None:
-    """Without this rule, any member could break the promises of all others with the flag."""
+    """Without this rule, any member could use the flag to break the promises of all other members."""
     pledge = a_member_that_heard()
     pledge.check(core(2, "s1"), TimeoutNow(term=1), HEARD + 1, THREE)
 

@@ -1,4 +1,5 @@
-"""Each rule about a process and its disk can fail: the process stops only when it must, and finds damage."""
+"""Each rule about a process and its disk can fail: the process must stop only for a valid reason, and must find
+damage."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ def ends(member: SimMember, *, has_failed: bool, effects: Effects) -> None:
 
 
 def has_rotted(member: SimMember, path: str, *, is_lie_proven: bool = False) -> None:
-    """Damage the member's file at `path`. Without a path, the disk has lied, which a later frame may prove."""
+    """Damage the member's file at `path`. Without a path, the disk has lied, and a later frame may prove this."""
     rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
     member.is_damaged, member.proven = True, cast(ProvenBytes, rotten)
 
 
 def opened(member: SimMember, *, warned: str = "") -> OpenedStorage:
-    """The result of recovery on the member's disk, with a warning about one more file."""
+    """The result of a recovery from the member's disk, with a warning about one more file."""
     found = recover_aside(member.world, member)
     assert isinstance(found, OpenedStorage)
     return replace(found, warnings=(CorruptSnapshot(warned, 0, "damaged"),) if warned else ())
@@ -123,7 +124,7 @@ def test_a_process_that_does_something_wrong_is_seen(rule: str) -> None:
 
 
 def test_a_member_dies_amid_an_install_as_often_as_the_plan_says() -> None:
-    """The member dies only while there are faults, and then starts again."""
+    """The member dies only during the time of faults, and then starts again."""
     stage = Stage()
     world, member = stage.world, stage.follower
 

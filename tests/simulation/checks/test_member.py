@@ -1,4 +1,4 @@
-"""Each rule about one member and about the mark can fail, when a member of a running world has a wrong value."""
+"""Each rule about one member and about the mark fails if a member of a running world has a wrong value."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_a_member_that_shows_something_wrong_is_seen(rule: str, place: int) -> N
 
 
 def test_a_quiet_world_breaks_no_rule() -> None:
-    """The violations in the other tests come only from what each test changed."""
+    """The unchanged world breaks no rule, so the violations in the other tests come only from the changes of these
+    tests."""
     stage = Stage()
 
     for member in stage.world.members.values():
@@ -80,7 +81,7 @@ def test_a_quiet_world_breaks_no_rule() -> None:
     stage.world.commitment._recover_aside(stage.other, stage.index, stage.term)
 
 
-# What a message claims must be on its sender's disk.
+# The statement of a message must be true on its sender's disk.
 
 ACCEPTED = AppendAccepted(term=0, match_index=0, last_applied=0, read_counter=0)
 
@@ -107,7 +108,7 @@ PROMISES: dict[str, list[Say]] = {
     ("rule", "place"), [(rule, place) for rule in PROMISES for place in range(len(PROMISES[rule]))]
 )
 def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: int) -> None:
-    """The follower has not voted, but its message says so
+    """The follower has not voted, but its message claims that it has
     (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     stage = Stage()
     stage.follower.logs.durable.hard_state = HardState(stage.term, None, 0)
@@ -118,8 +119,8 @@ def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: 
 
 
 def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
-    """A snapshot was installed while the message waited for its sync, so the message claims less than the disk now
-    has."""
+    """A snapshot was installed while the message waited for its sync. So the disk now has more than the message
+    claims."""
     stage = Stage()
     stage.follower.logs.durable.base = LogPosition(stage.index + 9, stage.term)
     stage.follower.logs.durable.terms = []
@@ -129,7 +130,7 @@ def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
 
 
 def test_a_second_vote_in_a_message_is_seen() -> None:
-    """Raft §5.2: the rule holds across crashes, whatever the disk has."""
+    """Raft §5.2: the rule applies across crashes, and does not depend on the content of the disk."""
     stage = Stage()
     stage.world.safety._votes.clear()
     vote = VoteResponse(term=stage.term, granted=True)
@@ -142,7 +143,7 @@ def test_a_second_vote_in_a_message_is_seen() -> None:
 
 
 def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
-    """A member that has lost its disk has lost its votes, so no member may answer it.
+    """A member that has lost its disk has also lost its votes, so no other member may answer it.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -154,7 +155,7 @@ def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
 
 
 def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
-    """The rule finds such a use even if no answer follows, as after an acknowledgement."""
+    """The rule finds such a use of a message even if no answer follows, as after an acknowledgement."""
     stage = Stage()
     del stage.follower.image.durable_names["pins"]
 
@@ -163,7 +164,7 @@ def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
 
 
 def test_who_would_take_another_folder_for_a_member_that_it_has_heard_is_seen() -> None:
-    """The leader has not sent a hello since it became a member, so its pin is still preliminary."""
+    """Since it became a member, the leader has not sent a hello. So its pin is still preliminary."""
     stage = Stage()
     node = stage.node(stage.follower)
     stage.checker(stage.follower)._heard_members.clear()
@@ -193,7 +194,7 @@ def test_an_acknowledgement_to_who_does_not_lead_is_seen() -> None:
 
 @pytest.mark.parametrize("has_another", [True, False], ids=["another entry", "no entry"])
 def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_another: bool) -> None:
-    """Raft §5.3: a durable entry that differs from the leader's entry is no copy of it."""
+    """Raft §5.3: a durable entry that differs from the leader's entry is not a copy of it."""
     stage = Stage()
     stage.has(stage.follower, stage.index + 1, stage.term - 1, durable=True)
     if has_another:
@@ -205,7 +206,7 @@ def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_anot
 
 
 def test_what_belongs_to_a_term_that_is_over_promises_nothing() -> None:
-    """No leader counts a message of a term that is over."""
+    """No leader counts a message of an earlier term."""
     stage = Stage()
     stage.world.safety.leads(stage.other.node_id, 1, stage.term - 1)
 

@@ -35,7 +35,7 @@ def a_book(*written: Configuration, term: int = 1) -> tuple[ConfigurationHistory
 
 
 def test_a_second_change_before_the_first_is_committed_is_seen() -> None:
-    """Leaving a joint configuration too early counts as a second change, too."""
+    """If a joint configuration is left too early, this also counts as a second change."""
     book, log = a_book(JOINT, FOUR)
     with pytest.raises(Violation) as caught:
         book.check_fresh("n1", log, 0, 1)
@@ -57,8 +57,8 @@ def test_a_change_before_a_commit_of_the_own_term_is_seen() -> None:
 
 @pytest.mark.parametrize("has_committed", [True, False])
 def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has_committed: bool) -> None:
-    """The leader may stop because it commits a level that its build does not know. After a restart the leader's mark
-    differs."""
+    """The leader may stop because it commits a level that its build does not know. After a restart, the leader's mark
+    is different."""
     stage = Stage()
     leader, term, own_first = stage.leader, stage.term + 1, stage.index + 1
     safety, upgrading = stage.world.safety, stage.world.upgrades
@@ -85,7 +85,7 @@ def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has
 
 @pytest.mark.parametrize("after", [FOUR, configuration(["n1"]), configuration(["n1", "n4"], outgoing=["n1", "n2"])])
 def test_a_configuration_that_does_not_follow_from_the_last_is_seen(after: Configuration) -> None:
-    """Raft §6: two successive configurations must have majorities with a common member."""
+    """Raft §6: the majorities of two successive configurations must have a common member."""
     book, _ = a_book(after)
 
     with pytest.raises(Violation) as caught:
@@ -119,7 +119,7 @@ def test_an_id_that_comes_back_is_seen() -> None:
 
 
 def test_members_that_are_not_those_of_the_log_are_seen() -> None:
-    """For example the members were not rolled back, or were not found after a restart."""
+    """For example, the members were not rolled back after a cut, or were not found after a restart."""
     stage = Stage()
     stage.world.safety.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, JOINT), stage.term)
     check_standing(stage.world.safety.members, stage.follower, stage.node(stage.follower))
@@ -132,8 +132,8 @@ def test_members_that_are_not_those_of_the_log_are_seen() -> None:
 
 
 def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
-    """The removed member may campaign while the entry that removes it may be cut, because it may have to lead (thesis,
-    Figure 4.6)."""
+    """The removed member may campaign as long as the entry of its removal may be cut, because it may have to lead
+    (thesis, Figure 4.6)."""
     stage = Stage()
     without = configuration(
         [stage.leader.node_id], removed=sorted(member.node_id for member in (stage.follower, stage.other))
@@ -152,7 +152,7 @@ def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
 
 
 def test_a_snapshot_with_other_members_is_seen() -> None:
-    """For example the snapshot has members that were not yet committed at its index."""
+    """For example, the snapshot contains members that were not yet committed at its index."""
     stage = Stage()
     stage.node(stage.follower).snapshot_now()
     stage.run(200)
@@ -168,7 +168,7 @@ def test_a_snapshot_with_other_members_is_seen() -> None:
 
 
 def test_a_change_that_is_not_done_and_told_to_be_is_seen() -> None:
-    """A joint configuration does not complete the change."""
+    """The change is not complete with a joint configuration."""
     stage = Stage()
     effects = Effects(completions=[Applied(-1, stage.index, stage.world.configuration)])
     stage.world.membership.on_flush(stage.leader, effects)

@@ -20,7 +20,7 @@ HAS_ROOM = "a member that has room again has its ballast and has written the wai
 
 
 class Noticed:
-    """The follower of a quiet cluster, which gets a message and reports an event."""
+    """The follower of a quiet cluster. It gets a message and reports an event."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -39,7 +39,8 @@ class Noticed:
         )
 
     def entry(self, *, behind: int = 0, term: int = 0) -> Entry:
-        """An entry `behind` entries after the end of the log. Its term is the last one, or `term` later."""
+        """The entry that is `behind` entries after the end of the log. The term of this entry is the last term plus
+        `term`."""
         return Entry(self.index + behind, self.term + term, EntryKind.NO_OP, b"")
 
     def says(self, name: str, message: AppendEntries | None = None, **fields: int) -> None:
@@ -51,7 +52,7 @@ class Noticed:
         checker.step_is_over()
 
     def rejects(self, message: AppendEntries | None, *, hint: int = 0, hint_term: int = 0) -> None:
-        """Let the follower reject the message, with a hint at this distance from the end of its log."""
+        """Let the follower reject the message. The hint is at this distance from the end of the follower's log."""
         prev_index = self.index if message is None else message.prev_index
         fields = {"hint_index": self.index + hint, "hint_term": self.term + hint_term}
         self.says("append_rejected", message, prev_index=prev_index, **fields)
@@ -108,7 +109,7 @@ def test_who_says_that_it_has_room_while_something_waits_for_it_is_found(what: s
 
 
 def test_a_member_may_notice_what_is_so() -> None:
-    """True events pass. A member may find room once for each time that it lacked room."""
+    """True events pass. A member may report new room once for each time that it lacked room."""
     noticed = Noticed()
 
     noticed.rejects(noticed.append(prev_term=1))

@@ -1,4 +1,4 @@
-"""Proposals that are open at a step-down must end. The watch finds a proposal that does not end."""
+"""Proposals that are open when a leader steps down must end. The watch finds a proposal that does not end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENDS = "a proposal of a leadership that is over has an end"
 
 
 def who_stepped_down() -> ProposalChecker:
-    """The watch of a member that led term 1, got proposals 1, 2 and 3, and has not led since time 50."""
+    """The watch of a member that led term 1 and got proposals 1, 2 and 3. It has not led since time 50."""
     ends = ProposalChecker("s1", wait_ns=100)
     ends.step_is_over(1, 40)
     ends.opened([1, 2])

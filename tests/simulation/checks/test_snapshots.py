@@ -1,4 +1,4 @@
-"""The simulator's rules about snapshots and sessions can fail, and some seeds reach the marks of snapshots."""
+"""The simulator's rules about snapshots and sessions can fail, and some seeds reach the coverage marks of snapshots."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_a_session_may_go_through_is_no_violation() -> None:
     log.says(120, put(1), DONE)  # The store returns the kept result.
     log.says(130, put(2), DONE)
     log.says(140, put(3), BUSY)
-    log.says(150, put(3, 1), DONE)  # The acknowledgement in request 3 makes the store forget the result of 1.
+    log.says(150, put(3, 1), DONE)  # The acknowledgement in request 3 makes the store forget the result of request 1.
     log.says(160, put(1), CLOSED)
     log.says(170, (SESSION, 0, 2, CommandKind.KEEP_ALIVE), DONE)
     log.says(269, put(4, 2), DONE)
@@ -113,7 +113,7 @@ REFUSALS = {
 @pytest.mark.parametrize("rule", REFUSALS)
 @pytest.mark.parametrize("is_retry", [False, True])
 def test_a_client_that_closes_what_is_open_is_seen(rule: str, is_retry: bool) -> None:
-    """If a request's number is at or below the acknowledged one, the member refuses the request as closed."""
+    """If the number of a request is at or below the acknowledged number, the member refuses the request as closed."""
     error = OutcomeUnknown(f"lost, then: {REFUSALS[rule]}") if is_retry else REFUSALS[rule]
     load = Simulation(a_plan_with_sessions()).load
     assert isinstance(load, ServiceLoad)

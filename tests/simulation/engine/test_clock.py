@@ -25,7 +25,8 @@ def a_clock(*, seed: int = 1, rate: int = FS_PER_NS) -> tuple[EventQueue, Clock]
 
 
 def test_a_timer_is_due_at_the_first_moment_at_which_the_clock_shows_its_time() -> None:
-    """The timer must not fire a nanosecond earlier, at any rate. Otherwise a node would wake and have to wait again."""
+    """A timer must not fire a nanosecond early, at any rate of the clock. If it did, a node would wake up and have to
+    wait again."""
     for seed in SEEDS:
         random = Random(seed)
         queue, clock = a_clock(seed=seed, rate=random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
@@ -91,8 +92,8 @@ def test_a_jump_goes_forwards_and_makes_timers_due_earlier() -> None:
 
 
 def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
-    """The machine was suspended, and its clock does not count the missed time. The timers of the machine fire that much
-    later."""
+    """The machine was suspended, and its clock does not count the missed time. So the timers of the machine fire later
+    by this time."""
     queue, clock = a_clock()
     shown_ns = clock.now()
 
@@ -106,7 +107,7 @@ def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
 
 
 def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
-    """The rule holds for any faults in any order."""
+    """The clock keeps its rules for any faults in any order."""
     for seed in SEEDS:
         random = Random(seed)
         queue, clock = a_clock(seed=seed)
@@ -128,7 +129,7 @@ def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
 
 
 def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
-    """The offset and the rate of a clock follow from its name."""
+    """The offset and the rate of a clock are computed from its name."""
 
     def drawn(name: str) -> tuple[int, int]:
         clock = Clock(EventQueue(), 1, name, spread=2.0)
@@ -141,18 +142,18 @@ def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
 
 
 def test_clocks_at_the_edges_are_as_wrong_as_a_plan_allows() -> None:
-    """Some clocks are the slowest allowed, and others the fastest. With such clocks, a run tests the margin of a
-    lease."""
+    """Some clocks run at the slowest allowed rate, and others at the fastest. With such clocks, a run tests the margin
+    of a lease."""
     rates = {Clock(EventQueue(), seed, "n1", 2.0, at_edges=True).usual_rate for seed in SEEDS}
 
     assert rates == {FS_PER_NS // 2, 2 * FS_PER_NS}
 
 
-# How a process handles events.
+# The handling of events by a process.
 
 
 class Process:
-    """A process that handles numbers, and notes when it did."""
+    """A process that handles numbers, and notes the time at which it handled each number."""
 
     def __init__(self) -> None:
         self.queue = EventQueue()
@@ -170,7 +171,7 @@ class Process:
 
 
 def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
-    """The queue of such a process does not grow, either."""
+    """A process that is neither paused nor slow handles each event immediately, so its queue does not grow."""
     process = Process()
     for number in range(3):
         process.queue.at(10 * number, process.happens, number)
@@ -179,7 +180,7 @@ def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
 
 
 def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_order() -> None:
-    """The process continues as after SIGCONT."""
+    """The process continues, as after SIGCONT."""
     process = Process()
     process.scheduler.pause(100)
     for number in range(3):
@@ -190,7 +191,8 @@ def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_or
 
 
 def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None:
-    """Unlike a paused process, a slow one goes on. If events come faster than it works, they wait longer and longer."""
+    """Unlike a paused process, a slow process continues to work. If events come faster than it works, their wait
+    becomes longer and longer."""
     process = Process()
     process.scheduler.service_ns = 25
     for number in range(4):
@@ -200,7 +202,7 @@ def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None
 
 
 def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() -> None:
-    """An event that comes meanwhile does not overtake the waiting events."""
+    """An event that comes later does not overtake the waiting events."""
     process = Process()
     process.scheduler.service_ns = 25
     for number in range(4):
@@ -212,7 +214,7 @@ def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() ->
 
 
 def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> None:
-    """The pause and the slowness overlap."""
+    """The pause and the slow phase overlap."""
     process = Process()
     process.scheduler.service_ns = 25
     process.queue.at(0, process.happens, 0)
@@ -223,7 +225,7 @@ def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> No
 
 
 def test_what_waits_for_a_process_that_dies_is_gone() -> None:
-    """The process loses its sockets, too. The next process has the usual speed."""
+    """The killed process also loses its sockets. The next process has the usual speed."""
     process = Process()
     process.scheduler.pause(100)
     process.queue.at(0, process.happens, 0)

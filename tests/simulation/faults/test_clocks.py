@@ -1,4 +1,5 @@
-"""Members with wrong clocks: how the node reacts, and that the rules judge a member by its own clock."""
+"""Members with wrong clocks. The tests check how the node reacts, and that the rules judge a member by its own
+clock."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ MEMBERS = ("n1", "n2", "n3")
 
 
 def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), clocks: ClockPlan = GOOD_CLOCKS) -> Plan:
-    """A plan with three members, quick disks and a quiet network. Its programs write, and read by rounds.
+    """A plan with three members, quick disks and a quiet network. Its programs write, and make reads that need a round.
 
-    There are no other read modes, because these rely on the clocks, which the tests make wrong.
+    There are no other read modes, because they rely on the clocks, which these tests falsify.
     """
     plan = draw_plan(1)
     load = replace(plan.load, with_service=with_service, clients=3, think_ns=5 * MILLISECOND_NS, read_share=0.5)
@@ -79,8 +80,8 @@ def run_until(world: Simulation, time_ns: int) -> None:
 
 
 def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from_that_moment() -> None:
-    """By the leader's clock, a majority was silent for an election time-out. A timer from before the jump must fire
-    without delay."""
+    """By the leader's clock, a majority was silent for an election time-out. A timer that was set before the jump must
+    fire without delay."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
     inject(world, "clock jumps", leader, duration_ns=400 * MILLISECOND_NS)
@@ -90,7 +91,7 @@ def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from
 
 
 def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
-    """The leader sees one or two late heartbeats."""
+    """From the view of the leader, one or two heartbeats come late."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
     inject(world, "clock jumps", leader, duration_ns=100 * MILLISECOND_NS)
@@ -103,7 +104,8 @@ def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() ->
     """The leader's clock stood still, so none of its time-outs expires. The leader answers no read until it has heard
     its peers (thesis §6.4).
 
-    The programs on the leader's side of the partition read all the time. The rules check each read that is let through.
+    The programs on the leader's side of the partition make reads all the time. The rules check each read that is
+    answered.
     """
     world, leader = a_world_with_a_leader(a_calm_plan())
     term, shown_ns = leader.current_term, leader.now()
@@ -123,7 +125,7 @@ def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() ->
 
 
 def test_a_machine_that_loses_its_power_begins_its_clock_anew_anywhere() -> None:
-    """Nothing durable may depend on a monotonic clock."""
+    """Durable data must not depend on a monotonic clock."""
     before, after = list[int](), list[int]()
     for seed in range(20):
         world = Simulation(replace(a_calm_plan(), seed=seed))
@@ -143,7 +145,7 @@ def test_a_machine_that_loses_its_power_begins_its_clock_anew_anywhere() -> None
 @pytest.mark.parametrize("with_service", [False, True], ids=["programs", "clients"])
 @pytest.mark.parametrize("kind", sorted(CLOCK_KINDS))
 def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_service: bool) -> None:
-    """The clocks also run at half to twice their rate. A fault hits the leader four times a second."""
+    """In addition, the clocks run at half to twice their rate. A fault hits the leader four times a second."""
     faults = tuple(
         Fault(
             at_ns=at_ms * MILLISECOND_NS,
@@ -164,8 +166,8 @@ def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_servic
 
 
 def test_clients_whose_clocks_jump_end_their_calls_and_everything_else_holds() -> None:
-    """All deadlines of the clients pass at the same moment. An open call then ends as unknown, or certainly had no
-    effect."""
+    """All deadlines of the clients pass at the same moment. In this case an open call ends as unknown, or certainly had
+    no effect."""
     jump = Fault(at_ns=0, kind="a client's clock jumps", duration_ns=SECOND_NS, target=None, shape=0.4)
     by_an_hour = replace(jump, shape=0.3001)
     jumps = (

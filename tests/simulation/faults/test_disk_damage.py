@@ -1,4 +1,4 @@
-"""Disks that fail, lie and rot: how such a disk behaves, and that whole runs on them hold every rule."""
+"""Disks that fail, lie and rot: the behaviour of such a disk, and whole runs on such disks, which keep every rule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def outcomes(files: SimFiles, aside: Immediately, *submissions: list[Operation])
 
 
 def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_writes_the_others() -> None:
-    """The system writes pages one by one, but marks all of them clean after an error."""
+    """The system writes pages one by one. But after an error it marks all of them as clean."""
     new, durable = b"n" * 3 * SECTOR_BYTES, set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b""), seed=seed)
@@ -66,7 +66,7 @@ def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_write
 
 
 def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_next_sync_makes_them_so() -> None:
-    """The file system has names in a journal, so a later sync makes them durable even after an error."""
+    """The file system keeps names in a journal. So a later sync makes the names durable even after an error."""
     found = set()
     for seed in SEEDS:
         image, files, aside = a_disk(seed=seed)
@@ -94,7 +94,8 @@ def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_nex
 def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_it(
     operations: list[Operation], failing: SyncFile | SyncFolder, rests_on_it: bool
 ) -> None:
-    """A deletion promises nothing. The ballast exists only to free room, so it need not be durable."""
+    """No promise depends on the deletion of the ballast. The ballast exists only to free room, so it need not be
+    durable."""
     image, files, aside = a_disk(*a_file("log/1", b"abc"))
     image.fails_sync = failing
 
@@ -103,7 +104,7 @@ def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_i
 
 
 def test_a_read_fails_once_and_only_where_it_is_meant_to() -> None:
-    """`Files.read` returns everything that was asked for, or raises an error. A read never returns less."""
+    """`Files.read` either returns all requested bytes or raises an error. A read never returns less."""
     image, files, _ = a_disk(*a_file("log/1", b"abc"))
     image.fails_read_of = "log"
 
@@ -115,17 +116,17 @@ def test_a_read_fails_once_and_only_where_it_is_meant_to() -> None:
 
 
 def a_lie(seed: int) -> tuple[DiskImage, str]:
-    """A disk with an old file, and with a second file whose last write was lost or misdirected."""
+    """A disk with an old file and a second file. The last write of the second file was lost, or hit the wrong place."""
     image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
     told: list[str] = []
     files.lies_about, files.on_lie = "log", told.append
     assert outcomes(files, aside, [Write("log/2", 10, (b"new",)), SyncFile("log/2")]) == [None]
-    assert files.is_synced("log")  # The disk reports the file as synced.
+    assert files.is_synced("log")  # The disk reports that the file is synced.
     return image, told[0]
 
 
 def test_a_lost_or_misdirected_write_is_seen_by_nobody_until_power_is_lost() -> None:
-    """The page cache still has the right bytes."""
+    """The page cache still contains the right bytes."""
     for seed in SEEDS:
         image, _ = a_lie(seed)
 
@@ -141,7 +142,7 @@ def test_a_lost_or_misdirected_write_is_seen_by_nobody_until_power_is_lost() -> 
 
 
 def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_in_that_folder() -> None:
-    """The file that was meant may have grown by zeroes. The file that the write hit keeps its size."""
+    """The intended file may have grown by zeroes. The file that was hit by the write keeps its size."""
     found: dict[str, set[tuple[bytes, bytes]]] = {}
     for seed in SEEDS:
         image, how = a_lie(seed)
@@ -151,14 +152,14 @@ def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_
     old, short = b"o" * 700, b"p" * 10
     assert found["a write was lost"] == {(old, short), (old, short + bytes(3))}
     assert {first for first, _ in found["a write was misdirected"]} == {
-        old,  # The write hit the other file, or this file beyond its end.
+        old,  # The write hit the other file, or hit this file after its end.
         b"o" * 10 + b"new" + b"o" * 687,
         b"o" * 522 + b"new" + b"o" * 175,
     }
 
 
 def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> None:
-    """The cut of the file was never synced. But the disk has reported all bytes in it as synced."""
+    """The shortening of the file was never synced. But the disk has reported that all bytes in the file are synced."""
     hit = set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
@@ -175,7 +176,7 @@ def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> No
 
 
 def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
-    """The false sync covers the writes before it, and no later ones."""
+    """The false sync applies to the writes before it, and not to later writes."""
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
         files.lies_about = "log"
@@ -189,7 +190,7 @@ def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
 
 
 def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
-    """The first of the two syncs is the false one itself. A frame says up to which batch the log was known to be
+    """The false sync is the first of the two syncs. A frame states the batch up to which the log was known to be
     synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
@@ -230,7 +231,7 @@ def test_zeroes_written_ahead_and_what_is_written_over_them_are_not_proven_by_th
 
 
 def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its_name() -> None:
-    """The rot changes one bit, in a snapshot or in a sealed file."""
+    """The rot changes one bit of a snapshot or of a sealed file."""
     hit = set()
     for seed in SEEDS:
         image = DiskImage()
@@ -256,7 +257,7 @@ def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its
 
 
 class FoundLog:
-    """The part of a `LogStore` that the check of a recovery reads."""
+    """The part of a `LogStore` that is read by the check of a recovery."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
@@ -270,7 +271,7 @@ class FoundLog:
 
 
 def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
-    """An entry with a right checksum is the one that was written, so damage can only remove entries."""
+    """An entry with a correct checksum is the entry that was written, so damage can only remove entries."""
     entries = [Entry(index, 1, EntryKind.COMMANDS, encode_batch(index, [])) for index in (1, 2, 3)]
     logs, state = ShadowLogs("n1", SafetyChecker()), HardState(term=1)
     logs.append(LogWrite(sequence=1, hard_state=state, entries=tuple(entries)))
@@ -288,7 +289,7 @@ def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
 
 @pytest.mark.parametrize(("count", "allowed"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
 def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int, allowed: int) -> None:
-    """There is always a quorum of good copies."""
+    """A quorum of good copies always remains."""
     plan = replace(draw_plan(1), members=tuple(f"n{number}" for number in range(count)))
     disk = next(iter(plan.disks.values()))
     world = Simulation(replace(plan, disks=dict.fromkeys(plan.members, disk)))
@@ -303,12 +304,12 @@ def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int
 
 
 def dense(seed: int) -> Plan:
-    """The plan of a seed, cut to two seconds and with a dozen more disk faults."""
+    """The plan of a seed, shortened to two seconds, with a dozen additional disk faults."""
     plan, random = replace(draw_plan(seed), until_ns=2 * SECOND_NS), Random(seed)
     more = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
-            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # A loss would use up the budget.
+            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # This fault would use up the budget.
             duration_ns=int(2e8 * random.random()),
             target=None if random.random() < 0.5 else random.random(),
             shape=random.random(),
@@ -331,13 +332,14 @@ MARKS = {
 
 
 RICH_SEEDS = (19, 93, 98, 139, 143, 144, 153, 203, 204, 234, 245, 248, 274, 309)
-"""Short runs, each of which reaches several of these marks, or a rare one. Marks of rotten files are rare, because
-running members read few files back."""
+"""Short runs. Each of them reaches several of these coverage marks, or a rare one. The marks of rotten files are rare,
+because running members read only few files back."""
 
 
 @pytest.mark.timeout(300)
 def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage() -> None:
-    """Within the budget no data is lost, and no wrong data is served. A member reports that its disk is damaged."""
+    """If the damage stays within the budget, no data is lost and no wrong data is served. A member reports that its
+    disk is damaged."""
     missing = MARKS.difference(run_all(map(dense, RICH_SEEDS)))
 
     run_until(missing, map(dense, range(1, 31)))
@@ -350,13 +352,13 @@ def test_many_more_runs_full_of_disk_faults_hold_every_rule() -> None:
 
 
 STOPPED_SEEDS = (1, 2, 3, 143, 144, 203)
-"""Short runs in which a cluster stops if the bound on the damage is lifted."""
+"""Short runs in which a cluster stops if the budget of damage is not limited."""
 
 
 @pytest.mark.timeout(120)
 def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that finds damage does not start, so the quorum may be lost. Only the rule of liveness may then
-    break."""
+    """A member that finds damage does not start. So the quorum may be lost. In this case only the rule of liveness may
+    be broken."""
     monkeypatch.setattr(DamageBudget, "allows", lambda _, member: not (member.is_damaged or member.is_lost))
     ends = []
     for seed in (*STOPPED_SEEDS, 4, 5, 7, 9, 98, 248):
@@ -368,8 +370,7 @@ def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch
 
 
 def test_every_kind_of_sync_is_made_to_fail() -> None:
-    """Both kinds of sync, of a file and of a folder, can fail for the log, for the snapshots, and in the main
-    folder."""
+    """A sync of a file and a sync of a folder can both fail: for the log, for the snapshots, and in the main folder."""
     assert {(type(target), target.path) for target in FAILING_SYNCS} == {
         (kind, folder) for kind in (SyncFile, SyncFolder) for folder in (LOG_FOLDER, SNAPSHOT_FOLDER, "")
     }

@@ -1,4 +1,5 @@
-"""Each rule about lost disks can fail. In a quiet world, members that lost their disks are refused and replaced.
+"""Each rule about lost disks can fail. In a quiet world, members that lost their disks are refused, and are then
+replaced.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -19,8 +20,8 @@ from tests.simulation.support.plans import TIMERS, a_calm_plan
 from tests.simulation.support.stage import Stage
 
 REFUSES, REBORN = 0.99, 0.01
-"""Shapes of the fault. With REFUSES the operator starts the empty folder, and the member refuses; with REBORN the
-folder is made anew."""
+"""Shapes of the fault. With REFUSES, the operator starts the member with the empty folder, and the member refuses. With
+REBORN, the folder is made again."""
 
 assert REBORN < REBORN_SHARE < REFUSES
 
@@ -45,7 +46,7 @@ def test_a_member_that_starts_without_its_files_is_seen() -> None:
 
 
 def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
-    """The other member might count a vote of a member that has forgotten its earlier vote."""
+    """The other member might count a vote of a member that has forgotten an earlier vote."""
     stage = Stage()
     stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
 
@@ -57,7 +58,7 @@ def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
 
 
 def test_a_minority_loses_its_disks_and_no_more() -> None:
-    """If a majority lost its disks, nobody could restore the data, and the cluster might stop."""
+    """If a majority lost their disks, nobody could restore the data, and the cluster might stop."""
     stage = Stage()
 
     inject(stage, stage.follower)
@@ -71,7 +72,7 @@ def test_a_minority_loses_its_disks_and_no_more() -> None:
 
 
 def a_plan(shape: float, *, spares: int) -> Plan:
-    """A plan with three voters and `spares` more machines. Under load, the leader loses its disk."""
+    """A plan with three voters and `spares` more machines. The leader loses its disk under load."""
     machines = 3 + spares
     calm = a_calm_plan(members=machines, heal=ALL_HEALED)
     fault = Fault(at_ns=400 * MILLISECOND_NS, kind=LOSS, duration_ns=50 * MILLISECOND_NS, target=None, shape=shape)
@@ -100,7 +101,7 @@ def test_a_leader_that_loses_its_disk_is_refused_and_replaced_while_clients_go_o
 
 
 def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
-    """The other members are a quorum, and go on serving."""
+    """The other members are a quorum, and continue to serve."""
     world = Simulation(a_plan(REFUSES, spares=0))
 
     result = world.run()
@@ -112,8 +113,8 @@ def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
 
 
 def test_nobody_is_made_anew_whom_a_member_has_never_met() -> None:
-    """A member that never met the lost folder would accept the new folder as that of a new member. Giving `--bootstrap`
-    for a lost member is a mistake of the operator, and no fault to simulate."""
+    """A member that never met the lost folder would accept the new folder as the folder of a new member. If an operator
+    gives `--bootstrap` for a lost member, this is a mistake and not a fault to simulate."""
     stage = Stage()
     assert stage.world.disk_loss._is_known_to_all(stage.follower)
 
@@ -134,7 +135,7 @@ def test_seeds_in_which_disks_are_lost_have_no_other_damage_to_count_and_leave_n
 
 
 def test_a_member_starts_from_short_reads_as_from_whole_ones() -> None:
-    """A read may return fewer bytes than it asked for, and this does not mean the end of the file."""
+    """A read may return fewer bytes than requested, although the file does not end there."""
     stage = Stage()
     stage.run(300)
     before = stage.follower.logs.durable.last_index

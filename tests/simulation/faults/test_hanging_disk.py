@@ -1,4 +1,4 @@
-"""A disk hangs for a while in virtual time. The cluster goes on with another leader, and every rule holds."""
+"""A disk hangs for a while in virtual time. The cluster continues with another leader, and no rule is broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.support.plans import a_calm_plan
 
 
 def hangs_for(milliseconds: int, target: float | None) -> SeedResult:
-    """A run of three members with the timers of production, in which a disk hangs after one second."""
+    """A run of three members with the timers of production. After one second, a disk hangs."""
     fault = Fault(
         at_ns=1_000 * MILLISECOND_NS,
         kind="hanging disk",
@@ -26,7 +26,7 @@ def hangs_for(milliseconds: int, target: float | None) -> SeedResult:
 
 
 def test_a_leader_whose_disk_hangs_is_followed_by_another_in_order() -> None:
-    """The old leader hands over before a time-out."""
+    """The old leader hands over without waiting for a time-out."""
     result = hangs_for(2_500, target=None)
 
     assert result.violation is None

@@ -1,4 +1,4 @@
-"""After the faults a quorum must work without the other members. The members that come back must not disturb the
+"""After the faults, a quorum must work without the other members. Members that come back later must not disturb this
 quorum."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 5])
 def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
-    """Members that are lost for other reasons count, too. In this test one member has a rotten log, if that leaves a
-    quorum."""
+    """Members that were lost for other reasons count as dead, too. In this test the log of one member is rotten, if a
+    quorum remains."""
     world = Simulation(a_calm_plan(members=members, heal=HealPlan(dead=EVERYBODY)))
     minority = (members - 1) // 2
     for member in list(world.members.values())[: min(1, minority)]:
@@ -37,7 +37,7 @@ def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
 @pytest.mark.parametrize("returns", [False, True], ids=["for ever", "for a while"])
 @pytest.mark.parametrize("kind", DEAD_KINDS)
 def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
-    """The dead member, the kind of death and its duration may be any."""
+    """The test works with any dead member, any kind of death, and any duration."""
     for target in (0.0, 0.4, None):
         world = Simulation(
             a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind=kind, target=target),), returns=returns))
@@ -53,7 +53,7 @@ def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behind: bool) -> None:
-    """A slow process still reads frames from before the cut, and may learn of a new term in them."""
+    """A slow process still reads frames from the time before the cut, and may learn of a new term from them."""
     world = Simulation(a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind="cut off", target=0.9),))))
     for member in world.members.values():
         member.initialize()
@@ -72,8 +72,8 @@ def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behin
 
 
 def test_who_stays_dead_is_drawn_for_itself() -> None:
-    """The draw has a stream of its own, `heal`. A third of the seeds heal all; in half of the others the dead stay
-    dead."""
+    """The draw has its own random stream, `heal`. In a third of the seeds, all members are healed. In half of the
+    others, the dead members stay dead."""
     drawn = [draw_heal(seed) for seed in range(300)]
 
     assert [draw_heal(seed) for seed in range(300)] == drawn
@@ -82,7 +82,7 @@ def test_who_stays_dead_is_drawn_for_itself() -> None:
     assert draw_plan(7).heal == draw_heal(7)
 
 
-# These rules can fail
+# Defects that break these rules
 
 
 def rule_broken_with(dead: str) -> str:
@@ -99,7 +99,7 @@ def rule_broken_with(dead: str) -> str:
 
 
 def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
-    """Change the code, so that a member goes to the next term before it asks for pre-votes."""
+    """Change the code so that a member moves to the next term before it asks for pre-votes."""
     ask = raft.core.elections.Elections.ask_for_pre_votes
 
     def moved(self: raft.core.elections.Elections) -> Tally:
@@ -110,7 +110,7 @@ def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_that_comes_to_new_terms_without_being_heard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thesis §9.6: the member's term would depose a working leader once other members hear it."""
+    """Thesis §9.6: when other members hear this member, its higher term would depose a working leader."""
     pre_votes_move_the_term(monkeypatch)
 
     assert rule_broken_with("cut off") == "a member that hears nobody keeps its term"
@@ -131,7 +131,7 @@ def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.
 
 
 def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all members were healed, no run would show this."""
+    """If every run healed all members, no run would show this defect."""
 
     def all_of_them(self: Any, votes: dict[str, bool]) -> Tally:
         return Tally.WON if sum(votes.values()) == len(self.voters) else Tally.OPEN

@@ -1,5 +1,5 @@
-"""A log rots while its member runs. If the member reads rotten bytes, it reports the damage, sends these bytes to
-nobody, and ends."""
+"""A log rots while its member runs. If the member reads rotten bytes, it reports the damage and ends. It sends these
+bytes to no other member."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_who_reads_what_has_rotted_names_the_file() -> None:
 
 
 def test_what_is_in_memory_does_not_rot() -> None:
-    """A member does not read an entry from disk that it has in memory, so rot would have no effect."""
+    """If an entry is in memory, a member does not read it from disk. So the rot would have no effect."""
     stage = Stage()
 
     assert not rot_what_is_read_next(stage.world, stage.leader, Random(1))

@@ -1,4 +1,4 @@
-"""Refusals of membership changes are checked, and after the faults nothing may prevent a change.
+"""Refusals of membership changes are checked. After the faults, changes must be possible.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -38,7 +38,7 @@ def test_a_build_that_knows_a_level_is_not_to_be_refused_for_it() -> None:
     stage = Stage()
     leader = stage.node(stage.leader)
     error = LevelRefused(LevelRefusal.OLD_MEMBER, "upgrade it first")
-    stage.world.upgrades.check_refusal(2, leader, error)  # The builds of all members know level 1 only.
+    stage.world.upgrades.check_refusal(2, leader, error)  # The builds of all members know only level 1.
 
     told = stage.world.upgrades._said[stage.leader.node_id]
     told.update(dict.fromkeys(told, LevelRange(1, 2)))

@@ -76,7 +76,7 @@ def test_any_other_refusal_ends_nobody() -> None:
 
 
 def test_a_removed_member_that_was_away_is_told_by_a_refusal_and_ends() -> None:
-    """The leader no longer sends to the removed member by then."""
+    """At this time the leader no longer sends to the removed member."""
     removal = ChangeStep(at_ns=400 * MILLISECOND_NS, what=REMOVE, shape=0.5)
     world = Simulation(a_changing_plan(changes=(removal,), silenced_rate=1.0))
 
@@ -101,8 +101,8 @@ def test_a_ghost_that_is_refused_ends_itself_and_a_spare_takes_its_place(is_hast
 
 
 def test_a_machine_that_some_know_by_another_folder_is_heard_by_them() -> None:
-    """The machine was no member when the others met its first folder. Its second folder counts, whichever member
-    leads."""
+    """The machine was not a member when the others met its first folder. So its second folder counts, no matter which
+    member leads."""
     seed = next(seed for seed in range(1, 20) if names_new_voters(seed))
     steps = ((200, ADD), (1_000, PROMOTE))
     changes = tuple(ChangeStep(at_ns=at_ms * MILLISECOND_NS, what=what, shape=0.4) for at_ms, what in steps)

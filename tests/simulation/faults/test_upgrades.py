@@ -1,4 +1,4 @@
-"""Each rule about feature levels can fail, and an upgrade in a quiet world keeps all of them.
+"""Each rule about feature levels can fail. An upgrade in a quiet world keeps all these rules.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -28,13 +28,13 @@ class Upgraded(Stage):
         self.world.plan = replace(self.world.plan, upgrades=(UpgradeStep(at_ns=0, what="roll", shape=0.0),))
 
     def all_know(self, level: int) -> None:
-        """Give all members builds that know the level, and let each announce it to the others."""
+        """Give all members builds that know the level, and let each member announce its build to the others."""
         self.upgrades.best = dict.fromkeys(self.upgrades.best, level)
         for said in self.upgrades._said.values():
             said.update(dict.fromkeys(said, LevelRange(1, level)))
 
     def raised_to(self, member: SimMember, level: int) -> None:
-        """Let the member's machine apply the entry with that level."""
+        """Let the machine of the member apply the entry that raises this level."""
         assert member.machine is not None
         member.machine._levels = LevelRange(1, LEVEL_MAX)
         payload = encode_batch(0, [encode_command(RaiseFeatureLevel(level))])
@@ -130,7 +130,8 @@ def test_a_hello_that_should_be_refused_is_seen() -> None:
 
 
 def test_a_rolled_out_build_lets_the_level_be_raised() -> None:
-    """An earlier request is refused. A member that goes back to the old build stops when it comes to the entry."""
+    """A request that comes earlier is refused. A member that goes back to the old build stops when it reaches the
+    entry."""
     stage = Upgraded()
     stage.upgrades._raise(2, 1)
     stage.run(200)
@@ -149,7 +150,7 @@ def test_a_rolled_out_build_lets_the_level_be_raised() -> None:
 
 
 def test_a_snapshot_of_a_raised_level_is_read_back_by_a_build_that_knows_it() -> None:
-    """No member stops because of the snapshot, and its state is compared like any other."""
+    """No member stops because of the snapshot, and the state of this member is compared like any other state."""
     stage = Upgraded()
     stage.upgrades._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.9))
     stage.run(3_000)
@@ -171,7 +172,8 @@ def test_a_snapshot_of_a_raised_level_is_read_back_by_a_build_that_knows_it() ->
 
 
 def test_who_has_its_last_build_is_left_in_peace() -> None:
-    """If a build is being rolled out when the faults end, all members get it at that moment, and none later."""
+    """If the roll-out of a build is not complete when the faults end, all members get the build at that moment. No
+    member gets it later."""
     stage = Upgraded()
     stage.upgrades._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.9))
     stage.upgrades.stop()
@@ -184,7 +186,7 @@ def test_who_has_its_last_build_is_left_in_peace() -> None:
 
 
 def test_who_was_taken_back_while_it_was_down_has_the_last_build_in_the_end() -> None:
-    """With its old build the member would hear a leader that refuses it, and would never follow a leader."""
+    """With its old build, the member would only hear a leader that refuses it, so it would never follow a leader."""
     stage = Upgraded()
     stage.upgrades._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.0))
     stage.upgrades._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.0))

@@ -1,4 +1,4 @@
-"""The load with acknowledgement levels: which seeds have such a load, and which coverage points it reaches.
+"""The load with acknowledgement levels: the seeds that have this load, and the coverage points that it reaches.
 
 See docs/reference/specification.md#910-acknowledgement-levels.
 """
@@ -24,7 +24,7 @@ DRAWN = [draw_plan(seed) for seed in range(1, 201)]
 
 
 def a_plan(*faults: Fault, with_service: bool = True, min_in_sync_max: int = 0) -> Plan:
-    """Three members at feature level 1, whose clients write at all levels for three seconds."""
+    """Three members at feature level 1. Their clients write at all levels for three seconds."""
     calm = a_calm_plan(members=3, heal=ALL_HEALED)
     load = replace(
         calm.load,

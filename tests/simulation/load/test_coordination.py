@@ -81,7 +81,7 @@ def a_plan(*, faults: tuple[Fault, ...] = (), seed: int = 1, **changes: object) 
 
 
 def struck(kinds: tuple[str, ...], every_ms: int = 400) -> tuple[Fault, ...]:
-    """One fault of these kinds after the other, half of them on the leader."""
+    """Faults of these kinds, one after the other. Half of them hit the leader."""
     return tuple(
         Fault(
             at_ns=at_ms * MILLISECOND_NS,
@@ -95,13 +95,13 @@ def struck(kinds: tuple[str, ...], every_ms: int = 400) -> tuple[Fault, ...]:
 
 
 def drawn() -> list[Plan]:
-    """The plans of the first seeds that have the load."""
+    """The plans of the first seeds with this load."""
     return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.coordination.is_on), 40))
 
 
 @pytest.mark.timeout(100)
 def test_a_calm_run_reaches_what_programs_do() -> None:
-    """These are the marks that programs reach without any fault."""
+    """Programs reach these coverage marks without any fault."""
     reached = run_all([a_plan(history_events_max=200)], commits_min=100)
 
     assert reached >= {
@@ -119,7 +119,7 @@ def test_a_calm_run_reaches_what_programs_do() -> None:
 
 @pytest.mark.timeout(200)
 def test_members_that_fail_serve_watches_that_miss_nothing() -> None:
-    """Members die, are cut off and catch up by snapshots. Faults hit leaders while leases expire."""
+    """Members die, are cut off, and catch up by snapshots. Faults hit leaders at the time when leases expire."""
     plans = [
         a_plan(
             faults=struck(("kill", "cut off", "lose power", "pause")),
@@ -157,11 +157,11 @@ def test_a_run_is_the_same_each_time() -> None:
     assert first.trace_hash == second.trace_hash
 
 
-# Which seeds have the load
+# The seeds that have the load
 
 
 def test_a_share_of_the_seeds_has_the_load_and_the_others_are_as_they_were() -> None:
-    """The load is drawn last, from a stream of its own, so the other draws stay the same."""
+    """The load is drawn last, from a separate random stream, so the other draws stay the same."""
     plans = [draw_plan(seed) for seed in range(1, 601)]
     with_load = [plan for plan in plans if plan.coordination.is_on]
 
@@ -173,7 +173,7 @@ def test_a_share_of_the_seeds_has_the_load_and_the_others_are_as_they_were() -> 
 
 
 def test_some_seeds_with_the_load_have_a_small_limit_on_keys_and_the_others_the_usual_one() -> None:
-    """The limit is drawn from a stream of its own."""
+    """The limit is drawn from a separate random stream."""
     plans = [plan.coordination for plan in drawn()]
     small = [plan.delete_keys_max for plan in plans if plan.bounds_keys]
 
@@ -209,7 +209,7 @@ def test_a_seed_without_the_load_keeps_its_plan() -> None:
     ],
 )
 def test_commands_of_the_load_are_known_by_their_keys(operation: Operation, is_own: bool) -> None:
-    """The history of the ordinary load has no command with these keys."""
+    """The ordinary load uses no command with these keys."""
     assert is_of_coordination(command_body(operation)) is is_own
 
 
@@ -235,7 +235,7 @@ def is_caught(rule: str, plans: list[Plan]) -> bool:
 
 @pytest.mark.timeout(200)
 def test_progress_that_is_ahead_of_the_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that goes on from the revision of this progress misses the events that it was not sent."""
+    """A client that continues from the revision of this progress message misses the events that were not sent to it."""
 
     def is_told_too_early(hub: WatchHub, watcher: Watcher) -> bool:
         assert watcher.asked_revision is not None
@@ -249,7 +249,7 @@ def test_progress_that_is_ahead_of_the_events_is_found(monkeypatch: pytest.Monke
 
 @pytest.mark.timeout(200)
 def test_a_lease_that_ends_before_its_owner_may_believe_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All members agree, so the state hash does not show the defect, but the replay does."""
+    """All members agree. So the state hash does not show the defect, but the replay shows it."""
     grant = Leases.grant
 
     def granted_for_half(leases: Leases, lease_id: int, ttl_ns: int, leader_time: int) -> GrantedLease:

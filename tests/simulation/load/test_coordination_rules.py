@@ -92,7 +92,7 @@ def failure(error: OperationFailed) -> CallEnded:
 
 
 def test_right_answers_pass() -> None:
-    """The answers are at the present revision, at an old one, and at one that is no longer kept."""
+    """The answers are at the present revision, at an old revision, and at a revision that is no longer kept."""
     for end, operation in (
         (answer(0, 4, (2, None, 4, True)), Get(b"a")),
         (answer(0, 4, (2, A)), Get(b"a", 3)),
@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_a_violation(rule: str) -> None:
 
 
 def test_an_older_answer_of_any_member_is_no_violation() -> None:
-    """A local read may return an older state, but it must be the state at the answer's revision."""
+    """A local read may return an older state. But this must be the state at the revision in the answer."""
     program = Answered(answer(0, 3, (2, A)))
     program.read(Get(b"a"), Consistency.LOCAL)
 
@@ -178,7 +178,7 @@ def test_the_invariants_of_a_hub_are_a_rule() -> None:
 
 @pytest.mark.timeout(100)
 def test_leases_that_no_leader_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases expire only when an entry is applied, so an idle leader must propose one."""
+    """Leases expire only when an entry is applied. So an idle leader must propose an entry."""
     monkeypatch.setattr(SessionReaper, "ns_to_expiry", lambda _: None)
     plan = a_plan(writers=0, watchers=1, contenders=0)
 

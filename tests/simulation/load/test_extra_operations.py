@@ -1,4 +1,4 @@
-"""Some seeds draw extras: other operations, programs that come and go, small bounds, faults that coincide."""
+"""Some seeds draw extras: other operations, programs that come and go, small bounds, or faults at the same time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ SEEDS = range(1, 400)
 
 
 def first(fits: str, count: int = 1) -> list[Plan]:
-    """The first plans with a profile whose name ends with `fits`."""
+    """The first plans that have a profile and whose profile's name ends with `fits`."""
     return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.profile.endswith(fits)), count))
 
 
 def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
-    """An error means that no operation took effect. These transactions write first, and fail at a later operation.
+    """If a transaction ends with an error, none of its operations took effect. These transactions write first, and fail
+    in a later operation.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -63,8 +64,8 @@ def test_extras_come_between_the_usual_operations_by_their_shares() -> None:
 
 
 def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
-    """Each bound has a draw of its own, and often keeps its usual value. With production settings all bounds keep their
-    usual values."""
+    """Each bound is drawn separately, and often keeps its usual value. With the settings of production, all bounds keep
+    their usual values."""
     usual = RaftConfig()
     plans = [draw_plan(seed) for seed in SEEDS]
     for name in ("append_entries_max", "window_entries_max", "apply_commands_max"):
@@ -77,7 +78,7 @@ def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
 
 @pytest.mark.timeout(60)
 def test_programs_come_and_go_and_their_sessions_are_closed_or_expire() -> None:
-    """The programs close their session or just vanish. The next program has another session."""
+    """The programs close their session or simply disappear. The next program has another session."""
     plan = next(plan for plan in map(draw_plan, SEEDS) if plan.load.stay_ns and plan.load.with_service)
 
     result = Simulation(plan).run()
@@ -92,24 +93,24 @@ MEANT = {
     "divergent log rewrite": {"take over", "cut off", "truncated"},
     "client outlives session": {"cut a client off", "a session expired"},
 }
-"""The marks that each coincidence exists to reach."""
+"""The coverage marks for which each coincidence exists."""
 
 SHORT = {"hung disk during partition": (368,), "divergent log rewrite": (201,)}
-"""For some coincidences, seeds of short runs that reach them. Most runs with a coincidence are long: a write each
-millisecond, for seconds."""
+"""For some coincidences: seeds of short runs that reach their marks. Most runs with a coincidence are long. They have a
+write in each millisecond, for several seconds."""
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
-    """A disk answers after its write has been cut, a full disk gets room again, or a write is replaced."""
+    """Three cases: a disk answers after its write has been cut, a full disk gets room again, or a write is replaced."""
     run_until(MEANT[name], [*map(draw_plan, SHORT.get(name, ())), *first(name, 4)], commits_min=4)
 
 
 @pytest.mark.timeout(60)
 def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
-    """The remaining member promised something before it died. Only this promise keeps it from leading while the removed
-    leader still leads."""
+    """Before it died, the remaining member made a promise. Only this promise keeps the member from leading while the
+    removed leader still leads."""
     for plan in first(LAST_VOTER_REMOVAL, 2):
         result = Simulation(plan).run()
 
@@ -122,7 +123,7 @@ def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_l
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under load, commands of the same form are applied together by a fast path, as in production."""
+    """Under load, a fast path applies commands of the same form together, as in production."""
     runs: list[bool] = []
 
     def noted(payload: bytes) -> object:
@@ -142,7 +143,7 @@ def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.Monk
 
 @pytest.mark.timeout(100)
 def test_an_observer_is_forgotten_by_whoever_rolls_builds_out_and_then_no_level_is_raised() -> None:
-    """A learner applies the same log, so the level is not raised while its build is old."""
+    """A learner applies the same log. So the level is not raised while the learner's build is old."""
     observed = [plan for plan in map(draw_plan, range(1, 300)) if plan.upgrades and len(plan.changes) == 1]
     assert len(observed) > 5
 

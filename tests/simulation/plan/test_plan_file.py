@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_plan_that_a_seed_draws_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """If the file lacked a field, the run would be a different one."""
+    """If a field was missing in the file, the run would be different."""
     path = tmp_path / "plan.toml"
     for seed in range(1, 120):
         plan = draw_plan(seed)
@@ -30,7 +30,7 @@ def test_every_plan_that_a_seed_draws_is_read_back_as_it_was(tmp_path: Path) -> 
 
 
 def test_a_file_says_only_what_is_unusual_and_has_a_table_for_each_fault() -> None:
-    """The short file is easy to read for a person."""
+    """A person can easily read the short file."""
     plan = draw_plan(1)
 
     text = plan_text(plan, "One line.\nAnother.")
@@ -43,7 +43,7 @@ def test_a_file_says_only_what_is_unusual_and_has_a_table_for_each_fault() -> No
 
 
 def test_a_file_that_says_nothing_but_its_seed_is_a_plan(tmp_path: Path) -> None:
-    """The plan is the usual one: three members, a calm world, one client."""
+    """This is the usual plan: three members, a calm world, one client."""
     path = tmp_path / "plan.toml"
     path.write_text("seed = 7\n", encoding="utf-8")
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_plan_from_a_file_is_the_run_of_its_seed_in_every_process(tmp_path: Path) -> None:
-    """The runs are equal bit for bit, whatever PYTHONHASHSEED is."""
+    """The runs are equal bit for bit, for any value of PYTHONHASHSEED."""
     path = tmp_path / "plan.toml"
     plan = draw_plan(3)
     write_plan(plan, path, "seed 3")

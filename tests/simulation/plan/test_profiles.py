@@ -1,4 +1,4 @@
-"""Half of the seeds have a profile, which brings them into situations that independent draws seldom reach."""
+"""Half of the seeds have a profile. A profile leads to situations that independent draws rarely reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_DRAWN = PROFILES[0].name
 
 
 def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:
-    """Each profile comes up as often as its weight says."""
+    """The weight of a profile determines how often it is drawn."""
     found = Counter(draw_profile(seed).name for seed in range(2_000))
 
     assert found.keys() == {profile.name for profile in PROFILES}
@@ -39,7 +39,7 @@ def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
 
 
 def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
-    """A fault comes every one or two election time-outs, so some frames arrive between the faults."""
+    """A fault comes once in one or two election time-outs, so some frames arrive between the faults."""
     plan = first_in("frequent elections")
 
     at_leader = [fault for fault in plan.faults if fault.target is None]
@@ -49,7 +49,7 @@ def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
 
 
 def test_the_profile_of_production_limits_leaves_production_defaults_untouched() -> None:
-    """Most users set no bounds, so the defaults must be tested."""
+    """Most users set no bounds, so the default bounds must be tested."""
     plan = first_in("production limits")
 
     assert (plan.raft, plan.storage, plan.store) == (RaftConfig(), StorageLimits(), StoreLimits())
@@ -88,7 +88,7 @@ def test_clocks_are_coarse_in_some_seeds_and_never_where_leases_need_fine_ones()
 
 def test_a_log_keeps_more_than_a_few_entries_where_clocks_are_coarsest() -> None:
     """In seed 20,100,774 a member with a grain of 50 ms installs one slice of a snapshot per grain. Its leader kept
-    only two entries in its log, so the member got one snapshot after another and never caught up."""
+    only two entries in its log. So the member got one snapshot after another and never caught up."""
     plans = [draw_plan(seed) for seed in (20_100_774, *range(1, 200))]
     coarsest = [plan for plan in plans if plan.clocks.grain_ns == 50_000_000]
     assert plans[0] in coarsest
@@ -110,7 +110,7 @@ def test_watches_catch_up_where_clocks_are_coarse() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.fast_path
 def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
-    """Members that catch up apply entries of one put each in runs."""
+    """Members that catch up apply runs of entries with one put each."""
     plan = next(plan for plan in map(draw_plan, range(1, 200)) if plan.profile.endswith("expiry at command time"))
 
     result = Simulation(plan).run()
@@ -121,7 +121,7 @@ def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_
 
 @pytest.mark.timeout(60)
 def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> None:
-    """Without such plans, no run would have a leader that confuses its own settings with the others' promises."""
+    """Without such plans, no run would have a leader that confuses its own settings with the promises of the others."""
     plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.profile == "lease faults" and plan.patience)
 
     marks = Simulation(plan).run().covered

@@ -1,7 +1,7 @@
 """Two small bugs that a test puts into the production code of its own process, and a plan that shows them.
 
-All bugs are in the catalogue `harness/mutants/catalogue`. This module imports submodules, because it patches their
-code.
+All bugs are in the catalogue `harness/mutants/catalogue`. This module imports submodules, because it patches code in
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raft import Message, PreVoteRequest, VoteRequest
 
 
 def frequent_elections(plan: Plan) -> Plan:
-    """A plan with three members. A fault hits the leader several times a second, and programs read and write all the
+    """A plan with three members. A fault hits the leader several times per second, and programs read and write all the
     time."""
     kinds = ("cut off", "kill", "pause", "lose power")
     faults = tuple(

@@ -1,4 +1,4 @@
-"""Plans that several tests use as a start."""
+"""Plans that several tests begin with."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def first_in(profile: str) -> Plan:
 def run_until(marks: Set[str], plans: Iterable[Plan], *, commits_min: int = 0) -> None:
     """Run the plans one after the other, until together they have reached all `marks`.
 
-    Every run must hold every rule and make `commits_min` commits. If the plans end first, the test fails with the
-    missing marks.
+    Every run must hold every rule and make `commits_min` commits. If the plans are used up before, the test fails and
+    names the missing marks.
     """
     missing, rest = set(marks), iter(plans)
     while missing:

@@ -23,7 +23,7 @@ APPEND = AppendEntries(term=0, prev_index=0, prev_term=0, entries=(), commit_ind
 
 
 class Stage:
-    """A quiet cluster of three with a leader, a follower and some committed entries, which all members have applied."""
+    """A quiet cluster of three members: a leader and its followers. All members have applied some committed entries."""
 
     def __init__(self) -> None:
         plan = a_calm_plan(members=3, heal=ALL_HEALED)
@@ -61,7 +61,8 @@ class Stage:
         return member.checker
 
     def show(self, member: SimMember, **changes: Any) -> None:
-        """Check the member as after an event. Its marks are the true ones, except for `changes`."""
+        """Check the member in the state after an event. The marks of the member are the true ones, except for those in
+        `changes`."""
         names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
         core = self.node(member).core
         shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
@@ -108,7 +109,7 @@ class Stage:
         self.follower.checker.applying(Entry(index, term, EntryKind.NO_OP, b""))
 
     def loses_its_disk(self) -> None:
-        """Remove from the follower's disk the files that the checkers know to be durable, and recover."""
+        """Remove the files that the checkers know to be durable from the follower's disk, and recover."""
         self.follower.image.durable_names.clear()
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
@@ -118,7 +119,7 @@ class Stage:
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
     def say(self, receiver: SimMember, message: Message) -> None:
-        """Check the message as if the follower sent it."""
+        """Check the message as if the follower had sent it."""
         check_promise(self.world, self.follower, self.node(self.follower), receiver.node_id, message)
 
     def drops(self, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Connections between simulated clients and members are opened, cut, mended, given up, and half-open."""
+"""Connections between simulated clients and members can be opened, cut, mended, given up, or half-open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SEEDS = range(40)
 
 
 class Server:
-    """The part of a member and its service that a connection needs. It answers each piece in capitals."""
+    """The part of a member and its service that a connection needs. The service answers each piece of bytes in
+    capitals."""
 
     def __init__(self, queue: EventQueue) -> None:
         self.node_id, self.life, self.is_up = "n1", 1, True
@@ -123,7 +124,7 @@ def test_bytes_arrive_in_order_and_are_answered() -> None:
 
 
 def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_connection_was_given_up() -> None:
-    """TCP sends the bytes again; the operating systems of the two ends decide for how long."""
+    """TCP sends the bytes again. The operating systems at the two ends decide how long it does so."""
     ends = set()
     for seed in SEEDS:
         wire = a_wire(seed=seed)
@@ -139,8 +140,8 @@ def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_co
         assert wire.server.seen in ([b"a", b"b", b"c"], [b"a", b"b"], [])
         ends.add((len(wire.server.seen), "reset" in wire.client.told))
 
-    assert (3, False) in ends  # The connection goes on.
-    assert any(told for _, told in ends)  # The client's end gave up.
+    assert (3, False) in ends  # The connection continues.
+    assert any(told for _, told in ends)  # The client's end gave the connection up.
     assert any(count < 3 and not told for count, told in ends)  # The client does not know of the end.
 
 
@@ -157,7 +158,7 @@ def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> No
 
 
 def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
-    """Each cut must be mended by itself."""
+    """Each cut must be mended without a further event."""
     wire = Wire()
     wire.connections.cut([TO_MEMBER])
     wire.connections.cut([TO_MEMBER])
@@ -170,14 +171,14 @@ def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
     wire.connections.heal()
     wire.run()
     assert wire.client.told == ["connected"]
-    wire.connections.mend([TO_MEMBER])  # The mend comes too late, because all links were healed before.
+    wire.connections.mend([TO_MEMBER])  # The mend comes too late, because all links were healed before it.
     wire.say(b"a")
     wire.run()
     assert wire.server.seen == [b"a"]
 
 
 def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> None:
-    """The member sees an open connection until the cut is mended. Half-open connections arise in this way."""
+    """The member sees an open connection until the cut is mended. This is how half-open connections arise."""
     wire = a_wire()
     wire.connections.cut([TO_MEMBER])
 
@@ -191,7 +192,8 @@ def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> 
 
 
 def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_next_one_works() -> None:
-    """A firewall that has forgotten a connection has the same effect: neither end ever learns of it."""
+    """A firewall that has forgotten a connection has the same effect: neither end ever learns that the connection has
+    ended."""
     wire = a_wire()
     wire.connections.hang(cast(Any, wire.server), side=0)
 
@@ -209,7 +211,7 @@ def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_ne
 
 
 def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_it_has_room_for() -> None:
-    """Bytes that the process has not read stay in the socket."""
+    """Bytes that the process has not read yet stay in the socket."""
     wire = a_wire()
     wire.server.scheduler.service_ns = 10_000_000
     wire.say(b"a", b"b")
@@ -228,7 +230,7 @@ def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_i
 
 
 def test_a_minority_has_fewer_than_half_of_the_members_and_a_client() -> None:
-    """A client on the old leader's side would get stale reads, if a leader served them."""
+    """If an old leader served reads, a client on its side would get stale reads."""
     for count in (2, 3, 4, 5):
         members = [f"n{number}" for number in range(1, count + 1)]
         sizes = set()

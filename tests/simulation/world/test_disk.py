@@ -1,4 +1,4 @@
-"""The simulated disk keeps the promise of storage/files/interface.py, and no byte more than it promises."""
+"""The simulated disk keeps the promises of storage/files/interface.py, and no byte that goes beyond these promises."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_un_synced_bytes_are_lost_kept_cut_or_mixed_but_synced_ones_beside_them_
 
 
 def test_a_rename_is_one_step_and_needs_its_own_folder_sync() -> None:
-    """After a crash either the old name or the new one is there."""
+    """After a crash, the file has either the old name or the new one."""
     operations = [*a_synced_file(b"abc"), Rename("f", "g")]
 
     survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}
@@ -92,7 +92,7 @@ def test_a_deletion_may_be_forgotten_and_a_size_as_well() -> None:
 
 
 def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_durable() -> None:
-    """The page cache survives `kill -9`, so a kill proves nothing about fsync."""
+    """The page cache survives `kill -9`. So a kill proves nothing about fsync."""
     image, aside = DiskImage(), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     files.submit([CreateFile("f"), Write("f", 0, (b"abc",))], lambda _: None)
@@ -105,7 +105,7 @@ def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_
 
 
 def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -> None:
-    """A sync that is open at the crash may have taken effect or not."""
+    """A sync that was under way at the crash may or may not have taken effect."""
     found, called = set(), list[BaseException | None]()
     for seed in SEEDS:
         image = DiskImage()
@@ -120,7 +120,7 @@ def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -
 
 
 def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -> None:
-    """After an error the rest of the submission is skipped, but not the next submission
+    """After an error, the rest of the submission is skipped, but the next submission is carried out
     (storage/files/interface.py)."""
     image, aside = DiskImage(), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
@@ -157,8 +157,8 @@ def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None
 
 
 def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothing() -> None:
-    """After the failed sync the system marks the pages clean. Programs see them until power is lost, but no later sync
-    writes them."""
+    """After the failed sync the system marks the pages clean. Programs see these pages until the power is lost, but no
+    later sync writes them."""
     image, aside = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []
@@ -177,7 +177,7 @@ def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothin
 
 
 def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
-    """A member can find damage only where a later frame proves that the bytes were synced.
+    """A member can find damage only if a later frame proves that the damaged bytes were synced.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """
@@ -203,15 +203,15 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
 
 
 def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
-    """`writev` may write only a part. Such a part does not count for the log until everything is written again;
-    `is_synced` returns False until then."""
+    """`writev` may write only a part of the bytes. A partial write does not count for the log until all bytes are
+    written again. Until then `is_synced` returns False."""
     image = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder(""), *a_synced_file(b"old"))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     again: list[Operation] = [Write("log/1", 0, (b"abcd",)), SyncFile("log/1")]
     ends: list[BaseException | None] = []
     image.size_bytes_max = image.size_bytes + 2
-    files.submit([Write("f", 0, (b"new",))], ends.append)  # Replacing bytes takes no room.
+    files.submit([Write("f", 0, (b"new",))], ends.append)  # Replacing existing bytes takes no room.
     files.submit(again, ends.append)
     aside.run()
     found, is_synced = bytes(image.file("log/1").current), files.is_synced("log")
@@ -235,7 +235,7 @@ def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
     ids=lambda operation: type(operation).__name__,
 )
 def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation) -> None:
-    """A folder grows with its names. Replacing a name or making a file smaller needs no room."""
+    """A folder grows with its names. Replacing a name or making a file smaller takes no room."""
     image = an_image(*a_synced_file(b"abc"), CreateFile("other"))
     image.size_bytes_max = image.size_bytes
 
@@ -249,7 +249,8 @@ def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation
 
 
 def test_a_file_that_found_no_room_for_its_name_is_no_part_of_what_the_log_says() -> None:
-    """A segment has a temporary name while it is written. The segment belongs to the log only under its own name."""
+    """A segment has a temporary name while it is written. The segment belongs to the log only when it has its final
+    name."""
     image = an_image(MakeFolder("log"), CreateFile("log/1.tmp"), SyncFolder(""))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)

@@ -1,4 +1,4 @@
-"""The simulated network follows its plan, and behaves the same way for the same seed."""
+"""The simulated network follows its plan. With the same seed it behaves in the same way."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_a_one_way_cut_stops_one_direction_only() -> None:
 
 
 def test_taking_a_fault_away_does_not_reshuffle_the_rest() -> None:
-    """Each frame takes the same number of draws. So without loss the other frames arrive at the same moments."""
+    """Each frame takes the same number of draws from the random stream. So without loss, the other frames arrive at the
+    same times as with loss."""
     lossy = set(arrivals(NetworkPlan(loss_rate=0.2, in_order=False)))
     whole = set(arrivals(NetworkPlan(loss_rate=0.0, in_order=False)))
 
@@ -83,12 +84,13 @@ def test_cuts_add_up_and_each_is_mended_alone() -> None:
     assert network.is_cut("n1", "n2")
     network.mend([("n1", "n2")])
     assert not network.is_cut("n1", "n2")
-    network.mend([("n1", "n2")])  # All links were healed, so mending an old cut does nothing.
+    network.mend([("n1", "n2")])  # All links were healed before, so mending an old cut has no effect.
     assert not network.is_cut("n1", "n2")
 
 
 def test_partitions_cut_what_their_names_say() -> None:
-    """Some partitions cut a member off, in both directions or in one. "cut in two" cuts all links between two sides."""
+    """Some partitions cut a member off, in both directions or in one direction. "cut in two" cuts all links between two
+    sides."""
     members = ["n1", "n2", "n3"]
 
     def links(kind: str) -> set[tuple[str, str]]:
@@ -106,7 +108,7 @@ def links_of(kind: str, members: list[str], shape: float = 0.25) -> set[Link]:
 
 
 def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
-    """The member between the halves must not be deposed again and again, and must not keep a quorum from forming."""
+    """The member between the halves must not be deposed repeatedly, and must not keep a quorum from forming."""
     for count in (3, 4, 5):
         members = [f"n{number}" for number in range(1, count + 1)]
         for shape in (0.1, 0.5, 0.9):
@@ -120,7 +122,8 @@ def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
 
 
 def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
-    """Each of five members hears its two neighbours. The three are a majority, which is different for each member."""
+    """Each of the five members hears its two neighbours. A member and its neighbours are a majority, but each member
+    has a different majority."""
     members = ["n1", "n2", "n3", "n4", "n5"]
     for shape in (0.1, 0.5, 0.9):
         links = links_of("ring", members, shape)
@@ -133,7 +136,7 @@ def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
 
 
 def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
-    """The other direction and the draws stay the same."""
+    """The other direction is not affected, and the draws stay the same."""
 
     def run(extra_ns: int) -> list[Arrival]:
         queue, seen = EventQueue(), list[Arrival]()
@@ -191,7 +194,7 @@ def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one()
 
 
 def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first() -> None:
-    """Neither end knows of the loss until then, and the other direction works all the time."""
+    """Until then neither end knows of the loss. The other direction works all the time."""
     world = Simulation(replace(draw_plan(1), members=("n1", "n2"), network=NetworkPlan(), faults=()))
     told, greeted = list[str](), list[str]()
     n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())
@@ -216,7 +219,7 @@ def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first
 
 
 def test_the_fault_plans_of_some_seeds_have_every_kind_in_them_and_some_none() -> None:
-    """This is swarm testing: a plan has all faults of a kind, or none."""
+    """This is swarm testing: a plan either has all faults of a kind, or none."""
     plans = [draw_faults(seed, 10**10) for seed in range(200)]
 
     drawn_here = {kind for kind, (rate_max, _) in KINDS.items() if rate_max}

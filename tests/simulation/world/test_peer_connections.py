@@ -1,4 +1,4 @@
-"""The connections of a simulated member carry frames only to the peers that its production transport would reach."""
+"""A simulated member sends frames only to the peers that its production transport would reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raft import PeerRefused
 
 
 class World:
-    """Two machines. `refuses` names the machine that refuses a hello, and the machine that sent the hello."""
+    """Two machines. `refuses` is a pair: the machine that refuses a hello, and the machine that sent this hello."""
 
     def __init__(self) -> None:
         self.queue = EventQueue()
@@ -110,7 +110,7 @@ def test_who_is_refused_calls_again_after_pauses_that_double() -> None:
 
 
 def test_who_is_called_by_whom_it_waits_for_waits_no_longer() -> None:
-    """A peer that calls is up. The peer accepts our hello now, even if it did not before."""
+    """If a peer calls, the peer is up. The peer now accepts our hello, even if it refused our hello before."""
     world = World()
     world.refuses = ("n1", "n2")
     assert not world.frame("n2", "n1")

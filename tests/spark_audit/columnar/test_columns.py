@@ -1,4 +1,5 @@
-"""Equal texts, and only those, become equal tokens, whatever the order and the types of the columns."""
+"""Equal texts become equal tokens, and different texts become different tokens, for any order and any types of the
+columns."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_equal_values_of_one_key_are_one_token_and_of_two_keys_are_two() -> None
 
 
 def test_tokens_are_equal_exactly_if_the_texts_are() -> None:
-    """The test compares every pair of texts. Some pairs differ only by case, by accents or at their end."""
+    """The test compares every pair of texts. Some pairs differ only in case, in accents or at their end."""
     random = Random(1)
     texts = ["", "a", "A", "ä", "a\u0308", "a" * 1000, "a" * 999 + "b", "base64:AA==", "v1", "v10", "\u0000"]
     h = History()
@@ -99,7 +100,8 @@ def test_sorting_by_a_packed_number_is_stable(most: int) -> None:
 
 
 def test_names_as_dictionaries_mean_what_they_mean_as_texts() -> None:
-    """The dictionary of a file may contain unused names, or a name twice. A name that no row uses is no key."""
+    """The dictionary of a file may contain unused names, or may contain a name twice. A name that no row uses is not a
+    key."""
     rows = generate(Shape(operations=80, keys=5), 2)
     plain = pa.Table.from_pylist(rows, schema=NEEDED)
     coded = plain

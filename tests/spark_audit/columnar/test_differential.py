@@ -1,6 +1,6 @@
 """Compares the columnar witness and the zones with a checker that tries every permutation.
 
-HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
+HWM_AUDIT_HISTORIES=20000 makes this number of histories of each sort, instead of a few.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
 
 OF_EACH_SORT = amounts(500, 1_500)
-MANY_KEYS = 512  # The rows of a block, so that several keys share a block, and the histories need several blocks.
+MANY_KEYS = 512  # Rows per block, so that keys share blocks and the histories need several blocks.
 _NOTHING: dict[str, Any] = dict.fromkeys(
     ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 )  # fmt: skip
 
 
 def wild(random: Random, ops: tuple[str, ...], unknown_share: float = 0.2) -> list[Row]:
-    """Operations with random answers at random times. Most of these histories are impossible, in many ways."""
+    """Operations with random answers at random times. Most of these histories are impossible, for many different
+    reasons."""
     rows: list[Row] = []
     for number in range(random.choice((2, 3, 4, 5, 5, 6))):
         op, unknown = random.choice(ops), random.random() < unknown_share
@@ -68,12 +69,13 @@ def _answer(random: Random, op: str, seen: str | None) -> Row:
 
 
 def on_keys(histories: list[list[Row]]) -> list[Row]:
-    """Join all histories into one history with a key for each, so that the kernel decides them in one call."""
+    """Join all histories into one history, in which each of them has its own key. So the kernel decides them in one
+    call."""
     return [{**row, "key": f"k{number:06d}"} for number, rows in enumerate(histories) for row in rows]
 
 
 def decided(histories: list[list[Row]], decide: Any) -> tuple[list[int], Any, Any]:
-    """The status of each history (OK if none of its operations takes part), and the kernel's results."""
+    """The status of each history (OK if no operation of the history takes part), and the kernel's results."""
     columns = encode_rows(on_keys(histories))
     result = decide(columns, MANY_KEYS)
     status = [OK] * len(histories)
@@ -90,8 +92,8 @@ DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
 @OF_EACH_SORT
 @pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
 def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories: int) -> None:
-    """Gibbons and Korach 1997, and docs/internals/audit-proofs.md for chains: every key gets an answer, and it is
-    right."""
+    """Gibbons and Korach 1997, and docs/internals/audit-proofs.md for chains: every key gets an answer, and this answer
+    is right."""
     made = [wild(Random(seed), ops) for seed in range(3 * histories)]
     status, _, _ = decided(made, zones)
 
@@ -104,7 +106,8 @@ def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories
 @OF_EACH_SORT
 @pytest.mark.parametrize("source", ["wild", "revisions", "no-revisions", "repeated"])
 def test_zones_never_guess(source: str, histories: int) -> None:
-    """Deletions, versions and repeated values may leave a key to the search. Every answer that is given is right."""
+    """If a history has deletions, versions or repeated values, some keys may be left to the search. Every answer that
+    the zones give is right."""
     made = [_history(source, seed) for seed in range(histories)]
     status, _, _ = decided(made, zones)
 
@@ -130,7 +133,7 @@ def test_the_witness_never_proves_what_is_not_so(values: int, histories: int) ->
 
     seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, made, strict=True))
     assert not seen[OK, False], seen
-    # The witness also proves nearly all true histories.
+    # The witness also proves nearly all linearizable histories.
     assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen
 
 

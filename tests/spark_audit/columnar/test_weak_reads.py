@@ -1,5 +1,5 @@
-"""Weak reads are compared with their revision. The columns report all suspects that `weak.misfits` confirms, and few
-others."""
+"""Weak reads are compared with the state at their revision. The columns report all suspects that `weak.misfits`
+confirms, and only few others."""
 
 from __future__ import annotations
 

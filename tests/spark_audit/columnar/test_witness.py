@@ -1,4 +1,4 @@
-"""Small histories for the columnar witness: some prove their key, and others leave it suspect."""
+"""Small histories for the columnar witness. Some of them prove their key, and others leave their key suspect."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_an_unknown_write_whose_revision_was_told_is_not_guessed() -> None:
 
 
 def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() -> None:
-    """Of three writes only the last was acknowledged. The version and the create revision of its record imply the first
-    write."""
+    """Only the last of the three writes was acknowledged. The version and the create revision of its record imply the
+    first write."""
     h = History()
-    h.put("other", 0, None)  # This write, too, could have created the key, but the chain shows which did.
+    h.put("other", 0, None)  # This write could have created the key as well, but the chain shows which write did.
     h.put("a", 0, None)
     h.cas("b", "a", True, 5, None)
     h.cas("c", "b", True, 20, 30, 4)
@@ -72,8 +72,8 @@ def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() ->
 
 
 def test_an_unknown_write_is_suspect_where_its_revision_was_seen_without_it() -> None:
-    """If an absence, another record or an acknowledged write was seen at that revision, the unknown write had another
-    revision."""
+    """If a response shows an absence, another record or an acknowledged write at that revision, the unknown write had
+    another revision."""
     absent = History()
     absent.put("u", 0, None)
     absent.get(None, 1, 2, 2)
@@ -129,7 +129,7 @@ def test_versions_show_hidden_writes_and_each_needs_one_that_was_called_in_time(
     h.rows[-1]["output"]["version"] = 4
     assert _status(h) == SUSPECT
     h.put("w", 35, None)
-    assert _status(h) == SUSPECT  # w was called after b had returned.
+    assert _status(h) == SUSPECT  # The write w was called after b had returned.
     h.rows[-1]["call_ns"] = 25_000
     assert _status(h) == OK
 

@@ -1,5 +1,5 @@
 """Small histories for the zones. For each rule of docs/internals/audit-proofs.md, one history keeps the rule and one
-breaks it."""
+history breaks it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _core(h: History) -> set[int]:
 
 
 def test_two_values_that_must_each_come_before_the_other_are_a_violation() -> None:
-    """Two forward zones overlap: a was seen both before and after b was seen."""
+    """Two forward zones overlap: reads saw a both before and after a read saw b."""
     h = History()
     h.put("a", 0, 10)
     h.put("b", 0, 25)
@@ -122,7 +122,7 @@ def test_links_that_are_no_neighbours_must_be_in_order_too() -> None:
 
 
 def test_a_chain_is_one_block_nothing_comes_between() -> None:
-    """Each cluster of the chain a→b alone would leave room for c, but the whole chain does not."""
+    """Each cluster of the chain a→b alone would leave room for c, but the whole chain leaves no room."""
     h = History()
     h.put("a", 0, 10)
     h.put("c", 20, 30)
@@ -179,12 +179,13 @@ def test_a_failed_compare_and_set_is_a_read_that_must_not_have_found_what_it_exp
 
 
 def test_an_absence_that_several_deletions_may_have_made_is_left_to_the_search() -> None:
-    """The zones decide only if they can verify an order, or if the key is impossible for each of the deletions."""
+    """The zones give an answer in two cases: they can verify an order, or the key is impossible for each of the
+    deletions."""
     h = History()
     h.put("a", 0, 10)
     h.delete(True, 20, 30)
     h.get(None, 40, 50)
-    assert _status(h) == OK  # The zones verified the order that they proposed.
+    assert _status(h) == OK  # The zones verified their own proposed order.
     h.put("b", 44, 60)
     h.delete(True, 45, 70)
     h.get(None, 47, 49)
@@ -199,7 +200,7 @@ def test_repeated_values_are_left_to_the_search() -> None:
     h.put("b", 20, 30)
     h.put("a", 40, 50)
     h.get("b", 60, 70)
-    assert _status(h) == VIOLATION  # The value b has only one write, and b was overwritten.
+    assert _status(h) == VIOLATION  # The value b has only one write, and this write was overwritten.
     h.rows[-1]["output"]["value"] = "a"
     assert _status(h) in (OK, NEEDS_SEARCH)
 

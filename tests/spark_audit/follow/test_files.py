@@ -1,5 +1,4 @@
-"""`hwm-audit follow` reads files that grow, uses a state that another process left, and notices files that were
-changed."""
+"""`hwm-audit follow` reads growing files, uses the state that another process left, and notices changed files."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def _as_they_return(rows: list[Row]) -> list[Row]:
 def test_growing_files_of_several_clients_are_judged_at_the_end_as_check_judges_them(
     fault: str | None, tmp_path: Path
 ) -> None:
-    """There are two runs of three files each. Their bytes are cut at any point, even within a line."""
+    """The test has two runs of three files each. The bytes of the files are cut at any point, even within a line."""
     random = Random(5)
     everything: list[Row] = []
     texts: dict[Path, bytes] = {}
@@ -68,7 +67,7 @@ def test_growing_files_of_several_clients_are_judged_at_the_end_as_check_judges_
 
 
 def test_a_state_is_the_same_whether_or_not_it_was_written_in_between(tmp_path: Path) -> None:
-    """If nothing new has come, following again changes no byte of the state."""
+    """If no new rows have come, a further call of follow changes no byte of the state."""
     write_lines(tmp_path / "run" / "ops" / "1.jsonl", generate(Shape(operations=200, unknown_share=0.05), 2))
     _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0.0001)
     once = (tmp_path / "state.json").read_bytes()
@@ -100,7 +99,8 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
         parquet.write_table(table, ops / f"{number}.parquet")
     second = (ops / "1.parquet").read_bytes()
     (ops / "1.parquet").write_bytes(second[: len(second) // 2])
-    # If the follower has a doubt, it reads what it took of a file again. Of the cut file it took nothing.
+    # If the follower has a doubt, it reads the part of a file that it took again. It has taken nothing of the file that
+    # was cut.
     assert _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0).exit_code in (0, 3)
     (ops / "1.parquet").write_bytes(second)
     last = _follow(tmp_path / "state.json", tmp_path / "run", "--final", "--json")
@@ -109,8 +109,8 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["shorter", "other end", "gone", "other begin"])
 def test_a_file_that_is_no_longer_what_was_taken_is_refused(change: str, tmp_path: Path) -> None:
-    """A changed end is refused immediately. Other changes are refused when the rows are needed again, in this test for
-    a stale read."""
+    """A changed end is refused immediately. Other changes are refused when the rows are needed again. In this test, a
+    stale read needs them."""
     h = History()
     for number in range(60):
         h.put(f"v{number:02}", 20 * number, 20 * number + 10, number + 2)
@@ -192,8 +192,8 @@ with open(path, "wb", buffering=0) as out:
 
 @pytest.mark.timeout(60)
 def test_a_history_that_is_still_being_written_is_followed_line_by_line_whatever_is_torn(tmp_path: Path) -> None:
-    """A process writes the history in pieces that end within lines. The follower takes a line only when it is
-    complete."""
+    """A process writes the history in pieces, and the pieces may end within lines. The follower takes a line only when
+    it is complete."""
     rows = _as_they_return(generate(Shape(operations=400, keys=5, unknown_share=0.02), 8))
     source = write_lines(tmp_path / "whole.jsonl", rows)
     path = tmp_path / "run" / "ops" / "a.jsonl"
@@ -221,7 +221,7 @@ def test_a_line_that_stays_torn_is_an_error_at_the_end_only(tmp_path: Path) -> N
     path = write_lines(tmp_path / "h.jsonl", h.rows)
     path.write_bytes(path.read_bytes()[:-20])
     state = tmp_path / "state.json"
-    assert _follow(state, path, "--settled", 0).exit_code == 4  # A history of one operation has nothing settled.
+    assert _follow(state, path, "--settled", 0).exit_code == 4  # A history of one operation has no settled part.
 
     result = _follow(state, path, "--final")
 

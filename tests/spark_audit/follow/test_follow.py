@@ -1,6 +1,7 @@
-"""A history that is audited in parts gets the verdict of the whole, wherever it is cut and whatever is wrong with it.
+"""A history that is audited in parts gets the same verdict as the whole history. This is true for all cuts and all
+faults.
 
-`HWM_AUDIT_HISTORIES=N` tries N histories of each sort.
+With `HWM_AUDIT_HISTORIES=N`, N histories of each sort are tried.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CLOCKS = ({"clock_id": "boot", "error_bound_ns": 0},)
 
 
 class FollowState:
-    """A follower that gets rows in parts, and counts how much it reads again."""
+    """A follower that gets rows in parts, and counts how many rows it reads again."""
 
     def __init__(self) -> None:
         self.read: list[Row] = []
@@ -63,8 +64,8 @@ def _comparable(verdict: Verdict) -> dict[str, Any]:
 
 
 def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, FollowState]:
-    """The rows come as operations return, some of them much later. The rows are cut at random, and sometimes the
-    follower waits too little."""
+    """Rows arrive when their operations return, and some rows arrive much later. The rows are cut at random, and the
+    follower sometimes waits too short a time for late rows."""
     end = max(row["call_ns"] for row in rows)
     slow = random.choice((0, 0, end // 50))
     arrival = [
@@ -108,7 +109,7 @@ def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS])
 def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
-    """The fault may be before a cut, after it, or across it, because the fault and the cut are at random places."""
+    """The fault and the cut are at random places. So the fault may be before the cut, after it, or across it."""
     random = Random(seed)
     shape = Shape(
         operations=random.randint(40, 200), keys=random.randint(1, 5), unknown_share=random.choice((0.0, 0.05)),
@@ -119,7 +120,7 @@ def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
         try:
             rows, _ = inject(generate(shape, seed), fault, seed)
         except ValueError:
-            continue  # This history has no place for the fault.
+            continue  # The fault cannot be put into this history.
         _assert_same(rows, random)
         tried += 1
     assert tried >= 5
@@ -178,7 +179,8 @@ def test_a_read_behind_the_cut_of_what_was_overwritten_before_it_is_a_violation(
 
 
 def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_across_the_cut() -> None:
-    """A read saw the unknown write before the cut. The revision of the late read ranks the write after the cut."""
+    """A read saw the unknown write before the cut. But the late read shows a revision that places the write after the
+    cut."""
     h = History()
     h.put("x", 100, None)
     h.get("x", 50, 150, 5, mod_revision=5)
@@ -193,7 +195,8 @@ def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_
 
 
 def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
-    """The verdicts (in parts, whole) if the last `behind` rows come after a cut. All rows before the cut are right."""
+    """The verdict in parts and the verdict of the whole, if the last `behind` rows come after a cut. All rows before
+    the cut are right."""
     followed = FollowState()
     assert followed.take([*before.rows[:-behind], _tick()]).exit_code == 0
     parts = followed.take(before.rows[-behind:], final=True)
@@ -201,7 +204,8 @@ def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
 
 
 def _tick() -> Row:
-    """A read of another key at revision 1. The read comes long after all other operations, only to settle them."""
+    """A read of another key at revision 1. The read comes long after all other operations. Its only purpose is to
+    settle them."""
     h = History()
     h.get(None, 10_000, 10_010, 1, key="tick", client="tick", consistency="local")
     return {**h.rows[0], "op_id": 10_000}
@@ -209,18 +213,18 @@ def _tick() -> Row:
 
 @pytest.mark.parametrize("wrong", ["place", "absent", "version of the past", "version", "order"])
 def test_what_only_the_carry_can_tell_is_told(wrong: str) -> None:
-    """Each side of the cut is right by itself. Each history shows why one value must be carried or checked."""
+    """Each side of the cut alone is right. Each history shows why the follower must carry or check one value."""
     h = History()
     if wrong == "place":  # A read before the cut proves that the unknown write did not have this revision.
         h.put("a", 0, 10, 2)
         h.put("x", 20, None)
         h.get("a", 100, 110, 7, mod_revision=2)
         h.get("x", 120, 130, 12, mod_revision=5)
-    elif wrong == "absent":  # A local read finds no value at an old revision at which there was one.
+    elif wrong == "absent":  # A local read finds no value at an old revision at which the key had a value.
         for number in range(10):
             h.put(f"v{number}", 20 * number, 20 * number + 10, number + 2)
         h.get(None, 300, 310, 3, consistency="local")
-    elif wrong == "version of the past":  # The hidden write would have to be in the part that is already decided.
+    elif wrong == "version of the past":  # The hidden write would have to be in the part that was decided before.
         h.put("u", 0, None)
         h.put("a", 0, 10, 2)
         h.get("a", 20, 30, 2, mod_revision=2, version=1)
@@ -250,7 +254,8 @@ def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
 
 
 def test_a_true_history_is_never_read_again_when_its_recorder_is_as_quick_as_expected() -> None:
-    """A follower that reads again would save nothing. The last part carries the same values as the whole."""
+    """A follower that reads rows again would save nothing. The last part carries the same values as the whole
+    history."""
     rows = generate(Shape(operations=4_000, keys=20, unknown_share=0.0), 3)
     followed = FollowState()
     arrived = sorted(rows, key=lambda row: row["return_ns"])
@@ -270,7 +275,7 @@ def test_a_row_that_comes_later_than_expected_has_the_run_read_again_and_changes
     h.get("b", 60, 70, 3)
     followed = FollowState()
     h.put("c", 80, 90, 4, key="other")
-    assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # The write that was read is not there yet.
+    assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # The write that the read saw has not arrived yet.
     assert followed.take([h.rows[1]], final=True).exit_code == 0
     assert followed.again >= 1
 
@@ -313,7 +318,8 @@ def test_numbers_are_new_once_and_kept_as_ranges() -> None:
 
 
 def test_no_unknown_write_is_put_before_what_was_decided() -> None:
-    """The write was open all the time and would explain the version, but the carried record was decided without it."""
+    """The write was open all the time and would explain the version. But the carried record was decided without this
+    write."""
     h = History()
     h.put("hidden", 0, None)
     h.put("a", 1, 10, 3)

@@ -1,4 +1,5 @@
-"""Compares imported registers with two checkers that try every order: one checks the lines, the other the rows."""
+"""Compares imported registers with two checkers that try every order. One of them checks the lines, and the other
+checks the rows."""
 
 from __future__ import annotations
 

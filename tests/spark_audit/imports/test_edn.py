@@ -1,4 +1,4 @@
-"""The EDN reader reads every form, names the place of a form that it refuses, and does not wait for the end of the
+"""The EDN reader reads every form, and names the place of a form that it refuses. It does not wait for the end of the
 file."""
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_where_the_file_is_cut_into_chunks_changes_nothing(monkeypatch: pytest.M
 
 
 def test_forms_come_before_the_file_has_been_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader does not keep a whole history in memory."""
+    """A whole history is never in memory at once."""
     monkeypatch.setattr(edn, "CHUNK_CHARACTERS", 64)
     text = io.StringIO("[" + "{:a 1}\n" * 10_000 + "]")
 

@@ -1,4 +1,4 @@
-"""`hwm-audit import` reads each line by the rules of its format, or refuses it. The histories are written by hand."""
+"""`hwm-audit import` reads each line by the rules of its format, or refuses it. The histories are hand-written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _import(folder: Path, name: str, lines: Sequence[str], *options: str, out: s
 
 
 def _rows(folder: Path, name: str, lines: Sequence[str], *options: str) -> list[dict[str, Any]]:
-    """The imported rows in the order of their calls; the first values of registers are puts."""
+    """The imported rows, in the order of their calls. The first values of registers are puts."""
     result = _import(folder, name, lines, "--force", *options)
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
@@ -53,8 +53,8 @@ def _status(folder: Path, name: str, lines: Sequence[str], *options: str) -> str
 
 
 def test_each_line_of_jepsen_becomes_what_it_says(tmp_path: Path) -> None:
-    """:ok means that the operation happened, :fail that it certainly did not. After :info, or without a completion, it
-    may happen at any later time."""
+    """:ok means that the operation happened, and :fail means that it certainly did not happen. After :info, or without
+    a completion, the operation may happen at any later time."""
     rows = _rows(tmp_path, "jepsen-edn", _edn())
 
     assert [(r["client"], r["op"], r.get("expected"), r.get("value"), r["status"]) for r in rows] == [
@@ -82,14 +82,14 @@ def test_each_line_of_jepsen_becomes_what_it_says(tmp_path: Path) -> None:
     ],
 )
 def test_printed_lines_of_any_age_say_the_same_as_maps(tmp_path: Path, prefix: str) -> None:
-    """Jepsen's versions have printed different prefixes before the lines; history.txt has none."""
+    """The versions of Jepsen print different prefixes before the lines, and history.txt has no prefixes."""
     printed = _rows(tmp_path, "jepsen-log", [prefix + line for line in _tabs()])
 
     assert printed == _rows(tmp_path, "jepsen-edn", _edn())
 
 
 def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Path) -> None:
-    """The data of Knossos has all three forms, with comments between them, and also records."""
+    """The data of Knossos has all three forms of a history, with comments in between, and it also has records."""
     plain = _edn()
     vector = ["[" + plain[0], *plain[1:-1], plain[-1] + "]"]
     listed = ["(" + plain[0] + " ; the first", *("#jepsen.history.Op" + line for line in plain[1:]), ")"]
@@ -99,7 +99,8 @@ def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Pa
 
 
 def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    """A log ends with printed results. The results are maps, and their lines look a little like operations."""
+    """A log ends with printed results of the checkers. The results are maps, and their lines look a little like
+    operations."""
     nemesis = "INFO  jepsen.util - :nemesis\t:info\t:start\tnil"
     results = ["{:type :ok,", " :type :ok,", " :f :read,", " 2 :read,", "jepsen.util - Run complete"]
     result = _import(tmp_path, "jepsen-log", [nemesis, "", *_tabs(), nemesis, *results])
@@ -110,8 +111,8 @@ def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path
 
 
 def test_a_failed_compare_and_set_says_nothing_or_that_it_saw_another_value(tmp_path: Path) -> None:
-    """An option selects the reading. With the second reading, a store that refuses a valid compare-and-set breaks a
-    rule."""
+    """An option selects the meaning of a failed compare-and-set. With the second meaning, a store that refuses a valid
+    compare-and-set breaks a rule."""
     lines = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]", "0 :fail :cas [1 2]"]
 
     for name, written in (("jepsen-edn", _edn(lines)), ("jepsen-log", _tabs(lines))):
@@ -120,7 +121,7 @@ def test_a_failed_compare_and_set_says_nothing_or_that_it_saw_another_value(tmp_
 
 
 def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(tmp_path: Path) -> None:
-    """The compare-and-set failed for another reason than the comparison, such as an unreachable node."""
+    """The compare-and-set failed for a reason other than the comparison, such as an unreachable node."""
     before = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]"]
     edn = [*_edn(before), "{:process 0, :type :fail, :f :cas, :value [1 2], :error [:refused nil]}"]
 
@@ -138,7 +139,7 @@ def test_a_failed_compare_and_set_that_names_an_error_says_nothing_of_the_value(
 
 
 def test_a_read_of_nil_says_that_the_register_held_nil_or_nothing(tmp_path: Path) -> None:
-    """Porcupine takes a read of nil in the first way, Knossos in the second."""
+    """Porcupine gives a read of nil the first meaning, and Knossos gives it the second."""
     lines = _edn(["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :read nil", "0 :ok :read nil"])
 
     assert _status(tmp_path, "jepsen-edn", lines) == "violation"
@@ -163,8 +164,8 @@ def test_a_register_holds_at_first_what_it_is_said_to(tmp_path: Path) -> None:
 
 
 def test_values_of_many_registers_carry_their_key(tmp_path: Path) -> None:
-    """The form is that of `jepsen.independent`. The first operation shows which form it is, unless an option says
-    so."""
+    """The form is the one of `jepsen.independent`. The first operation shows the form of the history, unless an option
+    states it."""
     keyed = ["0 :invoke :write [7 1]", "1 :invoke :read [:x nil]", "0 :ok :write [7 1]", "1 :ok :read [:x nil]",
              "0 :invoke :cas [7 [1 2]]", "0 :ok :cas [7 [1 2]]", "1 :invoke :read [7 nil]",
              "1 :ok :read [7 2]"]  # fmt: skip
@@ -187,7 +188,7 @@ def test_stamps_are_the_times_of_the_history_and_keep_the_order_of_its_lines(tmp
         (9, 9), (10, 12), (11, 500), (501, None), (502, 503), (505, 506), (507, None)
     ]  # fmt: skip
     numbered = _rows(tmp_path, "jepsen-edn", _edn())
-    # Without times, the line numbers are the stamps.
+    # Without times, the line numbers become the stamps.
     assert [row["call_ns"] / 10**6 for row in numbered[1:]] == [1, 2, 5, 6, 9, 11]
 
 
@@ -203,8 +204,8 @@ def _kv(*lines: str) -> list[str]:
 
 
 def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
-    """Porcupine's data has puts, gets and appends of keys that at first contain the empty text. Quotes need no
-    escape."""
+    """Porcupine's data has puts, gets and appends. Each key contains the empty text at first. Quotation marks in this
+    data are not escaped."""
     lines = _kv('0 invoke get "k" nil', '0 ok get "k" ""', '0 invoke append "k" "x " y"', '1 invoke append "k" "z"',
                 '1 ok append "k" "z"', '0 ok append "k" "x " y"', '0 invoke get "k" nil',
                 '0 ok get "k" "zx " y"')  # fmt: skip

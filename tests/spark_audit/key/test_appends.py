@@ -1,6 +1,6 @@
 """Compares appends, which only imported histories have, with a checker that tries every order.
 
-HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
+HWM_AUDIT_HISTORIES=20000 makes this number of histories of each sort.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(
     revisions: bool, values: int, histories: int
 ) -> None:
-    """The definition is that of Herlihy and Wing 1990; an append sets the key to its old value followed by its own
-    text."""
+    """The definition is that of Herlihy and Wing 1990. An append sets the key to its old value followed by the text of
+    the append."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values, appends=True)
@@ -89,7 +89,7 @@ def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
 
 
 def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -> None:
-    """The parts of the value were written, each by an append, and only their order is wrong."""
+    """Each part of the value was written by an append, and only the order of the parts is wrong."""
     h = History()
     for value in ("a", "b"):
         h._add("append", 0, 10, None, value=value, output={"succeeded": True})
@@ -102,8 +102,8 @@ def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -
 
 
 def test_the_words_name_the_append_that_a_read_has_lost() -> None:
-    """The words name the append only if nothing can have overwritten it. A put that was called before the append
-    returned could have."""
+    """The words name the lost append only if no write can have overwritten it. A put that was called before the append
+    returned could have overwritten it."""
     lost = History()
     lost.put("a", 0, 10)
     for number, value in enumerate(("b", "c")):
@@ -121,7 +121,7 @@ def test_the_words_name_the_append_that_a_read_has_lost() -> None:
 
 @pytest.mark.parametrize("seed", [6769, 13116])
 def test_a_counterexample_keeps_what_makes_it_impossible(seed: int) -> None:
-    """Regression: a compare-and-set may expect a value that no other row shows. An excerpt once left out this
+    """Regression: a compare-and-set may expect a value that no other row shows. An excerpt once lacked this
     compare-and-set."""
     rows = small_history(Random(seed), revisions=False, values=2, appends=True)
 

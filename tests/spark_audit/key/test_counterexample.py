@@ -1,4 +1,4 @@
-"""The audit finds every fault that is put into a true history, and shows it in a few operations.
+"""The audit finds every fault that is put into a linearizable history, and shows the fault in a few operations.
 
 With `HWM_AUDIT_HISTORIES=200` these tests check 200 histories of each shape; `make test` checks one.
 """
@@ -33,7 +33,7 @@ SHAPES = {
 APPENDS = {"lost_append", "doubled_append"}
 MANY = {"phantom_item", "missing_item", "reordered_listing", "half_transaction", "wrong_branch", "wrong_local_read"}
 REVISIONS = {"order_over_keys", "repeated_revision"}
-RARE = {"lost_write", "half_transaction"}  # A key's last write is seldom read, and few listings show a transaction.
+RARE = {"lost_write", "half_transaction"}  # A key's last write is rarely read, and few listings show a transaction.
 
 
 def _expected(name: str) -> set[str]:
@@ -75,7 +75,8 @@ def _shown(verdict: Verdict) -> set[int]:
 
 @amounts(2, 8)
 def test_what_is_shown_of_appends_is_shown_exactly_where_the_plain_search_finds_no_order(histories: int) -> None:
-    """There are twenty corrupted operations on one key. The plain search does not treat appends as compare-and-sets."""
+    """There are twenty corrupted operations on one key. The plain search does not replace appends by
+    compare-and-sets."""
     shape = Shape(
         operations=20, keys=1, clients=5, append_share=0.3, put_share=0.15, unknown_share=0.1, revisions=False
     )
@@ -101,7 +102,8 @@ def test_what_is_shown_of_appends_is_shown_exactly_where_the_plain_search_finds_
 
 
 def test_two_that_overwrote_one_record_are_shown_with_the_write_of_it() -> None:
-    """The audit once showed hundreds of operations of this history, because no acknowledged write had that revision."""
+    """For this history the audit once showed hundreds of operations, because no acknowledged write had the revision of
+    the record."""
     rows, wrong = inject(generate(SHAPES["hot keys"], 11), "lost_update", 11)
     (violation,) = check_rows(rows).violations
 
@@ -110,8 +112,8 @@ def test_two_that_overwrote_one_record_are_shown_with_the_write_of_it() -> None:
 
 
 def test_an_absence_within_a_block_is_shown_without_the_deletions_that_were_open() -> None:
-    """The record was there before and after a read of nothing. So it was there during the read, whatever deletions were
-    open."""
+    """The record existed before and after a read that found nothing. So the record existed during the read, no matter
+    which deletions were open."""
     h = History()
     for value in range(30):
         h.put(f"old-{value}", 20 * value, 20 * value + 10)
@@ -138,7 +140,7 @@ def test_a_transaction_that_reads_what_it_wrote_is_no_two_operations() -> None:
 
 
 def test_a_long_chain_of_appends_is_shown_as_what_its_last_link_made() -> None:
-    """Fifty appends follow each other, and a late read has not seen the last one."""
+    """Fifty appends follow each other, and a late read does not see the last one."""
     h = History()
     whole = ""
     for number in range(50):

@@ -1,6 +1,6 @@
 """Compares the witness, the search and the whole decision with a checker that tries every order.
 
-HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
+HWM_AUDIT_HISTORIES=20000 makes this number of histories of each sort.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(
 
 @pytest.mark.parametrize("seed", [4397, 5963, 8683, 16820, 19408])
 def test_no_two_writes_share_a_revision(seed: int) -> None:
-    """Regression: these histories have an order only if two writes may have one revision."""
+    """Regression: these histories have an order only if two writes may have the same revision."""
     operations = operations_in(small_history(Random(seed), revisions=True, values=0))
 
     assert search(operations, configurations_max=100_000).linearizable is False
@@ -52,8 +52,8 @@ def test_no_two_writes_share_a_revision(seed: int) -> None:
 @OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool, histories: int) -> None:
-    """The operations that the audit shows must be a proof by themselves, so the test searches an order of them
-    alone."""
+    """The operations that the audit shows must be a proof by themselves. So the test searches for an order of these
+    operations alone."""
     for seed in range(histories):
         operations = operations_in(small_history(Random(seed), revisions=revisions, values=0))
         decision = decide(operations, ONE_CLOCK)

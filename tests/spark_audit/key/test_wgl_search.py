@@ -15,7 +15,7 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, operations_in, 
 
 
 def test_the_cap_ends_the_search_without_a_verdict() -> None:
-    """Beyond `configurations_max` the key is undecided, and never reported as linearizable."""
+    """Beyond `configurations_max` the key is undecided. It is never reported as linearizable."""
     h = History()
     for number in range(12):
         h.put(f"v{number}", 0, 100)
@@ -30,7 +30,7 @@ def test_the_cap_ends_the_search_without_a_verdict() -> None:
 
 def test_a_key_beyond_the_cap_is_undecided() -> None:
     """Twelve concurrent puts of two values can take effect in any order, and the answer of the last read depends on
-    all."""
+    this order."""
     h = History()
     for number in range(14):
         h.put(f"v{number}", 0, 1_000)
@@ -44,7 +44,7 @@ def test_a_key_beyond_the_cap_is_undecided() -> None:
 
 
 def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write() -> None:
-    """Each change has a revision of its own, so the unknown put cannot have revision 2 as well.
+    """Each change has its own revision. So the unknown put cannot have revision 2 as well.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -59,7 +59,7 @@ def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write
 
 
 def test_a_revision_is_told_of_one_unknown_write_only() -> None:
-    """Once the record of revision 3 is overwritten, no read can find a record of revision 3 again."""
+    """After the record of revision 3 is overwritten, no read can find a record of revision 3 again."""
     h = History()
     h.put("a", 0, None)
     h.put("a", 0, None)
@@ -98,12 +98,13 @@ def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> No
     assert search(operations_in(late.rows), configurations_max=1_000).linearizable
     assert search(operations_in(never.rows), configurations_max=1_000).linearizable
     late.get("b", 80, 90)
-    late.get("c", 100, 110)  # The put of b took effect, and cannot be undone.
+    late.get("c", 100, 110)  # The put of b took effect and cannot be undone later.
     assert search(operations_in(late.rows), configurations_max=1_000).linearizable is False
 
 
 def test_equal_unknown_operations_are_counted_not_told_apart() -> None:
-    """Twenty equal unknown puts have a million subsets, but the search counts them and has only twenty-one cases."""
+    """Twenty equal unknown puts have a million subsets. But the search only counts the puts, so it has only twenty-one
+    cases."""
     h = History()
     for number in range(20):
         h.put("same", number, None)
@@ -114,7 +115,7 @@ def test_equal_unknown_operations_are_counted_not_told_apart() -> None:
 
     assert search(operations, configurations_max=5_000).linearizable
     h.put("other", 5_000, 5_010)
-    h.get("same", 5_020, 5_030)  # The twenty-first read of the value.
+    h.get("same", 5_020, 5_030)  # This is the twenty-first read of the value.
     assert search(operations_in(h.rows), configurations_max=5_000).linearizable is False
 
 
@@ -136,7 +137,7 @@ def test_appends_are_an_operation_of_the_model() -> None:
 
 
 def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None:
-    """If an excerpt is impossible, the whole history must be impossible. The test tries random subsets of true
+    """If an excerpt is impossible, the whole history must be impossible, too. The test tries random subsets of true
     histories."""
     tried = 0
     for seed in range(3_000):
@@ -150,8 +151,8 @@ def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None
 
 
 def test_a_long_history_without_revisions_is_decided() -> None:
-    """The number of concurrent operations bounds the memory. Ten clients do 2,000 operations on one key without
-    revisions."""
+    """The number of concurrent operations bounds the memory of the search. Ten clients do 2,000 operations on one key
+    without revisions."""
     rows = generate(Shape(operations=2_000, keys=1, revisions=False, unknown_share=0.002), seed=3)
 
     decision = decide(operations_in(rows), ONE_CLOCK)
@@ -160,7 +161,8 @@ def test_a_long_history_without_revisions_is_decided() -> None:
 
 
 def test_across_clocks_only_what_is_impossible_on_the_widened_axis_is_a_violation() -> None:
-    """With the clocks' error bounds, a key that is neither proven nor refuted is undecided, and never linearizable.
+    """With error bounds of the clocks, a key that is neither proven nor refuted is undecided. It is never reported as
+    linearizable.
 
     See docs/reference/specification.md#107-clocks.
     """

@@ -1,4 +1,4 @@
-"""The order that the revisions propose: what it proves, and at which position it has unknown writes."""
+"""The order that the revisions propose: what this order proves, and at which positions it has unknown writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, o
 
 
 def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_order() -> None:
-    """In the proposed order, no operation may return before the greatest call up to it. An order that breaks this rule
-    is refuted."""
+    """In the proposed order, no operation may return before the latest call among the operations up to it. An order
+    that breaks this rule is refuted."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("b", 20, 30, 3, mod_revision=3)
@@ -39,7 +39,7 @@ def test_equal_stamps_are_concurrent() -> None:
 
 
 def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
-    """The response proves that the write happened. The write has no return, so it may be late."""
+    """The response proves that the write took effect. The write never returned, so it may have taken effect late."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("lost", 5, None)
@@ -53,7 +53,7 @@ def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
 
 
 def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation() -> None:
-    """An unknown write has no return, but it cannot take effect before its call."""
+    """An unknown write never returns, but it cannot take effect before its call."""
     h = History()
     h.get("lost", 0, 10, 2, mod_revision=2)
     h.put("lost", 20, None)
@@ -62,7 +62,7 @@ def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation()
 
 
 def test_chains_of_unknown_compare_and_sets_are_followed_backwards() -> None:
-    """The chain is a → b → c. Both steps are unknown, and a read saw only c, without a revision."""
+    """The chain is a → b → c. Both steps have unknown outcomes. A read saw only c, without a revision."""
     h = History()
     h.put("a", 0, 10, 2)
     h.cas("b", "a", True, 20, None)
@@ -90,7 +90,7 @@ def test_a_hidden_unknown_write_that_only_a_version_shows_is_found() -> None:
 
 
 def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_expects_it() -> None:
-    """The version shows the gap at the compare-and-set. The hidden write must be before the put whose record the
+    """The version shows a gap at the compare-and-set. The hidden write must be before the put whose record the
     compare-and-set expects."""
     h = History()
     h.put("hidden", 0, None)
@@ -102,8 +102,8 @@ def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_
 
 
 def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> None:
-    """Two writes are hidden between 2 and 5. The cas was called between them and expects revision 5, which neither of
-    them has."""
+    """Two writes are hidden between 2 and 5. The cas was called between the calls of these writes. It expects revision
+    5, which neither of them has."""
     h = History()
     h.put("a", 0, 10, 2)
     h.put("hidden", 11, None)
@@ -144,8 +144,8 @@ def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
 
 
 def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_without() -> None:
-    """`a` precedes `b` only if the return of `a` plus the bound is before the call of `b`. Without a bound they are
-    concurrent.
+    """`a` precedes `b` only if the return of `a` plus the bound is before the call of `b`. Without such a distance the
+    two operations are concurrent.
 
     See docs/reference/specification.md#107-clocks.
     """
@@ -156,13 +156,14 @@ def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_with
     operations = operations_in(h.rows)
 
     assert witness(operations, Clocks()).verified
-    # The sum of 30 and 30 µs is above 50 µs.
+    # The sum of the bounds, 30 and 30 µs, is above 50 µs.
     assert witness(operations, Clocks({"boot": 15_000, "other": 15_000})).verified
     assert not witness(operations, Clocks({"boot": 5_000, "other": 5_000})).verified
 
 
 def test_nearly_every_true_history_has_a_verified_witness() -> None:
-    """Without a witness the search decides, which is slower. The histories have 3 % unknown operations on hot keys."""
+    """Without a witness, the search decides, and the search is slower. In these histories, 3 % of the operations on hot
+    keys are unknown."""
     keys = verified = 0
     for seed in range(10):
         by_key: dict[str, list[dict[str, object]]] = {}

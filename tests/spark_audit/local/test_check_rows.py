@@ -1,4 +1,4 @@
-"""The audit in this process: its properties, counterexamples in words, and malformed rows."""
+"""The audit in this process: its properties, its counterexamples in words, and malformed rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_true_history_is_linearizable_in_every_property(seed: int) -> None:
 
 @cache
 def _ten_thousand(revisions: bool) -> list[Row]:
-    """A true history of ten thousand operations."""
+    """A linearizable history of ten thousand operations."""
     clean = generate(Shape(operations=10_000, delete_share=0.0, revisions=revisions), seed=11)
     assert check_rows(clean).exit_code == 0
     return clean
@@ -43,7 +43,7 @@ def _ten_thousand(revisions: bool) -> list[Row]:
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_in_ten_thousand_operations_and_shown_in_a_few(fault: str, revisions: bool) -> None:
-    """For each fault that a store may have, the test puts one into a read of a true history."""
+    """For each fault that a store may have, the test puts one fault into a read of a linearizable history."""
     rows, wrong = inject(_ten_thousand(revisions), fault, seed=11)
 
     verdict = check_rows(rows)
@@ -55,7 +55,7 @@ def test_each_fault_is_found_in_ten_thousand_operations_and_shown_in_a_few(fault
 
 
 def test_a_counterexample_is_told_in_words() -> None:
-    """The words name the read, the value that it returned, the write that it missed, and by how much."""
+    """The words name the read, the value that it returned, the write that it missed, and the time between the two."""
     h = History()
     h.put("v17", 0, 10, 40)
     h.put("v19", 20, 30, 44)
@@ -94,7 +94,7 @@ def test_a_lower_revision_than_one_already_returned_breaks_the_order_over_all_ke
 
 
 def test_two_acknowledged_writes_of_one_revision_are_a_violation_and_gaps_are_none() -> None:
-    """Every executed put is a change, and has a revision of its own.
+    """Every executed put is a change, and has its own revision.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -110,7 +110,7 @@ def test_two_acknowledged_writes_of_one_revision_are_a_violation_and_gaps_are_no
 
 
 def test_a_local_read_may_be_old_but_not_above_its_mark_nor_made_up() -> None:
-    """A local read shows what one member has applied, never above the mark that the member knows.
+    """A local read shows the applied state of one member, which never goes above the mark that the member knows.
 
     See docs/reference/specification.md#811-consistency-of-reads.
     """
@@ -173,7 +173,7 @@ def test_a_right_listing_agrees_with_the_store(keys: dict[str, tuple[str, int]],
     ids=["one missing", "out of order", "wrong count", "no more", "above the limit", "made up", "newer than its page"],
 )
 def test_a_wrong_listing_is_a_violation(keys: dict[str, tuple[str, int]], request_fields: Row) -> None:
-    """A replay of the store up to that revision gives another listing."""
+    """A replay of the store up to that revision gives a different listing."""
     h = _store()
     h.range(keys, 60, 70, 4, **request_fields)
 
@@ -194,8 +194,8 @@ def test_without_revisions_listings_are_undecided_not_green() -> None:
 
 
 def test_a_listing_that_misses_a_key_which_an_unknown_delete_may_have_removed_is_no_violation() -> None:
-    """The audit puts the unknown delete where the listing shows its effect. All later operations must agree with this
-    effect."""
+    """The audit places the unknown delete at the position where the listing shows the effect of the delete. All later
+    operations must agree with this effect."""
     h = _store()
     h.delete(True, 55, None, key="b")
     without_b = {"a": _ALL["a"], "c": _ALL["c"]}
@@ -264,7 +264,7 @@ def test_a_transaction_on_one_key_needs_no_revisions() -> None:
 
 
 def test_runs_are_separate_histories() -> None:
-    """The audit joins nothing across run_id (docs/reference/specification.md#101-files)."""
+    """The audit never joins rows of different run_ids (docs/reference/specification.md#101-files)."""
     one, other = History("one"), History("other")
     one.put("a", 0, 10, 2)
     other.get(None, 20, 30, 1)
@@ -329,7 +329,8 @@ def test_a_malformed_row_is_named_with_its_place_and_reason(name: str) -> None:
 
 
 def test_rows_that_contradict_each_other_are_malformed() -> None:
-    """An op_id belongs to one operation. A client has one open operation at a time, and none after an unknown one."""
+    """An op_id belongs to one operation. A client has at most one open operation at a time, and no operation after an
+    unknown one."""
     twice, overlapping, after_unknown = History(), History(), History()
     for h in (twice, overlapping, after_unknown):
         h.put("a", 0, 10, client="c")
@@ -345,7 +346,7 @@ def test_rows_that_contradict_each_other_are_malformed() -> None:
 
 
 def test_an_empty_history_is_not_green() -> None:
-    """Without rows, or without completed ones, the audit has checked nothing and proves nothing."""
+    """If there are no rows, or no completed ones, the audit has checked nothing and so proves nothing."""
     h = History()
     h.put("a", 0, None)
 
@@ -355,7 +356,7 @@ def test_an_empty_history_is_not_green() -> None:
 
 
 def test_the_verdict_is_json_with_every_property() -> None:
-    """The JSON is for programs, and has the same content as the words on the terminal."""
+    """The JSON is for programs. It has the same content as the text on the terminal."""
     rows, _ = inject(generate(Shape(operations=500, delete_share=0.0), 5), "stale_read", 5)
 
     verdict = json.loads(check_rows(rows).to_json())

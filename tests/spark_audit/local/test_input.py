@@ -1,4 +1,4 @@
-"""The engine without a JVM accepts and refuses every form of input by the rules of a row."""
+"""The engine without a JVM accepts or refuses every form of input by the rules of a row."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ _ends = st.sampled_from(["", "", "", "", " ", "\r", " x", "{}", "\n\n", "\n \n"]
 def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
     wild: list[tuple[Row, str, bool]],
 ) -> None:
-    """The lines have values of every wrong type, two rows, blanks, trailing text and escapes. No value is coerced or
-    lost."""
+    """The lines contain values of every wrong type, two rows in a line, blanks, text after the row, and escapes. The
+    reader neither coerces nor loses a value."""
     text = "\n".join(json.dumps(_put(**row), ensure_ascii=ascii_) + end for row, end, ascii_ in wild)
 
     by_arrow = lines._by_arrow(text.encode("utf-8", "surrogatepass"))
@@ -95,7 +95,7 @@ def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
     if by_arrow is not None:
         rows = [json.loads(line) for line in text.split("\n")]
         reasons = [plain_problem(row) or "" for row in rows]
-        # Only the reasons for a wrong type have these words. The other reasons use "is not" only for an operation's
+        # Only the reasons about a wrong type have these words. The other reasons use "is not" only for an operation's
         # status.
         assert not any(re.search(r" is not (of type|a list|an object)", reason) for reason in reasons)
         expected = pa.Table.from_pylist(rows, schema=schema(names_coded=False))
@@ -103,8 +103,8 @@ def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
 
 
 def test_plain_rows_are_read_by_arrow() -> None:
-    """The rows have listings, transactions, unknown outcomes and texts of every kind. Reading them in Python would take
-    minutes."""
+    """The rows have listings, transactions, unknown outcomes and texts of every kind. In Python it would take minutes
+    to read them."""
     rows = generate(Shape(operations=300, multi_key_share=0.1, unknown_share=0.02, local_share=0.1), 3)
     rows[0] |= {"error": '\u00e4\u20ac\U0001f600"\\\n\x00', "further": {"unknown": [1, None]}}
     for ascii_ in (True, False):
@@ -117,7 +117,7 @@ def test_plain_rows_are_read_by_arrow() -> None:
 
 
 def test_fields_that_the_head_of_a_piece_does_not_name_are_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beginning of a piece decides only which fields are read fast."""
+    """The beginning of a piece only decides which fields are read on the fast path."""
     monkeypatch.setattr(lines, "_HEAD_BYTES", 60)
     rows = generate(Shape(operations=100, multi_key_share=0.1, unknown_share=0.02, local_share=0.1), 3)
     rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
@@ -134,8 +134,8 @@ def test_fields_that_the_head_of_a_piece_does_not_name_are_read_all_the_same(mon
 def test_malformed_lines_are_all_counted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    """The input has a case for each rule of a row, broken lines, two rows on one line, and bad text. The pieces are cut
-    anywhere."""
+    """The input has a case for each rule of a row, broken lines, two rows on one line, and bad text. The pieces may be
+    cut at any place."""
     monkeypatch.setattr(lines, "PIECE_BYTES", piece_bytes)
     plain = {name: case for name, case in MALFORMED.items() if case[0]["op"] not in ("range", "txn")}
     bad = [json.dumps(row).encode() for row, _ in plain.values()]
@@ -162,8 +162,8 @@ def test_malformed_lines_are_all_counted_and_named(
 
 
 def test_a_request_that_is_none_is_named_with_the_rows_that_clash(tmp_path: Path) -> None:
-    """The rows clash across files: an op_id twice, a client with two open operations or one after an unknown one, a bad
-    request."""
+    """Rows of different files contradict each other: an op_id twice, a client with two open operations, a client with
+    an operation after an unknown one, a bad request."""
     good = [_put(op_id=n, client=f"g{n}", call_ns=n * 1000, return_ns=n * 1000 + 5) for n in range(10, 13)]
     write_lines(tmp_path / "ops" / "a.jsonl", good)
     clashing = [
@@ -189,7 +189,7 @@ def test_a_request_that_is_none_is_named_with_the_rows_that_clash(tmp_path: Path
 
 @pytest.mark.parametrize("case", ["two folders", "another run", "empty", "none completed", "no table", "cut", "wrong"])
 def test_what_is_no_history_is_refused(tmp_path: Path, case: str) -> None:
-    """The audit does not join runs or guess a meaning, and does not report such input as linearizable."""
+    """The audit neither joins runs nor guesses a meaning. It never reports such input as linearizable."""
     ops = tmp_path / "a" / "ops"
     write_lines(ops / "1.jsonl", [_put(run_id="r")])
     reasons = {"two folders": "never joined", "another run": "names the run r", "empty": "nothing to check"}
@@ -274,8 +274,8 @@ def test_a_file_may_lack_every_column_that_is_null_throughout(tmp_path: Path) ->
 def test_lines_of_a_file_are_each_read_once_wherever_it_is_divided(
     end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line is read by the part in which it begins. This also holds for a broken line, a blank one, and a last one
-    without its end."""
+    """A line is read by the part in which it begins. This also applies to a broken line, to a blank line, and to a last
+    line without a line end."""
     monkeypatch.setattr("spark_audit.tables.jsonl.PIECE_BYTES", 200)
     h = History()
     for number in range(4):

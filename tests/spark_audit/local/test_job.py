@@ -61,7 +61,8 @@ def test_each_fault_is_found_where_it_was_put(tmp_path: Path, fault: str) -> Non
 
 @pytest.mark.parametrize("fault", [None, "half", "lost", "torn"])
 def test_the_replay_of_the_store_says_the_same(tmp_path: Path, fault: str | None) -> None:
-    """The runs have unknown writes and transactions, listings and local reads, and are true or broken."""
+    """The runs have unknown writes, transactions, listings and local reads. Some runs are linearizable, and others are
+    broken."""
     runs: list[Row] = []
     for seed in range(4):
         mix = Mix(operations=150, keys=4, unknown=0.1 * (seed % 2), txn=0.15, listing=0.1, local=0.1)
@@ -91,8 +92,8 @@ def test_a_key_that_was_decided_off_its_revisions_is_replayed_with_the_store(tmp
 
 @pytest.mark.parametrize("bounds", [(0, 0), (0, 500), (None, 0), (2**70, 2**63)])
 def test_the_order_is_checked_within_and_across_clocks(tmp_path: Path, bounds: tuple[int | None, int | None]) -> None:
-    """The rows come in any order, with an early revision called last, equal stamps, and two clocks with bounds of any
-    size."""
+    """The rows come in any order. An early revision is called last, some stamps are equal, and there are two clocks
+    with bounds of any size."""
     rows = generate(Shape(operations=600, unknown_share=0.0), 9)
     first = min((r for r in rows if r["revision"]), key=lambda r: (r["revision"], r["call_ns"]))
     first |= {"call_ns": 10**12, "return_ns": 10**12 + 5, "client": "late"}

@@ -1,4 +1,5 @@
-"""The page of a verdict: its drawings, that no text of a history is read as HTML, and how the file is written."""
+"""The page of a verdict: its drawings, its safe texts (no text of a history is read as HTML), and the way in which the
+file is written."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_an_operation_of_unknown_outcome_is_open_to_the_right() -> None:
     assert "never returned" in title(unknown)
     outline = unknown.find(f"{SVG}path")
     assert outline is not None
-    assert "Z" not in str(outline.get("d")).upper()  # The outline is open at the right.
+    assert "Z" not in str(outline.get("d")).upper()  # The outline has no line at its right end.
 
 
 def test_a_failed_operation_stands_beside_the_others_as_one_without_effect() -> None:
@@ -135,7 +136,7 @@ def test_listings_and_transactions_are_neighbours_on_the_keys_that_they_name() -
 
 @pytest.mark.parametrize("payload", ["<script>alert(1)</script>", "</svg></title>\"'&<!--]]>", "a\x00b\x1b\r\ufffe"])
 def test_nothing_in_a_history_is_more_than_text(payload: str) -> None:
-    """The texts are values, keys, clients, the run, errors and nodes. These texts are in sentences, tables, labels,
+    """The texts are values, keys, clients, the run, errors and nodes. These texts appear in sentences, tables, labels,
     tooltips and attributes."""
     h = History(run_id=payload)
     h.put(payload, 0, 10, 2, key=payload, client=f"w{payload}", node=payload)
@@ -152,14 +153,14 @@ def test_nothing_in_a_history_is_more_than_text(payload: str) -> None:
     assert page.lower().count("<script") == page.lower().count("</script") == 1
     assert "<!--" not in page
     assert payload not in page
-    assert len(drawings(page)) == 3  # There is a drawing of the violation, and a plot for each of the two clocks.
+    assert len(drawings(page)) == 3  # The page has a drawing of the violation, and a plot for each of the two clocks.
     page.encode("utf-8")
     for c in "\x00\x1b\r\ufffe":
         assert c not in page
 
 
 def test_half_a_surrogate_pair_is_no_reason_to_have_no_page() -> None:
-    """The audit refuses files with such a row, but not rows in memory."""
+    """The audit refuses a file with such a row, but it accepts such rows in memory."""
     h = History()
     h.put("a", 0, 10, 2)
     h.get("\ud800", 20, 30, 2)
@@ -252,7 +253,7 @@ def test_a_place_where_no_page_can_be_is_told_before_anything_is_started(tmp_pat
 
 @contextmanager
 def _files_of_at_most(size: int) -> Iterator[None]:
-    """In this block a write to a file beyond this size is cut short and then fails, as on a full disk."""
+    """In this block, a write that extends a file beyond this size is cut short and then fails, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -273,7 +274,7 @@ def test_a_page_that_finds_no_room_leaves_the_one_before_it_and_no_half(tmp_path
 
 
 def test_a_full_disk_is_told_after_the_verdict_which_stands(tmp_path: Path) -> None:
-    """If the page cannot be written, the verdict of minutes of work is not lost."""
+    """If the page cannot be written, the verdict, which took minutes, is not lost."""
     history = write_lines(tmp_path / "rows.jsonl", generate(Shape(operations=100), 1))
 
     with _files_of_at_most(4_096):

@@ -44,7 +44,7 @@ window.onload = () => {
 
 
 def _opened(page: str, folder: Path) -> tuple[str, list[str]]:
-    """The document after its scripts ran, and the messages on its console."""
+    """The document after its scripts have run, and the messages on its console."""
     file = folder / "page.html"
     file.write_text(page, encoding="utf-8")
     run = subprocess.run(
@@ -89,7 +89,7 @@ def test_the_buttons_zoom_and_move_and_the_console_stays_silent(tmp_path: Path) 
 
 
 def test_an_error_on_the_console_would_have_been_seen(tmp_path: Path) -> None:
-    """The test above relies on an empty console, so an error must appear there."""
+    """The test above relies on an empty console. So this test checks that an error would appear there."""
     _, console = _opened(_page().replace("</body>", "<script>nothing.at.all();</script></body>"), tmp_path)
 
     assert any("nothing is not defined" in line for line in console)

@@ -1,4 +1,4 @@
-"""A page puts stamps on one time axis if they are of one clock, or of clocks with an error bound."""
+"""A page puts stamps on one time axis if they come from one clock, or from clocks with an error bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches, leases, locks and reads at a revision: sound histories pass; each fault is found and shown in a few rows."""
+"""Watches, leases, locks and reads at a revision: sound histories pass. Each fault is found and shown in a few rows."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_event_settles_an_unknown_write() -> None:
 
 
 def test_an_unknown_write_is_settled_once() -> None:
-    """If two events have the value of one write, the write cannot have made both."""
+    """If two events have the value of the same write, the write cannot have made both events."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1), _event(3, "a", "v1", 2, 2)])
     (violation,) = check_rows(rows).violations
 
@@ -108,7 +108,7 @@ def test_an_unknown_write_is_settled_once() -> None:
 
 
 def test_the_settled_write_is_decided_with_its_revision() -> None:
-    """Because the write is settled, a read that found nothing after the event had arrived is a violation."""
+    """The event settles the write. So a read that found nothing after the event had arrived is a violation."""
     rows = _one_unknown_put(events=[_event(2, "a", "v1", 2, 1)])
     absent = {**rows[0], "op_id": 7, "client": "r", "op": "get", "value": None, "status": "ok", "error": None}
     late = {"call_ns": 200, "return_ns": 210, "output": {"found": False}, "revision": 2}
@@ -118,9 +118,10 @@ def test_the_settled_write_is_decided_with_its_revision() -> None:
 
 
 def test_a_settled_write_took_effect_so_in_every_explanation() -> None:
-    """In every explanation that brute force finds, the write has the same revision, keys and values.
+    """Brute force finds all explanations. In each of them, the write has the same revision, keys and values.
 
-    Unknown deletions are exchangeable, so for a settled deletion one explanation with such a deletion is enough.
+    Unknown deletions are exchangeable. So for a settled deletion, it is enough that one explanation has such a
+    deletion.
     """
     settled: set[str] = set()
     shape = ServiceShape(
@@ -163,7 +164,8 @@ def _changes_of(row: Row) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_sound_history_holds_with_fewer_watches(seed: int) -> None:
-    """Without a watch of all keys, some changes are not watched: those of other keys, or before or after a watch."""
+    """If no watch covers all keys, some changes are not watched: changes of other keys, and changes before or after a
+    watch."""
     shape = ServiceShape(operations=200, keys=4, unknown_share=0.15, watches=1 + seed % 6)
     rows = [row for row in generate_services(shape, seed) if not row["client"].startswith("w0.")]
     verdict = check_rows(rows)
@@ -172,7 +174,8 @@ def test_a_sound_history_holds_with_fewer_watches(seed: int) -> None:
 
 
 def test_a_deletion_that_no_watch_saw_is_not_settled_by_a_later_event() -> None:
-    """The first of two unknown deletions took effect before the watch began, so the event is of the second."""
+    """The first of two unknown deletions took effect before the watch began. So the event belongs to the second
+    deletion."""
     h = History()
     h.put("v1", 0, 10, 2)
     h.delete(True, 20, None)
@@ -187,7 +190,8 @@ def test_a_deletion_that_no_watch_saw_is_not_settled_by_a_later_event() -> None:
 
 
 def test_an_event_settles_an_unknown_transaction_with_all_its_changes() -> None:
-    """The watch covers one key. The put of the other key is known only because a transaction is atomic."""
+    """The watch covers one key. The put of the other key is known only because a transaction takes effect as a
+    whole."""
     h = _unknown_transaction()
     watch = _watch_of(h, 1, 1, [_event(2, "a", "v1", 2, 1)], start="a", end="b")
     h.get(None, 200, 210, 2, key="b")
@@ -217,7 +221,7 @@ def test_the_changes_of_an_unknown_transaction_come_in_its_order() -> None:
 
 
 def test_a_revision_is_made_by_one_operation() -> None:
-    """Each event alone could be of either transaction, but neither transaction can have caused both events."""
+    """Each event alone could belong to either transaction, but neither transaction can have caused both events."""
     h = _unknown_transaction()
     other = {"compares": [], "success": [{"op": "put", "key": "c", "value": "v3"}], "failure": []}
     h.txn(other, True, [], 5, None, None)
@@ -276,7 +280,7 @@ def test_an_append_of_unknown_outcome_is_settled_by_the_event_of_its_key() -> No
 
 @pytest.mark.parametrize("shown", ["value", "key"])
 def test_a_read_may_show_an_append_of_unknown_outcome(shown: str) -> None:
-    """A read may show the append without a watch, too. A read may not show the append before the append's call, or
+    """Without a watch, a read may also show the append. No read may show the append before the call of the append, or
     under a key of another revision."""
     key = "q/\0\0\0\0\0\0\0\2"
     h = History("r")
@@ -295,7 +299,7 @@ APPENDED = "q/\0\0\0\0\0\0\0\2"
 
 
 def test_an_append_that_no_watch_saw_may_have_made_the_record_before_a_later_put() -> None:
-    """The append's row does not contain its key, so the replay of the key may lack a change."""
+    """The row of the append does not contain its key. So the replay of this key may lack a change."""
     put = {"op_id": 5, "op": "put", "value": "w", "call_ns": 50_000, "return_ns": 60_000, "revision": 3}
     put = _ok_row(key=APPENDED, output={"succeeded": True}, **put)
     seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
@@ -307,7 +311,7 @@ def test_an_append_that_no_watch_saw_may_have_made_the_record_before_a_later_put
 
 @pytest.mark.parametrize("shown", ["nothing", "previous", "create revision"])
 def test_a_change_may_show_an_append_of_unknown_outcome(shown: str) -> None:
-    """No row records how the client learned the key."""
+    """No row shows how the client learned this key."""
     delete = _ok_row(op_id=5, op="delete", key=APPENDED, call_ns=50_000, return_ns=60_000, output={"found": True})
     rows = [_append("q/", None), delete | {"revision": 3}]
     if shown == "previous":
@@ -334,7 +338,7 @@ def test_a_key_that_another_operation_made_is_not_that_of_an_append() -> None:
 
 
 def test_many_reads_of_an_append_are_one_sighting() -> None:
-    """All sightings are sent to Spark's driver, so repeated sightings are left out."""
+    """All sightings are sent to Spark's driver, so repeated sightings are not sent."""
     seen = {"found": True, "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}
     get = _ok_row(op="get", key=APPENDED, call_ns=30_000, return_ns=40_000, revision=2, output=seen)
     rows = [_append("q/", None), *[get | {"op_id": number, "client": f"b{number}"} for number in range(1, 50)]]
@@ -349,8 +353,8 @@ def test_many_reads_of_an_append_are_one_sighting() -> None:
 
 @pytest.mark.parametrize("unknown", [1, 63, 64, 70])
 def test_a_revision_that_many_operations_may_have_made_is_not_taken_for_the_end_of_a_lease(unknown: int) -> None:
-    """The audit does not keep so many candidates. A lease deletes its keys in their order; a transaction may delete in
-    any order."""
+    """The audit does not store so many candidates. A lease deletes its keys in the order of the keys, and a transaction
+    may delete keys in any order."""
     rows: list[Row] = []
     for lease, key in enumerate("ab", 1):
         answer = {"answer": json.dumps({"lease_id": lease, "ttl_ns": 10**15})}
@@ -393,7 +397,7 @@ def test_the_end_of_a_lease_that_only_reads_show_deletes_all_its_keys_at_one_rev
 
 @pytest.mark.parametrize("text", ["base64:x", "base64:***", "base64:YQ", "base64:"])
 def test_a_text_that_is_no_base64_stands_for_itself(text: str) -> None:
-    """A key may begin with `base64:`. If the rest is no base64, the key is the text itself."""
+    """A key may begin with `base64:`. If the rest is not base64, the key is the text itself."""
     request = json.dumps({"prefix": text})
     watch = _watch_of(History("r"), 0, 1, [_event(2, text + "2", "v", 2, 1)]) | {"call_ns": 0, "request": request}
     put = {"op": "put", "key": text + "2", "value": "v", "call_ns": 1_000, "return_ns": 2_000, "revision": 2}
@@ -405,7 +409,8 @@ def _ok_row(**fields: Any) -> Row:
 
 
 def _append(key: str, revision: int | None) -> Row:
-    """An append of `v1` to the prefix `q/`, acknowledged at this revision; None: of unknown outcome."""
+    """An append of `v1` to the prefix `q/`. It was acknowledged at this revision; if the revision is None, its outcome
+    is unknown."""
     row: Row = {"run_id": "r", "op_id": 0, "client": "a", "op": "put", "key": key, "value": "v1", "clock_id": "boot"}
     row |= {"request": json.dumps({"prefix": "q/"}), "call_ns": 10_000, "revision": revision}
     if revision is None:
@@ -449,7 +454,7 @@ def _one_unknown_put(events: list[list[Any]]) -> list[Row]:
 
 @pytest.mark.parametrize("block", range(3))
 def test_whatever_is_changed_the_verdict_is_that_of_brute_force(block: int) -> None:
-    """Each run is small and has a few unknown writes and one random change. The audit must find a violation exactly if
+    """Each run is small, with a few unknown writes and one random change. The audit must find a violation exactly if
     the answers have no explanation."""
     wrong = 0
     shape = ServiceShape(
@@ -476,7 +481,7 @@ def test_whatever_is_changed_the_verdict_is_that_of_brute_force(block: int) -> N
 
 
 def _changed(rows: list[Row], random: Random) -> list[Row]:
-    """Change one detail of the answers to a watch or to a read at a revision; sometimes change nothing."""
+    """Change one detail of the answers to a watch or to a read at a revision. In some cases, change nothing."""
     watches = [row for row in rows if row["op"] == "watch" and row["status"] == "ok"]
     reads = [row for row in rows if row["op"] == "get" and row["request"] and row["status"] == "ok"]
     if random.random() < 0.15:

@@ -1,4 +1,4 @@
-"""Consumer groups: which commits of records are sound, compared with a group that is replayed step by step."""
+"""Consumer groups: the tests compare the commits that the audit accepts with a group that is replayed step by step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(op_id: int, revision: int, value: str = "v") -> Row:
 
 
 def commit(op_id: int, position: int, revision: int | None, fence: int = 1, *, call: int = 0, start: int = 1) -> Row:
-    """A commit of the record of revision `position`. `revision` None: its outcome is unknown."""
+    """A commit of the record of revision `position`. If `revision` is None, the outcome of the commit is unknown."""
     request = {"group": "g", "log": LOG, "from_revision": start, "position": position, "prefix": DONE}
     row = _row(op_id, "consume", call or 10 * (revision or 1), request, key=DONE) | {"value": f"done{op_id}"}
     if revision is None:
@@ -40,7 +40,7 @@ def _row(op_id: int, op: str, call: int, request: Row, **fields: Any) -> Row:
 
 
 def found(*rows: Row) -> list[str]:
-    """The texts of the violations, all of which are violations of the property `consumers`."""
+    """The texts of the violations. All violations must be violations of the property `consumers`."""
     violations = check_rows(rows).violations
     assert {each.property for each in violations} <= {"consumers"}
     return [each.text for each in violations]
@@ -112,7 +112,7 @@ def test_what_a_consumer_appends_is_judged_as_an_append() -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_the_verdict_is_that_of_a_replayed_group(block: int) -> None:
-    """All small histories that a random change makes of a sound one are judged as brute force judges them."""
+    """A random change is made in small sound histories. The audit must judge all of them like the brute-force check."""
     verdicts = set()
     for seed in range(block * HISTORIES, (block + 1) * HISTORIES):
         rows = _small_history(Random(seed))
@@ -142,9 +142,10 @@ def _small_history(random: Random) -> list[Row]:
 
 
 def _has_a_replay(rows: Sequence[Row]) -> bool:
-    """Whether some of the unknown commits can be placed among the others so that each commit takes the next record.
+    """True if some of the unknown commits can be placed among the others so that each commit takes the next record.
 
-    A position that no acknowledged append made is the record of an operation that the history does not have.
+    If no acknowledged append made the record at a position, an operation that the history does not have made this
+    record.
     """
     known = {row["revision"] for row in rows if row["op"] == "put"}
     commits = [row for row in rows if row["op"] == "consume"]

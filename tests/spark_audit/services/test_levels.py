@@ -1,4 +1,4 @@
-"""Acknowledgement levels: early answers are settled soundly, and each contradiction is shown in a few rows.
+"""Acknowledgement levels: accepted answers are settled correctly, and each contradiction is shown in a few rows.
 
 See docs/reference/specification.md#1011-acknowledgement-levels.
 """
@@ -91,7 +91,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
         try:
             rows, wrong = inject_level(levels_history(seed), fault, seed)
         except ValueError:
-            continue  # The fault is not possible in this history.
+            continue  # This history has no place for the fault.
         verdict = check_rows(rows, min_in_sync=MIN_IN_SYNC)
 
         mine = shown(verdict, LEVEL_FAULT_PROPERTIES[fault])
@@ -102,7 +102,7 @@ def test_each_fault_is_found_and_shown_in_at_most_six_rows(fault: str) -> None:
 
 
 def test_a_lost_write_has_no_effect_so_a_read_of_its_value_is_a_violation() -> None:
-    """Until the answer `lost` is known, the write has an unknown outcome, and it explains the read."""
+    """Until the answer `lost` is known, the outcome of the write is unknown, so the write explains the read."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(3, "b", 3, 50, 60, 3)]
     assert judged(*rows).status == "linearizable"
 
@@ -121,7 +121,7 @@ def test_a_lost_write_that_nobody_sees_is_left_out() -> None:
 
 
 def test_a_committed_write_that_reads_exclude_is_a_violation() -> None:
-    """After the answer, a read still shows the record before the write, at the same revision."""
+    """After the answer, a read still shows the record that was there before the write, at the same revision."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(4, "a", 2, 50, 60, 2)]
     assert judged(*rows).status == "linearizable"
 
@@ -145,7 +145,7 @@ def test_a_committed_write_may_have_been_overwritten_unseen() -> None:
 
 
 def test_a_committed_write_took_effect_before_the_answer_returned() -> None:
-    """A read after the answer does not show the write, but a later read does: this is a contradiction."""
+    """A read after the answer does not show the write, but a later read shows it. This is a contradiction."""
     rows = [put(1, "a", 0, 10, 2), accepted(2, "b", 20), get(4, "a", 2, 50, 60, 2), get(5, "b", 3, 70, 80, 3)]
     assert judged(*rows).status == "linearizable"
 
@@ -222,7 +222,7 @@ def test_a_history_with_levels_alone_has_no_properties_of_watches() -> None:
 
 
 def test_a_history_that_grows_is_judged_when_it_is_complete(tmp_path: Path) -> None:
-    """A history without rows of the operation `outcome` is judged, too."""
+    """A history without rows of the operation `outcome` is also judged."""
     path = write_lines(tmp_path / "a.jsonl", [put(1, "a", 0, 10, 2, acknowledge="in_sync", acknowledged_by=["n1"])])
     (tmp_path / "run.json").write_text(json.dumps({"min_in_sync": 2}), encoding="utf-8")
     followed = FollowState()

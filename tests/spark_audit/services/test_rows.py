@@ -1,4 +1,5 @@
-"""Rows of services: every engine refuses malformed rows with the same words, and old rows keep their meaning."""
+"""Rows of services: every engine refuses malformed rows with the same words, and rows of older versions keep their
+meaning."""
 
 from __future__ import annotations
 
@@ -132,7 +133,7 @@ def test_a_put_with_a_lease_stands_for_a_deletion_of_unknown_outcome_too() -> No
 
 
 def test_a_deletion_of_a_range_is_a_transaction_that_lists_the_range() -> None:
-    """If the deletion did not find a key of the range, the store must not have had this key."""
+    """If the deletion did not find a key of the range, the store cannot have had this key."""
     h = History()
     for number, key in enumerate(("a", "b")):
         h.put(f"v{number}", 10 * number, 10 * number + 5, 2 + number, key=key)

@@ -1,5 +1,5 @@
 """Spark outside of this process: a standalone master, local-cluster, a Connect server and spark-submit. Some masters
-and Pythons are missing or unfit.
+and Pythons of these tests are missing or unsuitable.
 
 Tests that start a cluster take half a minute or more, so they run only with HWM_SPARK_MODES=1. All servers are on
 loopback and on free ports.
@@ -73,7 +73,7 @@ def test_what_is_no_connect_server_is_refused_before_anything_starts(remote: str
 @pytest.mark.parametrize("option", ["--master=spark://127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"])
 def test_where_nobody_listens_a_line_says_so_without_starting_java(option: str, tmp_path: Path) -> None:
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
-    # The port is bound but not listening, so it refuses calls, and no other process can get it.
+    # The port is bound but does not listen. So it refuses calls, and no other process can get it.
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         where = option.format(reserved.getsockname()[1])
@@ -145,8 +145,8 @@ def test_what_a_bounded_call_raises_comes_through() -> None:
 
 
 def test_the_archive_is_the_same_each_time_and_is_imported_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """The archive has the Python code that the stages import. The archive has no command line, no driver code and no
-    other packages."""
+    """The archive has the Python code that the stages import. The archive contains no command line, no driver code and
+    no other packages."""
     write_archive(tmp_path / "a.zip")
     write_archive(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -175,8 +175,8 @@ def test_an_archive_that_cannot_be_written_is_told(name: str, reason: str, tmp_p
 
 
 def test_what_spark_submit_starts_is_run_by_spark_however_small(tmp_path: Path) -> None:
-    """The gateway in this test is false. The command runs in a process of its own, because this process may have a
-    session."""
+    """The gateway in this test is not a real one. The command runs in a separate process, because this process may have
+    a session."""
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
     result = subprocess.run(
         [sys.executable, "-m", "spark_audit.cli", "check", str(history)],
@@ -207,7 +207,7 @@ def _environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def _running(log: Path, command: list[str], pattern: str) -> Iterator[str]:
-    """Start a server, yield the match in its log, and at the end kill its process group."""
+    """Start a server and yield the match in its log. At the end, kill the process group of the server."""
     with log.open("wb") as out:
         server = subprocess.Popen(
             command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=_environment(), start_new_session=True,
@@ -218,7 +218,7 @@ def _running(log: Path, command: list[str], pattern: str) -> Iterator[str]:
         while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
             assert server.poll() is None, log.read_text(errors="replace")
             assert time.monotonic() < end, log.read_text(errors="replace")
-            time.sleep(0.1)  # The log can only be polled.
+            time.sleep(0.1)  # The test must poll the log.
         yield found.group(1) if found.groups() else found.group()
     finally:
         os.killpg(server.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Both engines print the same words for the same files; only the engine's name and the seconds may differ."""
+"""Both engines print the same words for the same files. Only the name of the engine and the seconds may differ."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_both_engines_give_the_same_verdict(
 def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three runs have two keys each, and all keys count as hot in this test. One run is wrong, so its ranges prove
-    nothing."""
+    """Three runs have two keys each, and all keys count as hot in this test. One run is wrong, so the ranges of its
+    keys prove nothing."""
     shape = Shape(operations=2_500, keys=2, local_share=0.05, unknown_share=0.01)
     runs = {run_id: generate(shape, seed, run_id=run_id) for seed, run_id in enumerate(("one", "two", "wrong"))}
     runs["wrong"], _ = inject(runs["wrong"], "stale_read", 2)
@@ -111,7 +111,7 @@ def test_both_engines_say_the_same_of_a_recorded_run(session: SparkSession) -> N
 def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark would take seconds only to plan such rows."""
+    """Spark would need seconds merely to plan the rows."""
     monkeypatch.delattr("spark_audit.spark.job.load")
     write_table(tmp_path / "a.parquet", generate(Shape(operations=300, local_share=0.1), 2))
 

@@ -1,4 +1,4 @@
-"""From the lines of another tool's history to Spark's verdict."""
+"""The whole way from the lines of another tool's history to Spark's verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = ["0\t:invoke\t:write\t1", "0\t:ok\t:write\t1", "0\t:invoke\t:cas\t[1 2]"
 def test_what_was_imported_gets_a_verdict_from_the_command(
     hwm_audit: HwmAudit, tmp_path: Path, reading: str, out: str, status: int
 ) -> None:
-    """The test checks the exit code for both readings of a failed compare-and-set."""
+    """The test checks the exit code for both meanings of a failed compare-and-set."""
     lines = tmp_path / "history.txt"
     lines.write_text("\n".join(LINES) + "\n")
     imported = hwm_audit("import", "jepsen-log", lines, "--out", tmp_path / out, "--failed-cas", reading)

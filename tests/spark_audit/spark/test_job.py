@@ -1,5 +1,5 @@
-"""The Spark job gives the same verdict as the audit in process, on JSON lines and Parquet. It names bad input by file
-and line."""
+"""On JSON lines and Parquet, the Spark job gives the same verdict as the audit in this process. The job names bad input
+by file and line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def test_spark_finds_every_fault_in_ten_thousand_operations_and_nothing_else(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    """The test has one clean run, and one for each fault that a store may have."""
+    """The test has one clean run, and one run for each fault that a store may have."""
     clean = generate(Shape(operations=10_000, delete_share=0.0), 21, run_id="clean")
     write_lines(tmp_path / "clean" / "ops" / "all.jsonl", clean)
     for fault in FAULTS:
@@ -83,8 +83,8 @@ def test_both_engines_say_the_same_on_json_lines_and_parquet(session: SparkSessi
 
 
 def test_both_engines_find_the_same_places_of_unknown_writes(session: SparkSession, tmp_path: Path) -> None:
-    """The runs have unknown writes and transactions, and local reads. Some are true, some broken, and one depends on
-    free revisions."""
+    """The runs have unknown writes and transactions, and local reads. Some runs are linearizable, some are broken, and
+    one run depends on free revisions."""
     runs: list[Row] = []
     for seed, fault in enumerate((None, None, "half", "lost", "torn")):
         mix = Mix(operations=150, keys=4, unknown=0.1, txn=0.15, listing=0.1, local=0.1)
@@ -108,7 +108,8 @@ def test_both_engines_find_the_same_places_of_unknown_writes(session: SparkSessi
 def test_keys_are_decided_again_near_the_places_of_unknown_writes(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenth of the writes is unknown, and some have no free revision in the first proposed order. No replay helps."""
+    """A tenth of the writes is unknown. Some unknown writes have no free revision in the first proposed order. In this
+    test no replay is allowed."""
     monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 0)
     shape = columns.Shape(
         name="", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1
@@ -130,7 +131,7 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
 
 
 def test_the_order_over_all_keys_is_checked_across_partitions(session: SparkSession, tmp_path: Path) -> None:
-    """An early revision is called at the very end, so in every partition all later revisions are out of order."""
+    """An early revision is called at the very end. So in every partition, all later revisions are out of order."""
     rows = generate(Shape(operations=1_000, unknown_share=0.0), 9)
     first = min((r for r in rows if r["revision"]), key=lambda r: (r["revision"], r["call_ns"]))
     first |= {"call_ns": 10**12, "return_ns": 10**12 + 5, "client": "late"}
@@ -174,8 +175,8 @@ def _put(**fields: Any) -> Row:
 def test_malformed_lines_are_all_counted_and_named_with_file_line_and_reason(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    """The lines have a case for each rule of a row, as in the test without Spark, broken lines, and two rows on one
-    line."""
+    """As in the test without Spark, the lines have a case for each rule of a row. They also have broken lines, and two
+    rows on one line."""
     plain = {name: row for name, (row, _) in MALFORMED.items() if row["op"] not in ("range", "txn")}
     lines = [json.dumps(row) for row in plain.values()]
     lines += ['{"run_id": "r", ', json.dumps(_put()) * 2, json.dumps(_put()) + " tail", "[]", "{'op': 1}"]
@@ -197,8 +198,8 @@ def test_malformed_lines_are_all_counted_and_named_with_file_line_and_reason(
 
 
 def test_rows_that_contradict_each_other_are_named_across_files(session: SparkSession, tmp_path: Path) -> None:
-    """The rows have an op_id twice, a client with two open operations, a client that goes on after an unknown one, and
-    a malformed request."""
+    """The rows have an op_id that occurs twice, a client with two open operations, a client with an operation after an
+    unknown one, and a malformed request."""
     good = [_put(op_id=n, client=f"g{n}", call_ns=n * 1000, return_ns=n * 1000 + 5) for n in range(10, 13)]
     write_lines(tmp_path / "ops" / "a.jsonl", good)
     write_lines(
@@ -229,7 +230,7 @@ def test_rows_that_contradict_each_other_are_named_across_files(session: SparkSe
     "case", ["two folders", "another run", "empty", "none completed", "bad parquet", "bad run.json"]
 )
 def test_what_is_no_history_is_refused(session: SparkSession, tmp_path: Path, case: str) -> None:
-    """The audit does not join runs or guess a meaning, and does not report such input as linearizable."""
+    """The audit neither joins runs nor guesses a meaning. It never reports such input as linearizable."""
     write_lines(tmp_path / "a" / "ops" / "1.jsonl", [_put(run_id="r")])
     reason = {"two folders": "never joined", "another run": "names the run", "empty": "nothing to check"}.get(case, "")
     if case == "two folders":

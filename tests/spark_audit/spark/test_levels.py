@@ -1,4 +1,5 @@
-"""Acknowledgement levels in Spark: verdict, examples, texts and page equal those of the local engine."""
+"""Acknowledgement levels in Spark: the verdict, the examples, the texts and the page equal those of the local
+engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark collects the same material for a page, byte for byte, as plain Python does from the same rows."""
+"""Spark collects the same material for a page as plain Python collects from the same rows, byte for byte."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _broken_runs() -> dict[str, list[Row]]:
     writes = [row for row in runs["stale_read"] if row["op"] == "put" and row["status"] == "ok"]
     writes[7]["revision"] = writes[8]["revision"]
     listings = [row for row in runs["never_written"] if row["op"] == "range" and row["status"] == "ok"]
-    # An early listing may lack a key without being wrong.
+    # An early listing may lack a key and still be right.
     listing = max(listings, key=lambda row: len(row["output"]["items"]))
     listing["output"] = {**listing["output"], "items": listing["output"]["items"][1:]}
     return runs

@@ -1,7 +1,8 @@
-"""The audit of a run that was recorded with real servers. It passes unchanged, and fails with any one fault put into
-it.
+"""The audit of a run that was recorded with real servers. The run passes unchanged. It fails with each single fault
+that is put into it.
 
-`recorded/README.md` says how the run was recorded. `HWM_RECORDED_RUN` names another run to audit instead.
+`recorded/README.md` says how the run was recorded. If `HWM_RECORDED_RUN` names another run, the tests audit that run
+instead.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ pytestmark = pytest.mark.timeout(200)
 
 @pytest.fixture(scope="module")
 def copies() -> Copies:
-    """The rows as recorded (`clean`), and a copy of them for each fault, with a read that shows it."""
+    """The rows as recorded (`clean`), and a copy of the rows for each fault. Each copy comes with a read that shows the
+    fault."""
     rows: list[Row] = parquet.read_table(RUN / "ops").to_pylist()
     assert len(rows) >= OPERATIONS_MIN
     return {"clean": (rows, None), **{fault: inject(rows, fault, seed=5) for fault in FAULTS}}
 
 
 def test_the_faults_are_small_lies_in_a_long_history(copies: Copies) -> None:
-    """A fault changes only one answer of ten thousand; a lost write changes the few answers that had shown it."""
+    """A fault changes only one answer of ten thousand. A lost write changes the few answers that had shown this
+    write."""
     clean, _ = copies["clean"]
     for fault in FAULTS:
         rows, shown = copies[fault]
@@ -61,7 +64,7 @@ def test_the_run_as_it_was_recorded_is_linearizable(copies: Copies) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault: str) -> None:
-    """The audit in this process names the key, a few operations, and what is wrong with them."""
+    """The audit in this process names the key, a few operations, and the fault in these operations."""
     rows, shown = copies[fault]
     assert shown is not None
 
@@ -81,7 +84,8 @@ def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault:
 def test_spark_says_the_same_of_copies_at_once(
     hwm_audit: HwmAudit, copies: Copies, tmp_path: Path, faults: tuple[str, ...]
 ) -> None:
-    """The command ends with exit code 3. It reports each fault on its key, and reports nothing about the clean run."""
+    """The command ends with exit code 3. It reports each fault at the right key, and reports nothing about the clean
+    run."""
     schema = parquet.read_schema(next((RUN / "ops").iterdir()))
     for name in ("clean", *faults):
         rows, _ = copies[name]

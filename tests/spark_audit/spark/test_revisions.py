@@ -1,5 +1,5 @@
-"""Tasks examine the parts of a run. Together, they must find the same as an examination of all rows. These tests need
-no Spark."""
+"""Tasks examine the parts of a run. Together, the tasks must find the same as an examination of all rows. These tests
+need no Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) ->
 def test_the_rows_near_revisions_that_chunks_send_are_enough(
     seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows of several clients are in random order and cut anywhere. All keys but one exist."""
+    """The rows of several clients are in random order and cut anywhere. All keys except one exist."""
     for module in ("spark_audit.verdict.cross_key", "spark_audit.tables.revisions"):
         monkeypatch.setattr(f"{module}.ROWS_MAX", rows_max)
     random = Random(seed)

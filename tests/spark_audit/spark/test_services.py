@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def _runs() -> dict[str, list[Row]]:
-    """A sound run, and a run for each fault. The fault is in the first history that has a place for it."""
+    """The files contain a sound run, and a run for each fault. Each fault is in the first history that has a place for
+    it."""
     runs = {"sound": generate_services(ServiceShape(), 3, run_id="sound")}
     shape = ServiceShape(operations=80, unknown_share=0.0)
     for fault in SERVICE_FAULTS:
@@ -60,7 +61,7 @@ def test_both_engines_give_the_same_verdict(session: SparkSession, tmp_path: Pat
 
 
 def test_both_engines_draw_the_same_page(session: SparkSession, tmp_path: Path) -> None:
-    """The violation includes an operation without a row, namely the deletion by a lease."""
+    """The violation includes an operation that has no row, namely the deletion by a lease."""
     rows, _ = inject_service(generate_services(ServiceShape(operations=120), 4), "repeated_fence", 4)
     write_table(tmp_path / "a.parquet", rows)
     pages: list[Material] = []

@@ -1,6 +1,7 @@
-"""The audit decides keys again with the free revisions. In these tests the audit is not allowed to replay the run.
+"""The audit decides keys a second time, with the free revisions. In these tests the audit is not allowed to replay the
+run.
 
-HWM_AUDIT_HISTORIES=20000 makes so many small histories, instead of a few.
+HWM_AUDIT_HISTORIES=20000 makes this number of small histories, instead of a few.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_replay")
 @pytest.mark.timeout(120 + HISTORIES // 10)
 def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> None:
-    """The histories have several keys, up to half of the writes are unknown, and two of three are wrong. Slots decide,
-    because there is no replay."""
+    """The histories have several keys and up to half unknown writes. Two of three histories are wrong. The slots of
+    unknown writes decide, because there is no replay."""
     seen: Counter[tuple[bool, str]] = Counter()
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -63,16 +64,16 @@ def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> 
 def test_true_histories_of_which_slots_found_no_revision_are_decided(
     shape: Shape, seeds: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A tenth of the writes is unknown. With only the first proposed order for each key, every history would stay
-    undecided."""
+    """A tenth of the writes is unknown. If the audit used only the first proposed order for each key, every history
+    would stay undecided."""
     for seed in seeds:
         verdict = audit([str(write(generate(shape, 10_000, seed), tmp_path / str(seed)))])
         assert verdict.status == "linearizable", (seed, verdict.undecided)
 
 
 def _behind_a_deletion() -> list[Row]:
-    """A history in which an unknown put took effect between two deletions. Two puts are possible, and no revision fits
-    the one that was called last."""
+    """A history in which an unknown put took effect between two deletions. Two puts are possible, but no revision fits
+    the put that was called last."""
     h = History()
     h.put("1", 0, 5, 2, key="x")
     h.delete(True, 6, 8, 3, key="x")
@@ -94,13 +95,13 @@ def test_a_deletion_does_not_say_which_put_it_found() -> None:
     rows[5]["call_ns"] = rows[3]["call_ns"]
     rows[2]["status"], rows[2]["return_ns"], rows[2]["output"], rows[2]["revision"] = "fail", 10_000, None, None
     rows[3]["revision"], rows[5]["revision"] = 5, 6
-    # Only revision 4 is free, but a higher one returned before `late` was called.
+    # Only 4 is free, but a higher revision returned before the call of `late`.
     assert check_rows(rows).status != "linearizable"
 
 
 def _segment(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
-    """A put at revision 2, and a read at 9 whose version shows three more writes. `unknown`: puts with their lowest
-    revisions."""
+    """A put at revision 2, and a read at revision 9 whose version shows three more writes. `unknown` has unknown puts
+    with their lowest possible revisions."""
     h = History()
     h.put("1", 0, 5, 2)
     h.put("2", 10, 60, 6)
@@ -121,7 +122,7 @@ def test_a_stretch_takes_the_cheapest_revisions_that_are_above_what_had_returned
     found = solve(_segment({"late": 4, "a": 2}, free))
     assert found is not None
     assert sorted((op.steps[0].value, revision) for op, revision in found)[1] == ("late", 5)
-    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 is in the gap; 7 and 8 are after the record.
+    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 is in the gap. 7 and 8 are after the record.
     assert solve(_segment({"a": 2}, free)) is None
 
 

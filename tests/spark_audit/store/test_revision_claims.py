@@ -18,7 +18,7 @@ from tests.spark_audit.support.histories import History, write_lines
 
 
 def _claimed_seven(call: int = 10) -> History:
-    """A put of `x` with unknown outcome. A read shows that it took revision 7."""
+    """A put of `x` with unknown outcome. A read shows that this put took revision 7."""
     h = History()
     h.put("first", 0, 5, 2, key="x")
     h.put("lost", call, None, key="x")
@@ -27,7 +27,7 @@ def _claimed_seven(call: int = 10) -> History:
 
 
 def histories() -> dict[str, list[Row]]:
-    """The right and wrong histories of the tests below, by run."""
+    """The linearizable histories and the wrong histories of the tests below, by run."""
     made = {"early": _claimed_seven(31), "other": _claimed_seven(), "both": _claimed_seven(), "free": _hidden(True)}
     made |= {"not-free": _hidden(False), "keys-only": _claimed_seven(), "two-clocks": _claimed_seven(31)}
     made["early"].put("other", 20, 30, 8, key="y")
@@ -75,7 +75,7 @@ def test_one_revision_is_not_told_of_unknown_writes_of_two_keys() -> None:
 def test_a_revision_told_of_an_unknown_write_is_above_all_that_had_returned_before_its_call(
     call: int, violated: bool
 ) -> None:
-    """Revision 8 of another key was answered before the call of the write that then took 7."""
+    """Revision 8, of another key, was answered before the call of the write that then took revision 7."""
     h = _claimed_seven(call)
     h.put("other", 20, 30, 8, key="y")
 
@@ -88,7 +88,7 @@ def test_a_revision_told_of_an_unknown_write_is_above_all_that_had_returned_befo
 
 
 def test_several_equal_unknown_writes_are_matched_with_revisions_in_the_order_of_their_calls() -> None:
-    """Either write may have had revision 4 by its value, but only the one that was called first can have it."""
+    """By its value, either write may have had revision 4. But only the write that was called first can have it."""
     h = History()
     h.put("same", 0, None, key="x")
     h.put("same", 31, None, key="x")
@@ -101,8 +101,8 @@ def test_several_equal_unknown_writes_are_matched_with_revisions_in_the_order_of
 
 
 def _hidden(free: bool) -> History:
-    """The version shows that one unknown put took effect between revisions 2 and 5 of `x`. `y` has revision 3, and
-    another key 4 if not `free`."""
+    """The version shows that one unknown put took effect between revisions 2 and 5 of `x`. Revision 3 belongs to `y`.
+    If not `free`, revision 4 belongs to a further key."""
     h = History()
     h.put("1", 0, 5, 2, key="x")
     h.put("hidden", 6, None, key="x")
@@ -114,8 +114,8 @@ def _hidden(free: bool) -> History:
 
 
 def test_an_unknown_write_that_nobody_told_needs_a_revision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the write finds a free revision, no replay is needed. If not, the replay finds a violation. A run that is too
-    large for the replay is undecided."""
+    """If a revision is free for the write, no replay is needed. If no revision is free, the replay finds a violation. A
+    run that is too large for the replay is undecided."""
     assert check_rows(_hidden(False).rows).status == "violation"
     monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
 
@@ -126,7 +126,7 @@ def test_an_unknown_write_that_nobody_told_needs_a_revision_of_its_own(monkeypat
 
 
 def _all_fit(writes: list[UnplacedWrite], taken: list[RevisionRange], reached: list[int]) -> bool:
-    """Whether every write gets a revision of its own."""
+    """True if every write can get a revision of its own."""
     return not unmatched(choices_of(writes, reached), taken)
 
 
@@ -137,13 +137,13 @@ def test_slots_take_each_other_s_places_only_within_their_bounds() -> None:
     assert _all_fit([unplaced(3, 9), unplaced(3, 4), unplaced(3, 4)], [(5, 6)], [1, 1, 1])
     assert not _all_fit([unplaced(3, 9), unplaced(3, 4), unplaced(3, 4)], [(5, 9)], [1, 1, 1])
     assert _all_fit([unplaced(3, 10), unplaced(3, 10)], [(5, 8)], [8, 1])
-    # The second write follows the first, so it is above 4, too.
+    # The second write comes after the first, so its revision is also above 4.
     assert not _all_fit([unplaced(3, 9), unplaced(3, 9)], [(6, 9)], [4, 1])
     assert not _all_fit([unplaced(3, 2)], [], [1])
 
 
 def test_the_engine_that_reads_files_says_the_same(tmp_path: Path) -> None:
-    """The test checks each run alone, and all runs together in any order of the rows."""
+    """The test checks each run alone, and then all runs together with their rows in any order."""
     for run_id, rows in histories().items():
         here = check_rows(rows)
         there = audit([str(write_lines(tmp_path / run_id / "ops" / "a.jsonl", rows))])
@@ -152,16 +152,16 @@ def test_the_engine_that_reads_files_says_the_same(tmp_path: Path) -> None:
 
 
 def test_slots_change_what_they_have_for_one_that_finds_nothing() -> None:
-    """The second write takes revision 3 from the first, which can have 7 in another gap."""
+    """The second write takes revision 3. The first write would fit there, but can have revision 7 in another gap."""
     first, second = UnplacedWrite("k", 3, 4, 0, "boot", ((7, 8),)), UnplacedWrite("l", 3, 3, 0, "boot")
 
     assert _all_fit([first, second], [(4, 6)], [1, 1])
     assert not _all_fit([first, second], [(4, 8)], [1, 1])
-    assert not _all_fit([first, second], [(4, 6)], [8, 1])  # Revision 8 had returned before the first was called.
+    assert not _all_fit([first, second], [(4, 6)], [8, 1])  # Revision 8 returned before the call of the first write.
 
 
 def _counted_before_a_swap(free: int) -> list[Row]:
-    """A version shows one unknown put of `x` before its revision 10. Only revision `free` has no other write."""
+    """A version shows one unknown put of `x` before its revision 10. Every revision except `free` has another write."""
     h = History()
     h.put("1", 0, 5, 2, key="x")
     h.put("hidden", 6, None, key="x")
@@ -178,7 +178,7 @@ def _counted_before_a_swap(free: int) -> list[Row]:
 def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
-    """The write may not stand between a write and the compare-and-set that found that write."""
+    """An unknown write may not stand between another write and the compare-and-set that found this other write."""
     monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
     rows = _counted_before_a_swap(free)
 
@@ -200,7 +200,7 @@ def test_true_histories_with_unknown_writes_need_no_replay(tmp_path: Path, monke
 
 
 def test_one_revision_is_not_given_to_two_unknown_writes_by_what_they_were_compared_with() -> None:
-    """Two compare-and-sets expected revision 5, which only one of the two unknown puts can have."""
+    """Two compare-and-sets expected revision 5, but only one of the two unknown puts can have revision 5."""
     h = History()
     h.put("a", 0, None)
     h.cas("x", None, True, 10, 20, 6, expected_mod_revision=5)

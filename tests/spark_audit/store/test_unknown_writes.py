@@ -1,5 +1,5 @@
-"""A replay of the whole store finds where unknown writes took effect. The tests use histories written by hand, and
-small random histories for which a checker tries all orders."""
+"""A replay of the whole store finds where unknown writes took effect. Some histories are hand-written. Others are small
+and random, and a checker tries all their orders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALL = ("keys", "order", "unique", "store")
 
 
 def _status(rows: list[Row]) -> str:
-    """The status without the property `weak`, which the checker that tries all orders does not know."""
+    """The status without the property `weak`, because the checker that tries all orders does not know this property."""
     found = check_rows(rows).properties
     if any(found[name].violated for name in _ALL):
         return "violation"
@@ -30,7 +30,8 @@ def _status(rows: list[Row]) -> str:
 
 
 def _swap(h: History, guard: Row, puts: dict[str, str | None], call: int) -> None:
-    """Add a transaction of unknown outcome that does these writes if its guard holds. A write of None is a deletion."""
+    """Add a transaction with unknown outcome. It makes these writes if its guard holds. A write of None means a
+    deletion."""
     success = [
         {"op": "delete", "key": key} if value is None else {"op": "put", "key": key, "value": value}
         for key, value in puts.items()
@@ -41,7 +42,7 @@ def _swap(h: History, guard: Row, puts: dict[str, str | None], call: int) -> Non
 
 def _seen_by_a_local_read(value: str, mod_revision: int) -> History:
     """An unknown transaction wrote `a` and `b` at revision 4. Only a local read shows the revision of `b`; other reads
-    show its value later. `a` was deleted in between."""
+    show its value later. In between, `a` was deleted."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("2", 0, 10, 3, key="b")
@@ -60,8 +61,8 @@ def _seen_by_a_local_read(value: str, mod_revision: int) -> History:
 
 
 def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
-    """A local read does not count in the other properties. But an order that it proposes is a proof once it is
-    verified."""
+    """A local read does not count in the other properties. But it may propose an order, and this order is a proof if it
+    is verified."""
     h = _seen_by_a_local_read("y", 4)
 
     verdict = check_rows(h.rows)
@@ -71,17 +72,18 @@ def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
 
 @pytest.mark.parametrize(("value", "mod_revision"), [("y", 5), ("2", 4), ("never", 4)])
 def test_a_local_read_that_lies_concerns_only_the_weak_reads(value: str, mod_revision: int) -> None:
-    """If the order that the local read proposes cannot be verified, the audit looks for an order without it."""
+    """If the order that the local read proposes cannot be verified, the audit looks for an order without this read."""
     h = _seen_by_a_local_read(value, mod_revision)
 
     verdict = check_rows(h.rows)
 
     assert {name for name, prop in verdict.properties.items() if prop.status != "linearizable"} <= {"weak"}
-    assert verdict.properties["weak"].violated == (value != "y")  # The check of weak reads ignores the revision.
+    assert verdict.properties["weak"].violated == (value != "y")  # The check of weak reads ignores this revision.
 
 
 def test_a_guard_on_another_key_says_which_unknown_transaction_filled_a_jump_in_the_version() -> None:
-    """The older transaction did not fill the jump, because its guard did not hold. The key alone does not show this."""
+    """The older transaction did not fill the gap, because its guard did not hold. The operations on the key alone do
+    not show this."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("2", 0, 10, 3, key="b")
@@ -101,7 +103,8 @@ def test_a_guard_on_another_key_says_which_unknown_transaction_filled_a_jump_in_
 
 
 def test_an_unknown_write_called_after_an_answer_of_another_key_did_not_fill_a_jump_before_that_answer() -> None:
-    """By its key alone the write could fill the jump. In real time it was called after revision 6 had returned."""
+    """By the operations on its key alone, the write could fill the gap. But in real time, the write was called after
+    revision 6 had returned."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     _swap(h, {"key": "a", "target": "mod_revision", "value": 2}, {"a": "hidden"}, 11)
@@ -119,7 +122,7 @@ def test_an_unknown_write_called_after_an_answer_of_another_key_did_not_fill_a_j
 
 
 def test_what_changed_the_store_has_a_revision_of_its_own() -> None:
-    """Two unknown writes were seen, and only one revision is free.
+    """Reads saw two unknown writes, but only one revision is free.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -140,7 +143,8 @@ def test_what_changed_the_store_has_a_revision_of_its_own() -> None:
 
 
 def test_an_unknown_transaction_was_called_before_what_shows_it_of_any_key() -> None:
-    """Real time limits all keys of the transaction. It cannot have had revision 4, which returned before its call."""
+    """Real time limits the transaction on all its keys. The transaction cannot have had revision 4, which returned
+    before the call of the transaction."""
 
     def called_at(call: int) -> History:
         h = History()
@@ -157,7 +161,7 @@ def test_an_unknown_transaction_was_called_before_what_shows_it_of_any_key() -> 
 
 
 def test_a_contradiction_among_the_known_is_certain_beside_unknown_writes_of_other_keys() -> None:
-    """The listing of `a` is wrong, whatever the unknown write of `u` did."""
+    """The listing of `a` is wrong, no matter what the unknown write of `u` did."""
     h = History()
     h.put("1", 0, 10, 2, key="a")
     h.put("lost", 0, None, key="u")
@@ -170,8 +174,8 @@ def test_a_contradiction_among_the_known_is_certain_beside_unknown_writes_of_oth
 
 
 def test_revisions_without_an_owner_cost_nothing() -> None:
-    """A history may begin at a high revision or skip revisions. The audit tries only as many gaps as there are unknown
-    writes."""
+    """A history may begin at a high revision or skip revisions. The number of unknown writes bounds the number of gaps
+    that the audit tries."""
     h = History()
     h.put("lost", 0, None, key="u")
     h.put("1", 0, 10, 10**12, key="a")
@@ -213,8 +217,8 @@ def test_beyond_its_bound_the_replay_is_undecided_never_green() -> None:
 
 @amounts(100, 300)
 def test_true_histories_are_never_a_violation_and_nearly_always_decided(histories: int) -> None:
-    """In each history 3 to 10 % of the operations are unknown, and 10 to 30 % are listings and transactions. Others
-    delete or read locally."""
+    """In each history 3 to 10 % of the operations are unknown, and 10 to 30 % are listings and transactions. Other
+    operations are deletions and local reads."""
     undecided = 0
     for seed in range(histories):
         random = Random(seed)
@@ -236,7 +240,8 @@ def test_true_histories_are_never_a_violation_and_nearly_always_decided(historie
 
 @amounts(300, 900)
 def test_small_histories_true_or_broken_are_judged_as_by_trying_every_order(histories: int) -> None:
-    """A stale, lost, phantom, half-applied or torn answer must be a violation exactly if no order explains it."""
+    """A stale, lost, phantom, half-applied or torn answer must be a violation if no order explains it, and only
+    then."""
     seen = {True: 0, False: 0}
     for seed in range(histories):
         random = Random(seed)

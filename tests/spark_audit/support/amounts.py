@@ -1,4 +1,4 @@
-"""The number of random histories that a test tries: a few in `make test`, many in `make test-slow`."""
+"""The number of random histories that a test tries. It is small in `make test` and large in `make test-slow`."""
 
 from __future__ import annotations
 

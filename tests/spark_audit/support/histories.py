@@ -13,8 +13,8 @@ _US = 1_000
 
 
 class History:
-    """The rows of one run. Each method adds an operation that was called at `call` and returned at `end`; None: it
-    never returned."""
+    """The rows of one run. Each method adds an operation that was called at `call` and returned at `end`. If `end` is
+    None, the operation never returned."""
 
     def __init__(self, run_id: str = "by-hand") -> None:
         self.rows: list[Row] = []
@@ -63,7 +63,7 @@ class History:
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> Path:
-    """Write each row as a JSON object on a line of its own."""
+    """Write each row as a JSON object on a separate line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -11,18 +11,18 @@ VALUES = ("nil", "0", "1")
 
 @dataclass
 class Called:
-    """A random operation. `returned` is None if it never returned. `outcome` is ok, fail, info, or open."""
+    """A random operation. `returned` is None if it never returned. `outcome` is one of ok, fail, info and open."""
 
     process: int
-    f: str  # read, write, cas
-    value: tuple[str, ...]  # A write has one value, a cas has two, and a read has the one that it returned.
+    f: str  # The kind: read, write or cas.
+    value: tuple[str, ...]  # A write has one value, a cas has two, and a read has the value that it returned.
     called: int
     returned: int | None = None
     outcome: str = "open"
 
 
 def made_up(random: Random) -> tuple[list[Called], list[str]]:
-    """Returns (operations, lines): three processes call and return at random times, with random answers."""
+    """Returns (operations, lines). Three processes call and return at random times, with random answers."""
     operations: list[Called] = []
     lines: list[str] = []
     running: dict[int, Called] = {}
@@ -56,14 +56,14 @@ def _printed(op: Called) -> str:
 
 
 def as_edn(lines: Sequence[str]) -> Iterator[str]:
-    """The same lines as EDN maps."""
+    """These lines in the form of EDN maps."""
     for line in lines:
         process, type_, f, value = line.split("\t")
         yield f"{{:process {process}, :type {type_}, :f {f}, :value {value}}}"
 
 
 def explained(operations: Sequence[Called], *, failed_cas_saw_another: bool) -> bool:
-    """Whether some order explains the answers. The function tries every order that real time allows."""
+    """True if some order explains the answers. The function tries every order that real time allows."""
     failed = ("cas",) if failed_cas_saw_another else ()
     completed = [op for op in operations if op.outcome == "ok" or (op.outcome == "fail" and op.f in failed)]
     perhaps = [op for op in operations if op.outcome in ("info", "open") and op.f != "read"]
@@ -84,7 +84,7 @@ def _has_order(completed: list[Called], perhaps: list[Called], state: str) -> bo
 
 
 def _after(op: Called, state: str) -> str | None:
-    """The register's value after the operation; None if the operation cannot have had this answer."""
+    """The register's value after the operation. The result is None if the operation cannot have had this answer."""
     if op.f == "read":
         return state if op.value == (state,) else None
     if op.f == "write":

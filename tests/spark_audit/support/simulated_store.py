@@ -1,7 +1,8 @@
-"""Random histories of a small store with several keys, true or broken on purpose, and a checker that tries all orders.
+"""Random histories of a small store with several keys, and a checker that tries all orders. Some histories are broken
+on purpose.
 
-The module is a second implementation of docs/reference/specification.md#8-store, written without looking at
-`spark_audit`'s replay.
+The module is a second implementation of docs/reference/specification.md#8-store. Its author did not look at the replay
+of `spark_audit`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FAULTS = ("stale", "lost", "phantom", "half", "torn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """The shares of all operations; the rest are reads."""
+    """The shares of the kinds of operations. All remaining operations are reads."""
 
     operations: int
     keys: int
@@ -35,7 +36,7 @@ class Mix:
 
 
 class Store:
-    """The store maps keys to records. `apply` returns the answer to a row. The revision rises if the row changed
+    """A store that maps keys to records. `apply` returns the answer to a row. The revision rises if the row has changed
     something."""
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Store:
         return _sign(have, compare["op"], compare["value"])
 
     def apply(self, row: Row, half: bool = False) -> Row:
-        """With `half`, the store does only the first of a transaction's writes, but reports all."""
+        """With `half`, the store makes only the first write of a transaction, but reports all writes."""
         steps, output = self._steps(row)
         results: list[Row] = []
         revision, changed, writes = self.revision + 1, False, 0
@@ -235,9 +236,10 @@ class _Run:
 
 
 def has_an_order(rows: list[Row]) -> bool:
-    """Whether some order of the completed operations, and of any unknown ones, explains all answers and revisions.
+    """True if some order explains all answers and revisions. The order must contain the completed operations, and may
+    contain unknown ones.
 
-    Local reads promise less, so they are left out. An operation without a row may also have taken a revision.
+    Local reads promise less, so they are left out. An operation that has no row may also have taken a revision.
     """
     done = [row for row in rows if row["status"] == "ok" and row.get("consistency") != "local"]
     open_ = [row for row in rows if row["status"] == "unknown" and row["op"] not in ("get", "range")]
@@ -273,7 +275,7 @@ def has_an_order(rows: list[Row]) -> bool:
 
 
 def _agrees(mine: Any, reported: Any) -> bool:
-    """Whether both answers are the same. For an absence, the function compares only that there was no record."""
+    """True if both answers are the same. For an absence, the function only compares that there was no record."""
     if isinstance(mine, dict):
         return all(
             _agrees(mine.get(name), value)

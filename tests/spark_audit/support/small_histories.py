@@ -20,10 +20,11 @@ class Change:
 
 
 class Register:
-    """The store for one key, written a second time from docs/reference/specification.md#8-store, without looking at
-    `spark_audit.model.key`.
+    """The store for one key. It was written a second time from docs/reference/specification.md#8-store, without looking
+    at `spark_audit.model.key`.
 
-    `carried` has the revisions of the acknowledged writes. An unknown change must have another revision.
+    `carried` has the revisions of the acknowledged writes. An unknown change must have a revision that is not in
+    `carried`.
     """
 
     def __init__(self, carried: Iterable[int] = ()) -> None:
@@ -42,7 +43,8 @@ class Register:
         self.value, self.mod, self.create, self.version = None, Change(0), Change(0), 0
 
     def agrees(self, change: Change, reported: int) -> bool:
-        """Whether this change may have that revision. If so, the change keeps it from then on."""
+        """True if this change may have the reported revision. In this case, the change keeps this revision from then
+        on."""
         if change.revision is None and reported not in self.taken:
             change.revision = reported
             self.taken.add(reported)
@@ -59,7 +61,7 @@ class Register:
         return all(revision is None or self.agrees(change, revision) for change, revision in reported)
 
     def take(self, row: Row) -> bool:
-        """Apply the row; returns False if its answer is impossible in this state."""
+        """Apply the row. Returns False if the row's answer is impossible in this state."""
         unknown: bool = row["status"] == "unknown"
         output = row["output"] or {}
         if row["op"] == "get":
@@ -112,8 +114,8 @@ def _changed(row: Row) -> bool:
 
 
 def small_history(random: Random, *, revisions: bool, values: int, appends: bool = False) -> list[Row]:
-    """Four to six operations on one key by two to four clients. `values` is the number of different values; 0: all
-    differ."""
+    """Four to six operations on one key by two to four clients. `values` is the number of different values. If it is 0,
+    all values differ."""
     shape = Shape(
         operations=random.choice((4, 5, 6)),
         clients=random.choice((2, 3, 4)),

@@ -29,7 +29,7 @@ SCHEMA: pa.Schema = pa.schema([pa.field(name, _arrow(kind)) for name, kind in FI
 
 
 def history_table(rows: Iterable[Row]) -> pa.Table:
-    """The rows as a table, with the columns of a file."""
+    """The rows as a table with the columns of a file."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""Makes the verdicts of several engines comparable."""
+"""Makes it possible to compare the verdicts of several engines."""
 
 from __future__ import annotations
 

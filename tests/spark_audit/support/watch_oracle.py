@@ -1,4 +1,5 @@
-"""Finds by brute force what watches and reads at a revision may show: it tries every position of every unknown write.
+"""Finds the answers that watches and reads at a revision may give. It uses brute force and tries every position of
+every unknown write.
 
 The module is for small runs without leases and locks, and shares no code with the audit.
 """
@@ -26,7 +27,7 @@ class Told(NamedTuple):
 
 
 def explained(rows: Sequence[Row]) -> bool:
-    """Whether the unknown writes can have positions that explain all answers to watches and to reads at a revision."""
+    """True if the unknown writes can have positions that explain all answers to watches and to reads at a revision."""
     return any(True for _ in explanations(rows))
 
 
@@ -92,7 +93,8 @@ def _changed(row: Row) -> bool:
 
 
 def _replay(placed: Mapping[int, Row]) -> Iterator[Told]:
-    """Yield all events. An unknown write at an impossible position makes an event that no answer explains."""
+    """Yield all events. If an unknown write is at an impossible position, its event cannot be explained by any
+    answer."""
     store: dict[str, Record] = {}
     for revision, row in sorted(placed.items()):
         steps = _steps(row, store, revision)

@@ -1,4 +1,4 @@
-"""A table of keys gets the same answers as its keys one by one, regardless of which code decides them."""
+"""A table of keys gets the same answers as its keys one by one, no matter which code decides them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _table(rows: Iterable[Row]) -> pa.Table:
 
 
 def _decided(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str], KeyFindings]:
-    """The findings of each key, once, regardless of which code decided it."""
+    """The findings of each key, once, no matter which code decided the key."""
     found = decide_table(_table(rows), {row["run_id"]: clocks for row in rows}, CONFIGURATIONS_MAX)
     keys = [*_proven(found), *found.others]
     by_name = {(key.run_id, key.key): key for key in keys}
@@ -65,8 +65,8 @@ def _one_by_one(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, 
 
 
 def _comparable(key: KeyFindings) -> tuple[Any, ...]:
-    """The findings that must not depend on which code decided the key. A violation must be in the findings, not only in
-    the status."""
+    """The findings that must not depend on the code that decided the key. A violation must be in the findings, not only
+    in the status."""
     of_key = [type(found).__name__ for found in key.found if found.property == "keys"]
     return key.status, key.weak, key.operations, key.method == "nothing to decide", of_key
 
@@ -76,7 +76,7 @@ def _shown(key: KeyFindings) -> set[int]:
 
 
 def _misfits(key: KeyFindings) -> set[tuple[str, int]]:
-    """Reads that contradict their own revision, except those that the key's violation already shows."""
+    """Reads that contradict the state at their revision. Reads that the key's violation already shows are left out."""
     pairs = [found for found in key.found if isinstance(found, Violation) and found.property != "keys"]
     return {(found.property, found.operations[-1].op_id) for found in pairs}
 
@@ -122,8 +122,8 @@ def test_what_a_table_says_of_small_keys_is_true() -> None:
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_parts_of_listings_and_transactions_are_decided_as_each_key_alone(fault: str | None) -> None:
-    """The stores are small, true or broken. They have unknown outcomes, pinned and local reads, and keys that share a
-    transaction."""
+    """The stores are small. Some are linearizable, and others are broken. They have unknown outcomes, pinned and local
+    reads, and keys that share a transaction."""
     rows: list[Row] = []
     for seed in range(40):
         mix = Mix(operations=80, keys=3, txn=0.15 * (seed % 2), listing=0.1, local=0.15)
@@ -174,7 +174,7 @@ def test_a_table_of_keys_with_several_clocks_is_decided_as_each_key_alone() -> N
 
 
 def _wide(reads: int) -> History:
-    """Two values are written one after the other, and then `reads` reads return the second."""
+    """Two values are written one after the other. Then `reads` reads return the second value."""
     h = History()
     h.put("a", 0, 10)
     h.put("b", 20, 30)
@@ -184,7 +184,8 @@ def _wide(reads: int) -> History:
 
 
 def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python decides a whole key only if the columns cannot decide it. So Python never decides the key of this test."""
+    """Python decides a whole key only if the columns cannot decide this key. So Python never decides the key of this
+    test."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 10)
     monkeypatch.setattr(table_keys, "findings_of_key", None)
     h = _wide(20)
@@ -207,8 +208,8 @@ def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch
 def test_what_the_columns_found_of_a_wrong_key_is_as_good_as_a_search(
     histories: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each wrong key is first tried with the rows that the columns found. Statuses and misfits stay the same, and the
-    shown rows are impossible."""
+    """For each wrong key, the search first uses only the rows that the columns found. Statuses and misfits stay the
+    same, and the rows that are shown are impossible."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 0)
     for revisions in (True, False):
         made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]

@@ -1,5 +1,5 @@
-"""Hot keys of the Spark engine, tested without Spark. A sample finds and cuts them; their rows are sent by range and
-decided."""
+"""Hot keys of the Spark engine, tested without Spark. A sample finds the hot keys and cuts them into ranges. The rows
+of the hot keys are sent by range, and the keys are decided."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_hot_key_goes_to_a_partition_of_its_own_by_ranges_and_is_proven_there(
 
 
 def test_ranges_of_one_revision_are_told_apart_by_calls() -> None:
-    """A key that is seldom written can be hot, too. All of its reads then have one revision."""
+    """A key that is rarely written can be hot, too. In this case, all reads of the key show the same revision."""
     one = hot.HotKey("r", "k", ranks=(5, 9, 9, 9, 13), calls=(0, 10, 20, 30, 0))
     ranks, calls = np.array([4, 5, 8, 9, 9, 9, 9, 10, 13, 14]), np.array([99, 0, 99, 0, 10, 25, 30, 0, 5, 0])
     assert one.ranges_of(ranks, calls).tolist() == [0, 1, 1, 1, 2, 3, 4, 4, 5, 5]
@@ -98,12 +98,12 @@ def test_a_sample_of_a_file_is_of_every_part_of_it(
     assert highest > 0.8 * max(row["revision"] or 0 for row in rows)
     if not lines:
         (nothing,) = hot.sampled([(source.path, source.first, source.last, False)], len(rows))
-        assert nothing.num_rows == 0  # No key has that many rows.
+        assert nothing.num_rows == 0  # No key has this many rows.
     assert not list(hot.sampled([(str(tmp_path / "none.parquet"), 0, 1, False)], 1))
 
 
 def test_a_file_without_a_column_of_keys_has_no_sample(tmp_path: Path) -> None:
-    """For example a file may have only watches."""
+    """For example, a file may contain only watches."""
     parquet.write_table(pa.table({"op": ["watch"], "run_id": ["r"]}), tmp_path / "a.parquet")
 
     assert hot.sample_table(str(tmp_path / "a.parquet"), 0, 1, rows_min=1).num_rows == 0

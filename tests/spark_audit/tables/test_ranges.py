@@ -1,7 +1,7 @@
-"""Compares one key in ranges with the same key uncut. What the ranges prove is right. Keys that the ranges do not
-decide are decided from all rows.
+"""Compares one key that is cut into ranges with the same key uncut. The facts that the ranges prove must be right. If
+the ranges do not decide the key, all its rows together decide it.
 
-HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
+HWM_AUDIT_HISTORIES=20000 makes this number of histories of each sort, instead of a few.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _rank(row: Row) -> tuple[int, int, int]:
 
 
 def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -> tuple[str, str, Traces]:
-    """The (status, method, traces) of the only key, cut at random places. `whole`: all rows may be read together."""
+    """The (status, method, traces) of the only key, cut at random places. If `whole` is true, all rows may be read
+    together."""
     ranked = sorted((row for row in rows if row["status"] == "ok" and row["revision"]), key=_rank)
     names = {id(row) for row in ranked}
     unranked = [row for row in rows if id(row) not in names]
@@ -109,8 +110,8 @@ def test_what_ranges_prove_has_an_order(values: int) -> None:
 
 
 def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
-    """The histories are longer, with local reads and up to a third unknown. They are cut at random; if the ranges prove
-    nothing, all rows decide."""
+    """The histories are longer. They have local reads, and up to a third of the operations is unknown. The histories
+    are cut at random. If the ranges prove nothing, all rows together decide."""
     seen: Counter[tuple[str, str]] = Counter()
     traces = 0
     for seed in range(HISTORIES):
@@ -134,8 +135,8 @@ def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
 
 
 def _compared(cut: Traces, uncut: Traces) -> int:
-    """Assert that the cut and the uncut key find the same revisions of unknown writes; returns how many there are. The
-    cut key may have a slot of a single revision instead of a revision."""
+    """Assert that the cut key and the uncut key have the same revisions of unknown writes. Returns the number of these
+    revisions. In the cut key, a slot with a single revision may stand for a revision."""
     claimed = {one.revision for one in uncut.claims}
     assert {one.revision for one in cut.claims} <= claimed
     assert claimed <= {one.revision for one in cut.claims} | {
@@ -146,7 +147,7 @@ def _compared(cut: Traces, uncut: Traces) -> int:
 
 
 def test_an_operation_that_returned_before_a_call_in_an_earlier_range_is_out_of_order() -> None:
-    """The greatest call is carried from range to range. Revision 4 returned before revision 2 was called, at 100."""
+    """The latest call is carried from range to range. Revision 4 returned before the call of revision 2, at 100."""
     h = History()
     h.put("a", 0, 5, 2)
     h.get("a", 100, 110, 2, mod_revision=2)

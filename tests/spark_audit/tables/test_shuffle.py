@@ -1,4 +1,4 @@
-"""The single pass of the Spark engine, tested without Spark: chunks are cut into pieces, which are joined and
+"""The single pass of the Spark engine, tested without Spark. Chunks are cut into pieces, and the pieces are joined and
 decided."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARTITIONS = 5
 
 
 def _gathered(chunks: list[list[Row]]) -> dict[tuple[str, int], list[bytes]]:
-    """A dict of (kind, partition) → the pieces that all chunks send to it."""
+    """A dict of (kind, partition) → the pieces that all chunks send to this partition."""
     found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     for rows in chunks:
         for cut in shuffle_pieces(history_table(rows), PARTITIONS):
@@ -67,7 +67,7 @@ def _chunks(rows: list[Row], seed: int) -> list[list[Row]]:
 
 
 def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[BlockSummary]:
-    """Join the blocks as the driver does, which checks overlapping blocks again."""
+    """Join the blocks in the same way as the driver, which checks overlapping blocks again."""
     of_run: Any = defaultdict(lambda: clocks)
     blocks = [block for table in _tables(found, ORDER) for block in blocks_of(table, of_run)]
     blocks.sort(key=lambda block: block.number)
@@ -138,7 +138,8 @@ def test_keys_are_decided_wherever_their_rows_come_from(fault: str | None) -> No
 
 
 def _clashes(chunks: list[list[Row]]) -> tuple[bool, bool]:
-    """Returns two booleans: an op_id occurs twice; a client may have had two operations open."""
+    """Returns two booleans. The first one is true if an op_id occurs twice, and the second one if a client may have had
+    two operations open."""
     found = _gathered(chunks)
     clients = any(clients_clash(table) for table in _tables(found, CLIENTS)) or (CLASH, 0) in found
     return any(ids_clash(table) for table in _tables(found, IDS)), clients
@@ -168,7 +169,7 @@ def test_a_chunk_with_a_malformed_row_sends_nothing_but_that() -> None:
 
 
 def test_long_dictionaries_do_not_travel_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receiver gets the same rows, whether a name is sent as a code or as a text."""
+    """The receiver gets the same rows, no matter whether a name is sent as a code or as a text."""
     rows = generate(Shape(operations=300, keys=40), 8)
     arrived = []
     for most in (4_096, 3):
@@ -201,8 +202,8 @@ def test_numbers_of_any_size_arrive_as_they_were(first: int) -> None:
 def test_an_operation_number_within_a_long_stretch_clashes_with_the_same_number_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The engine groups numbers by ranges of 2¹⁶. This test uses ranges of four, so ten operations cross three
-    ranges."""
+    """The engine groups numbers by ranges of 2¹⁶. This test uses ranges of four numbers, so ten operations extend over
+    three ranges."""
     monkeypatch.setattr(scanning, "_IDS_BITS", 2)
     h = History()
     for i in range(10):

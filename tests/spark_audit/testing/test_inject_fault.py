@@ -16,7 +16,8 @@ def _changed(clean: list[Row], rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("seed", [7, *range(12)])
 def test_a_lost_write_is_lost_of_one_key_and_without_it_the_history_is_true(seed: int) -> None:
-    """The reads that had returned the lost value return the older value. Only the acknowledgement shows the loss."""
+    """Reads that had returned the lost value now return the older value. Only the acknowledgement of the lost write
+    shows the loss."""
     clean = generate(Shape(operations=1_000, delete_share=0.0), seed)
     rows, shown = inject(clean, "lost_write", seed)
 
@@ -28,7 +29,7 @@ def test_a_lost_write_is_lost_of_one_key_and_without_it_the_history_is_true(seed
 
 @pytest.mark.parametrize("fault", [fault for fault in ALL_FAULTS if fault != "lost_write"])
 def test_a_fault_changes_one_answer_and_nothing_else(fault: str) -> None:
-    """A dirty read also needs a failed write, which replaces another read."""
+    """A dirty read also needs a failed write. This write replaces another read."""
     clean = generate(MANY, 2)
     rows, shown = inject(clean, fault, 2)
 

@@ -1,4 +1,4 @@
-"""If too many files are open, nothing is damaged. The log waits until it can open a file, and reads go on."""
+"""If too many files are open, nothing is damaged. The log waits until it can open a file, and reads still work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = "too many files are open (limit 64)"
 
 
 def refusing(files: MemoryFiles, count: int) -> None:
-    """From now on, operations that open a file fail once `count` of them have succeeded."""
+    """From now on, `count` operations that open a file succeed, and all later ones fail."""
     left = [count]
 
     def refuse(operation: Operation) -> OSError | None:
@@ -48,7 +48,8 @@ def refusing(files: MemoryFiles, count: int) -> None:
 
 @pytest.mark.parametrize("count", range(4))
 def test_a_segment_that_cannot_be_opened_is_waited_for_and_the_ballast_stays(count: int) -> None:
-    """Any step may find no descriptor. Room on the disk would not help, so the log does not give the ballast back."""
+    """At any step there may be no descriptor left. Room on the disk would not help here. So the log does not release
+    the ballast."""
     files = new_folder()
     storage = opened(files, LIMITS)
     synced(files, storage.log, write(*entries(1, 3), term=1))
@@ -170,7 +171,7 @@ print(json.dumps([*short, outcome, log.lacks_descriptors, highest + 1]))
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the highest descriptor is not known")
 def test_a_process_with_too_many_open_files_reads_its_log_and_writes_again_when_there_are_fewer(tmp_path: Path) -> None:
-    """The limit is the operating system's own. Reading files uses the descriptors that were kept free for reading."""
+    """The limit is the operating system's own. The reads use the descriptors that were reserved for reads."""
     files = InlineFiles(tmp_path)
     first_start(files)
     files.close()

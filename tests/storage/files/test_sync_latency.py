@@ -1,5 +1,5 @@
-"""The caller waits for a quick disk; otherwise the thread does the work alone. The tests use `SyncLatencyTracker`, and
-`RealFiles` that the caller starts.
+"""If the disk is quick, the caller waits for it. Otherwise the thread does the work alone. The tests use
+`SyncLatencyTracker`, and a `RealFiles` whose operations the caller starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW_NS = WAIT_NS_MAX
 
 
 def waits(tracker: SyncLatencyTracker, duration_ns: int, count: int) -> int:
-    """The number of syncs for which the caller waits, of `count` syncs with this duration."""
+    """The number of syncs for which the caller waits, out of `count` syncs with this duration."""
     waited = 0
     for _ in range(count):
         if tracker.should_wait():
@@ -37,7 +37,7 @@ def test_a_quick_disk_is_always_waited_for() -> None:
 
 
 def test_a_disk_that_is_mostly_slow_only_because_the_cores_are_busy_is_waited_for() -> None:
-    """A third of the waits is short, which shows how fast the disk can be."""
+    """A third of the waits is short. These waits show how fast the disk can be."""
     tracker = SyncLatencyTracker()
     waits(tracker, QUICK_NS_MAX // 4, 100)
     for _ in range(100):
@@ -60,8 +60,8 @@ def test_a_disk_that_became_quick_is_waited_for_again() -> None:
 
 
 class Held:
-    """Files with one file in them, which start when the test says so. By default the test waits even for a slow
-    disk."""
+    """Files with a single file in them. Their operations start when the test demands it. By default the test waits even
+    for a slow disk."""
 
     def __init__(self, folder: Path, *, wait_ns_max: int = SECONDS_MAX * 1_000_000_000) -> None:
         self.loop = Loop()
@@ -113,7 +113,8 @@ def test_what_is_no_short_append_goes_to_the_thread(tmp_path: Path, operations: 
 
 
 def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> None:
-    """An example is a retry on a full disk. It must not wait for the next turn of the loop, which may be far away."""
+    """One example is a retry on a full disk. Such a retry must not wait for the next turn of the loop, because this
+    turn may be far away."""
     held = Held(tmp_path)
 
     def ended(error: BaseException | None) -> None:
@@ -128,12 +129,12 @@ def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> 
 
 
 def test_nothing_overtakes_what_the_thread_has(tmp_path: Path) -> None:
-    """Submissions are carried out, and their ends reported, in the order in which they came."""
+    """Submissions are carried out in the order in which they came, and their ends are reported in this order."""
     held = Held(tmp_path)
     held.submit("first", [CreateFile("other")])
     held.files.start()
     held.append("second", 0, b"a")
-    assert not held.files.start()  # The end of the first submission is not reported yet, whether it is done or not.
+    assert not held.files.start()  # The end of the first submission is not reported yet.
     held.append("third", 1, b"b")
     held.append("fourth", 2, b"c")
     assert not held.files.start()
@@ -160,7 +161,7 @@ def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> 
 
 
 class Hanging:
-    """A disk whose syncs take as long as the test wants, or fail."""
+    """A disk whose syncs take as long as the test demands, or fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_reached, self.goes_on = threading.Event(), threading.Event()
@@ -190,7 +191,7 @@ def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_bound(
     assert WAIT_NS_MAX <= time.perf_counter_ns() - began < 1_000_000_000
     assert hanging.is_reached.wait(SECONDS_MAX)
     held.append("b", 3, b"def")
-    assert not held.files.start()  # While a sync hangs, the caller does not wait for later ones.
+    assert not held.files.start()  # While one sync hangs, the caller does not wait for later syncs.
     assert held.names == []
 
     hanging.goes_on.set()
@@ -234,8 +235,8 @@ def test_a_sync_that_fails_after_it_was_waited_for_in_vain_says_so(
 
 
 def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
-    """A wait of zero time ends while the thread does the work. The caller reports some ends, and the thread posts the
-    others."""
+    """If the wait takes zero time, it ends while the thread does the work. The caller reports some ends, and the thread
+    posts the others."""
     held = Held(tmp_path, wait_ns_max=0)
     held.files._sync_latency = Patient()
     for number in range(200):

@@ -39,7 +39,7 @@ SECONDS_MAX = 20
 
 
 class Loop:
-    """The loop of the caller's thread. When the test says so, this loop runs the callbacks that the I/O thread has
+    """The loop of the caller's thread. When the test demands it, this loop runs the callbacks that the I/O thread has
     posted."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Loop:
 
 
 class RunnableRealFiles(RealFiles):
-    """`RealFiles` with a method `run()`, which the builders need."""
+    """`RealFiles` with an additional method `run()`, which the builders of these tests need."""
 
     def __init__(self, folder: Path) -> None:
         self._loop = Loop()
@@ -81,7 +81,7 @@ def carried_out(files: RealFiles, loop: Loop, *operations: Operation) -> BaseExc
 
 
 def open_files() -> int:
-    """The number of descriptors that this process has open; 0 if the system does not report it."""
+    """The number of descriptors that this process has open; 0 if the system does not report the number."""
     listing = Path("/proc/self/fd")
     return len(list(listing.iterdir())) if listing.is_dir() else 0
 
@@ -146,13 +146,13 @@ def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> 
 
 
 def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: Path) -> None:
-    """Without the report the thread would end silently, and the node would wait without end."""
+    """Without this report, the thread would end silently, and the node would wait forever."""
     loop = Loop()
     files = RealFiles(tmp_path, loop.post)
 
     error = carried_out(files, loop, CreateFile("x"), Write("x", 0, ("no bytes",)))  # type: ignore[arg-type]
 
-    assert isinstance(error, OSError)  # A node that gets such an error promises nothing more.
+    assert isinstance(error, OSError)  # A node that gets such an error stops, and so promises nothing more.
     assert isinstance(error, NotCarriedOut)
     assert isinstance(error.__cause__, TypeError)
     assert "TypeError" in str(error)
@@ -186,7 +186,7 @@ def test_an_append_with_its_sync_does_what_the_two_do_one_by_one(
         errors = [error for part in parts if (error := on_disk.carry_out(part)) is not None]
         synced_names = [names[inode] for inode in synced_inodes[-1]]
         seen.append((on_disk.read("x", 0, 99), type(errors[0]) if errors else None))
-        assert not errors or name == "apart" or synced_names == []  # After a failure the remaining syncs are not tried.
+        assert not errors or name == "apart" or synced_names == []  # After a failed sync, no further sync is tried.
         assert errors or synced_names == [append[1].path]  # type: ignore[union-attr]
         on_disk.close()
     assert seen[0] == seen[1]
@@ -262,7 +262,7 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
     files.close()
     files.close()
 
-    loop.run_one()  # The callback was posted before the close and runs after it.
+    loop.run_one()  # The callback was posted before the close, but runs after it.
     assert said == []
     assert (tmp_path / "x").read_bytes() == b"late"
 
@@ -270,7 +270,8 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
 def test_the_system_is_asked_to_sync_the_very_file_and_the_very_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading back cannot show a missing sync, because unsynced bytes are there, too, until power is lost."""
+    """Reading the bytes back cannot show that a sync is missing, because unsynced bytes can also be read until the
+    power is lost."""
     synced_inodes: list[int] = []
 
     def note(descriptor: int) -> None:
@@ -321,8 +322,8 @@ def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
 def test_short_reads_are_continued_where_they_stopped(bytes_max: int) -> None:
-    """A read may stop at any byte, and only an empty read means the end. Taking a short read for the end would cut a
-    sound log."""
+    """A read may stop at any byte. Only an empty read means the end of the file. If the log took a short read for the
+    end, it would cut valid frames."""
     content = b"abcdefghijklmnop"
 
     def a_little(length: int, offset: int) -> bytes:
@@ -391,7 +392,7 @@ while True:
 
 @pytest.mark.timeout(60)
 def test_a_killed_process_loses_nothing_that_it_had_announced(tmp_path: Path) -> None:
-    """`kill -9` comes at any moment, for several processes on the same folder."""
+    """`kill -9` comes at any moment. Several processes run on the same folder, one after the other."""
     files = InlineFiles(tmp_path)
     first_start(files)
     files.close()
@@ -429,7 +430,7 @@ except OSError as error:
 
 
 def test_a_write_that_the_system_cuts_off_fails_the_sync_and_loses_nothing_before_it(tmp_path: Path) -> None:
-    """A file-size limit has the same effect as a full disk: first a short write, then an error."""
+    """A limit on file sizes has the same effect as a full disk: first a short write, then an error."""
     result = subprocess.run(
         [sys.executable, "-c", DISK_FULL, str(tmp_path)], capture_output=True, text=True, timeout=SECONDS_MAX
     )

@@ -83,7 +83,7 @@ def test_a_first_start_makes_a_folder_that_opens_with_its_identity(tmp_path: Pat
 def test_a_folder_whose_disk_hangs_is_left_in_time_and_stays_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`close` waits for the thread for a bounded time. The thread may still finish a write, so no other process may
+    """`close` waits for the thread for a bounded time. The thread may still finish a write. So no other process may
     lock the folder."""
     goes_on, is_syncing = threading.Event(), threading.Event()
 
@@ -163,7 +163,8 @@ def test_an_interrupted_first_start_is_no_member_and_can_be_repeated(tmp_path: P
 
 
 def test_a_log_without_meta_is_damage_and_is_never_initialised_over(tmp_path: Path) -> None:
-    """The member may have voted. Only an interrupted first start may be repeated, and it leaves a mark."""
+    """The member may have voted. Only an interrupted first start may be repeated. Such a start leaves a mark in the
+    folder."""
     create(tmp_path)
     (tmp_path / "meta").unlink()
 
@@ -228,8 +229,8 @@ def test_two_processes_never_hold_one_folder_and_a_killed_one_lets_go(tmp_path: 
 
 
 def test_a_folder_whose_lock_file_was_deleted_is_still_held_by_one(tmp_path: Path) -> None:
-    """People run `rm LOCK` when a program says that a folder is locked. `flock` is per open file, so two opens in one
-    process exclude each other as two processes do."""
+    """Some people run `rm LOCK` when a program reports that a folder is locked. `flock` locks an open file. So two
+    opens in one process exclude each other like opens in two processes."""
     create(tmp_path)
     held = open_data_folder(tmp_path)
     (tmp_path / "LOCK").unlink()
@@ -276,7 +277,8 @@ def test_a_folder_that_was_renamed_while_it_is_held_is_still_held(tmp_path: Path
 def test_a_file_system_that_locks_no_folders_leaves_it_to_the_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Some network file systems cannot lock a folder. There the member runs with the lock file alone, and says so."""
+    """Some network file systems cannot lock a folder. On such a file system the member runs with only the lock on the
+    file, and reports this."""
 
     def flock(descriptor: int, how: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -296,7 +298,8 @@ def test_a_file_system_that_locks_no_folders_leaves_it_to_the_lock_file(
 
 
 def test_what_a_member_makes_is_for_its_own_user_alone(tmp_path: Path) -> None:
-    """The files contain every value of every client. The parent folder does not belong to the member."""
+    """The files contain every value of every client, so other users must not read them. The parent folder does not
+    belong to the member, so its mode stays."""
     before = os.umask(0)
     try:
         create(tmp_path / "made" / "n1")
@@ -344,7 +347,7 @@ def _device(path: Path) -> None:
 
 
 def open_and_close(folder: Path) -> None:
-    """Open the folder, read what a start reads, and close the folder."""
+    """Open the folder, read the same files as a start, and close the folder."""
     held, files = open_data_folder(folder), InlineFiles(folder)
     try:
         opened(files)
@@ -361,9 +364,9 @@ def open_and_close(folder: Path) -> None:
 def test_what_is_no_file_in_the_place_of_a_data_file_is_refused_by_its_name(
     put: Callable[[Path], None], words: str, name: str
 ) -> None:
-    """The start refuses such a path. A plain open of a fifo would wait without end, and replacing the path could lose
-    data."""
-    with tempfile.TemporaryDirectory() as short:  # The path of a socket may have only some 100 bytes.
+    """The start refuses such a path. A plain open of a fifo would wait forever. If the start replaced the path, data
+    could be lost."""
+    with tempfile.TemporaryDirectory() as short:  # The path of a socket may have only about 100 bytes.
         folder = Path(short)
         create(folder)
         path = next(folder.glob(name), folder / name)
@@ -378,7 +381,7 @@ def test_what_is_no_file_in_the_place_of_a_data_file_is_refused_by_its_name(
 
 
 def test_a_data_file_may_be_a_link_to_a_file(tmp_path: Path) -> None:
-    """Some operators put the log on another disk, and link to its folder or to a file."""
+    """Some operators put the log on another disk, and make a link to its folder or to one of its files."""
     create(tmp_path / "n1")
     (tmp_path / "n1" / LOG).rename(tmp_path / "log")
     (tmp_path / "n1" / LOG).symlink_to(tmp_path / "log")
@@ -394,7 +397,7 @@ def test_a_data_file_may_be_a_link_to_a_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def as_nobody() -> Iterator[Callable[[], None]]:
-    """Yield a function that drops root's rights until the end of the test."""
+    """Yield a function that drops root's rights until the test ends."""
     user = os.geteuid()
     yield lambda: os.seteuid(65534) if user == 0 else None
     os.seteuid(user)

@@ -1,4 +1,5 @@
-"""The byte tables of docs/reference/specification.md are right, because its worked examples are the golden files."""
+"""The byte tables of docs/reference/specification.md are right, because the worked examples there are the golden
+files."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ ROW = re.compile(r" *(\d+)  ([0-9a-f]+)(?: +(.*))?")
 
 
 def rows(language: str) -> list[tuple[int, bytes, str]]:
-    """The offset, bytes and meaning of each line of the example in this kind of code block."""
+    """For each line of the example in this kind of code block: the offset, the bytes and the meaning."""
     (block,) = re.findall(rf"```{language}\n(.*?)\n```", DOCUMENT.read_text(), re.DOTALL)
     matches = [ROW.fullmatch(line) for line in block.splitlines()]
     assert all(matches)

@@ -1,6 +1,6 @@
 """Files of format version 1 (`golden/v1`), which never change. Every build can read them, and writes the same bytes.
 
-A new format version gets a folder of its own. This folder stays, and so does the code that reads it.
+A new format version gets a separate folder. The present folder stays then, and so does the code that reads it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPLACING = Entry(2, 2, EntryKind.CONFIGURATION, b"\x80")
 
 
 def golden_folder() -> MemoryFiles:
-    """Write the history of the golden files, which has every kind of frame, entry and file."""
+    """Write the history of the golden files. It has every kind of frame, entry and file."""
     files = new_folder(seed=11)
     storage = opened(files, LIMITS, seed=12)
     log = storage.log
@@ -84,7 +84,7 @@ def test_the_golden_files_say_what_was_put_into_them() -> None:
 
 
 def test_every_golden_frame_says_what_was_put_into_it() -> None:
-    """The golden files also have frames that a later reset dropped."""
+    """The golden files also contain frames that a later reset dropped."""
     files = read_golden()
     said = [frame for path in segments(files) for frame in frames(files, path)]
     written = [each for path in segments(files) for each in entries_in(files, path)]
@@ -101,14 +101,14 @@ def test_every_golden_frame_says_what_was_put_into_it() -> None:
 
 
 def entries_in(files: MemoryFiles, path: str) -> list[Entry]:
-    """All entries of a segment, in force or not."""
+    """All entries of a segment, including those that are not in force."""
     data = files.read(path, 0, 1 << 20)
     return [each for frame in frames(files, path) for each in frame.entries(data)]
 
 
 def test_the_same_history_makes_the_same_files() -> None:
-    """If the bytes differed, the format would have changed and would need a new version. The build that made the golden
-    files wrote no note about the newest segment."""
+    """If the written bytes differed, the format would have changed and would need a new version. The build that made
+    the golden files wrote no note about the newest segment."""
     made = golden_folder()
     made.forget(note_path(LOG, len(segments(made))))
 

@@ -1,4 +1,4 @@
-"""`python -m storage DIR` shows and verifies a data folder, and changes nothing in it."""
+"""`python -m storage DIR` shows and verifies a data folder without changing anything in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def looked_at(folder: Path, *options: str) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with every kind of file in it."""
+    """A data folder that contains every kind of file."""
     files = InlineFiles(tmp_path)
     first_start(files)
     storage = opened(files, SMALL_SEGMENTS)
@@ -133,7 +133,8 @@ def test_a_missing_snapshot_is_damage_if_the_log_does_not_begin_at_1(folder: Pat
 
 
 class VanishingFiles(InlineFiles):
-    """Files from which a running node deletes the oldest segment between the listing and the reading, `times` times."""
+    """Files of a running node. `times` times, the node deletes the oldest segment between the listing and the
+    reading."""
 
     def __init__(self, folder: Path, times: int) -> None:
         super().__init__(folder)

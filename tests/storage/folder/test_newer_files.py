@@ -1,4 +1,4 @@
-"""A file that a newer build has written is refused and left unchanged. The error names what is new in it
+"""A file that a newer build has written is refused and left unchanged. The error names the part of the file that is new
 (docs/reference/versions.md).
 """
 
@@ -82,7 +82,7 @@ def snapshot_version(files: MemoryFiles) -> None:
 
 
 def snapshot_field(name: str, value: object) -> Spoil:
-    """Change a field of the snapshot's header, which is checked before the rest."""
+    """Change a field of the snapshot's header. This field is checked before all other fields."""
 
     def spoil(files: MemoryFiles) -> None:
         path = snapshot_path(files)
@@ -95,7 +95,7 @@ def snapshot_field(name: str, value: object) -> Spoil:
     return spoil
 
 
-# The offset is after a hard state without a vote, the first index, the term and the length.
+# The offset comes after a hard state without a vote, the first index, the term and the length.
 KIND_AT = HEAD.size + 18 + 8 + 12
 
 NEWER: dict[str, tuple[Spoil, str, int, int]] = {
@@ -117,7 +117,8 @@ NEWER: dict[str, tuple[Spoil, str, int, int]] = {
 
 @pytest.mark.parametrize("name", NEWER)
 def test_a_file_of_a_newer_build_is_refused_with_what_was_found_and_what_is_known(name: str) -> None:
-    """The file is sound, so the advice is another build and not a new member. The file stays unchanged."""
+    """The file is sound. So the advice is to use another build, and not to add a new member. The file stays
+    unchanged."""
     spoil, what, found, supported = NEWER[name]
     files = a_member()
     spoil(files)
@@ -132,7 +133,7 @@ def test_a_file_of_a_newer_build_is_refused_with_what_was_found_and_what_is_know
 
 
 def test_a_member_list_of_a_newer_form_is_told_from_garbage() -> None:
-    """If such a list is in an entry of the log, the member ends with the same words."""
+    """If an entry of the log contains such a list, the member ends with the same words."""
     with pytest.raises(NewerConfiguration, match="form 7; this build knows up to 3"):
         Configuration.decode(encode_item([7, "whatever", {}]))
     for garbage in ([1, [], []], [0], ["s1"], [[1, 2, 3]], []):

@@ -71,7 +71,7 @@ def test_a_folder_of_somebody_else_is_refused(expected: Identity, error: type[Ex
 
 
 def test_a_sync_of_several_frames_that_is_torn_at_any_byte_leaves_whole_frames_from_its_beginning() -> None:
-    """The cut is in the first frame, so the entries that replace others are never there without the cut.
+    """The cut is in the first frame. So if the replacing entries are there, the cut is there, too.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -101,7 +101,8 @@ def test_a_sync_of_several_frames_that_is_torn_at_any_byte_leaves_whole_frames_f
 
 
 def test_a_log_whose_first_segment_begins_with_a_replacement_reads_back() -> None:
-    """The first entries and the replaced ones were dropped together, so the term of the entry before is unknown."""
+    """The first entries and the replaced entries were dropped together. So the term before the first remaining entry is
+    unknown."""
     files = new_folder()
     storage = opened(files, SMALL_SEGMENTS)
     log = storage.log
@@ -141,7 +142,7 @@ def test_a_full_disk_while_opening_takes_the_ballast_and_says_so() -> None:
     log = opened(files, BALLAST).log
 
     assert everything(log) == list(entries(1, 3))
-    assert not log.is_disk_full  # The cut removed the old segment, which made room for the ballast.
+    assert not log.is_disk_full  # By the cut, the old segment was removed, which made room for the ballast.
     assert files.size_bytes("ballast") == 3000
 
 

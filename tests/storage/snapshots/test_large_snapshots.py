@@ -50,7 +50,7 @@ def test_a_large_snapshot_is_synced_as_it_grows_so_that_the_log_never_waits_for_
 
 
 def test_a_sync_that_fails_amid_a_snapshot_is_told_and_harms_nothing_that_is_stored() -> None:
-    """The node stops. Nothing depends on the file of this snapshot."""
+    """When such an operation fails, the node stops. No promise depends on the file of this snapshot."""
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(*entries(1, 8), term=1))
@@ -78,7 +78,7 @@ def with_a_large_older_snapshot() -> tuple[MemoryFiles, OpenedStorage, str]:
 
 
 def test_a_large_older_one_loses_its_name_at_once_and_its_room_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece is a submission of its own, so submissions of the log can come between them."""
+    """Each piece is a separate submission. So submissions of the log can come between the pieces."""
     files, storage, newer = with_a_large_older_snapshot()
     asked: list[list[type[Operation]]] = []
     submit = files.submit

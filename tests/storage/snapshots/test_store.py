@@ -1,4 +1,4 @@
-"""Snapshots are built, received, verified and refused, and an older one is used if the newest is damaged.
+"""Snapshots are built, received, verified and refused. If the newest snapshot is damaged, an older one is used.
 
 See docs/reference/specification.md#54-writing-a-snapshot.
 """
@@ -56,7 +56,7 @@ def a_snapshot(index: int, term: int = 1) -> bytes:
 
 
 def with_two_snapshots() -> tuple[MemoryFiles, str, str]:
-    """A log of 20 entries with snapshots at 5 and 10; returns the files, the older path and the newer path."""
+    """A log of 20 entries with snapshots at 5 and 10. Returns the files, the older path and the newer path."""
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(*entries(1, 20), term=1))
@@ -205,13 +205,13 @@ def test_dropping_older_ones_keeps_the_newest() -> None:
 
 
 def test_dropping_older_ones_never_takes_one_that_just_got_its_name() -> None:
-    """The new name is in the folder before the node learns of it, so a listing finds it beside the newest known
-    snapshot."""
+    """The new name is in the folder before the node learns of it. So a listing contains this name as well as that of
+    the newest known snapshot."""
     files, _, newer = with_two_snapshots()
     Damage(files, newer).flip(100)
     storage = opened(files)
     told: list[SnapshotInfo | BaseException | None] = []
-    for index in (10, 15):  # The first replaces a damaged file, and the second is new.
+    for index in (10, 15):  # The first snapshot replaces a damaged file, and the second one has a new name.
         writer = storage.snapshots.create(snapshot_header(index))
         writer.write(CHUNKS[0], told.append)
         files.run()
@@ -304,7 +304,7 @@ def test_a_replacement_of_a_damaged_snapshot_is_used_from_then_on() -> None:
 
 
 def test_start_drops_a_log_that_ends_before_the_newest_snapshot() -> None:
-    """A crash came between the snapshot and the reset of the log, and interrupted the install.
+    """The install was interrupted by a crash after the snapshot was durable and before the log was reset.
 
     See docs/reference/specification.md#55-choice-at-start.
     """
@@ -340,7 +340,7 @@ def test_start_keeps_a_log_that_holds_the_newest_snapshots_position() -> None:
 
 
 def test_start_takes_the_term_of_a_snapshot_that_is_ahead_of_the_hard_state() -> None:
-    """Neither an entry's term nor a snapshot's may exceed the hard state's term.
+    """Neither the term of an entry nor the term of a snapshot may exceed the term of the hard state.
 
     See docs/reference/specification.md#55-choice-at-start.
     """
@@ -381,7 +381,7 @@ def test_a_full_disk_fails_the_snapshot_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("operation", [Write, SyncFile, Rename])
 def test_a_disk_that_is_full_at_the_end_of_a_snapshot_is_no_failed_sync(operation: type[Operation]) -> None:
-    """Nothing depends on the file yet, so the node goes on, whether it builds or receives the snapshot.
+    """Nothing depends on the file yet. So the node continues, no matter whether it builds or receives the snapshot.
 
     See docs/reference/specification.md#412-full-disk.
     """

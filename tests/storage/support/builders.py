@@ -1,4 +1,4 @@
-"""The helpers with which storage tests are written."""
+"""Helper functions for the tests of storage."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ SNAPSHOTS = "groups/0/snapshots"
 
 
 class RunnableFiles(Files, Protocol):
-    """`Files` that report completions when the test says so."""
+    """`Files` that report completions when the test demands it."""
 
     def run(self) -> None:
-        """Call every `done` that waits."""
+        """Call every waiting `done`."""
         ...
 
 
@@ -53,7 +53,7 @@ def entry(index: int, term: int = 1, payload: bytes | None = None) -> Entry:
 
 
 def entries(first: int, last: int, term: int = 1) -> tuple[Entry, ...]:
-    """The entries from first to last, all of one term."""
+    """The entries from `first` to `last`, all with the same term."""
     return tuple(entry(index, term) for index in range(first, last + 1))
 
 
@@ -64,7 +64,7 @@ def write(
     replace_from: int | None = None,
     reset: tuple[int, int] | None = None,
 ) -> LogWrite:
-    """One log write; `term` adds a change of the hard state."""
+    """One log write. If `term` is given, the write also changes the hard state."""
     return LogWrite(
         sequence=0,
         hard_state=None if term is None else HardState(term, voted_for),
@@ -82,7 +82,7 @@ def new_folder(seed: int = 0) -> MemoryFiles:
 
 
 def first_start(files: RunnableFiles, seed: int = 0) -> None:
-    """Initialise `files` for IDENTITY; raises the error that `initialize` reports."""
+    """Initialise `files` for IDENTITY. Raises the error that `initialize` reports."""
     outcome: list[BaseException | None] = []
     initialize(
         files,
@@ -100,7 +100,7 @@ def first_start(files: RunnableFiles, seed: int = 0) -> None:
 
 
 def opened(files: RunnableFiles, limits: StorageLimits = LIMITS, seed: int = 1) -> OpenedStorage:
-    """Open the storage in `files`; raises the error that `open_storage` reports."""
+    """Open the storage in `files`. Raises the error that `open_storage` reports."""
     outcome: list[OpenedStorage | BaseException] = []
     random_bytes = Random(seed).randbytes
     open_storage(files, identity=IDENTITY, limits=limits, done=outcome.append, random_bytes=random_bytes)
@@ -112,7 +112,7 @@ def opened(files: RunnableFiles, limits: StorageLimits = LIMITS, seed: int = 1) 
 
 
 def synced(files: RunnableFiles, log: Wal, *writes: LogWrite, hint: int = 0) -> None:
-    """Append `writes` and sync once; raises the error that the sync reports."""
+    """Append `writes` and sync once. Raises the error that the sync reports."""
     for each in writes:
         log.append(each)
     outcome: list[BaseException | None] = []
@@ -136,7 +136,7 @@ def snapshot_header(index: int, term: int = 1) -> SnapshotHeader:
 def built(
     files: RunnableFiles, storage: OpenedStorage, header: SnapshotHeader, chunks: Sequence[bytes] = (b"state",)
 ) -> SnapshotInfo:
-    """Build a snapshot of these chunks; raises the error that the writer reports."""
+    """Build a snapshot of these chunks. Raises the error that the writer reports."""
     writer = storage.snapshots.create(header)
     outcome: list[SnapshotInfo | BaseException | None] = []
     for chunk in chunks:
@@ -150,7 +150,7 @@ def built(
 def received(
     files: RunnableFiles, storage: OpenedStorage, data: bytes, position: LogPosition | None = None
 ) -> SnapshotInfo:
-    """Receive the bytes of a snapshot file in pieces; raises the error that the writer reports."""
+    """Receive the bytes of a snapshot file in pieces. Raises the error that the writer reports."""
     writer = storage.snapshots.receive(len(data), position)
     outcome: list[SnapshotInfo | BaseException | None] = []
     for offset in range(0, len(data), 50):
@@ -190,13 +190,13 @@ def frames(files: Files, path: str) -> list[Frame]:
 
 
 class Damage:
-    """Damages a file in short calls."""
+    """Damages a file; each method makes one kind of damage."""
 
     def __init__(self, files: MemoryFiles, path: str) -> None:
         self._bytes = files.edit(path)
 
     def set_byte(self, offset: int, value: int) -> None:
-        """Set one byte; a negative offset counts from the end."""
+        """Set one byte. A negative offset counts from the end."""
         self._bytes[offset] = value
 
     def flip(self, offset: int, mask: int = 0x01) -> None:
@@ -220,6 +220,6 @@ class Damage:
         self._bytes.extend(data)
 
     def fix_checksum(self, start: int, end: int) -> None:
-        """Set the four bytes before `end` to the CRC32C of the bytes from `start` to them, so that only the content is
-        wrong."""
+        """Set the four bytes before `end` to the CRC32C of the bytes from `start` up to these four. So the checksum is
+        right, and only the content is wrong."""
         self._bytes[end - 4 : end] = google_crc32c.value(bytes(self._bytes[start : end - 4])).to_bytes(4, "big")

@@ -1,5 +1,5 @@
-"""A folder in memory that knows which bytes were synced. It can lose power after any operation, and then loses the
-rest.
+"""A folder in memory that knows which bytes were synced. The folder can lose power after any operation, and then loses
+the bytes that were not synced.
 
 The folder implements all of `Files`, so the storage code under test is the code that runs on a disk.
 """
@@ -36,17 +36,18 @@ class Inode:
 
 
 class PowerLost(Exception):
-    """Raised from `submit` at the first operation that does not happen; no later operation happens either."""
+    """Raised from `submit` at the first operation that is not carried out. No later operation is carried out either."""
 
 
 class MemoryFiles:
-    """`submit` carries operations out; `run()` calls their `done`. `operations` lists all that were carried out."""
+    """`submit` carries operations out, and `run()` calls their `done`. `operations` lists all operations that were
+    carried out."""
 
     def __init__(self) -> None:
         self._names: dict[str, Inode] = {}
         self._durable_names: dict[str, Inode] = {}
         self._folders: set[str] = {""}
-        # The changes in order: the name now belongs to this file, or to none.
+        # The changes in order. After a change, the name belongs to this file, or to no file.
         self._name_changes: list[tuple[str, Inode | None]] = []
         self._told: deque[tuple[Done, BaseException | None]] = deque()
         self.operations: list[Operation] = []
@@ -54,7 +55,7 @@ class MemoryFiles:
         self.refuse: Callable[[Operation], OSError | None] = lambda _: None
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        """Carry out `operations` now; `run()` calls `done` later. Raises PowerLost."""
+        """Carry out `operations` now. Later, `run()` calls `done`. Raises PowerLost."""
         error: BaseException | None = None
         for operation in operations:
             if self.power_lost_after is not None and len(self.operations) >= self.power_lost_after:
@@ -67,13 +68,13 @@ class MemoryFiles:
         self._told.append((done, error))
 
     def run(self) -> None:
-        """Call every `done` that waits, and the `done` of every operation that is submitted meanwhile."""
+        """Call every waiting `done`. Also call the `done` of every operation that is submitted meanwhile."""
         while self._told:
             done, error = self._told.popleft()
             done(error)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """The bytes from `offset`; fewer only at the end of the file."""
+        """The bytes from `offset` on. The result is shorter only at the end of the file."""
         return bytes(self._inode(path).live[offset : offset + length])
 
     def size_bytes(self, path: str) -> int:
@@ -86,10 +87,10 @@ class MemoryFiles:
         return sorted(PurePosixPath(path).name for path in inside)
 
     def after_power_loss(self, keep: Callable[[], bool], tear: Callable[[int], int] = lambda size: size) -> MemoryFiles:
-        """The files that the next start finds. Everything that was synced is there. Another change is there if `keep()`
-        returns True.
+        """The files that the next start finds. Everything that was synced is kept. For each other change, `keep()`
+        decides whether it is kept.
 
-        `tear(size)` returns how many bytes of a kept write are there.
+        If a write is kept, `tear(size)` returns the number of its bytes that are kept.
         """
         found = MemoryFiles()
         found._folders = set(self._folders)
@@ -110,8 +111,8 @@ class MemoryFiles:
         return found
 
     def after_kill(self) -> MemoryFiles:
-        """The files after the process was killed. All changes are there, but a later loss of power can take the
-        unsynced ones."""
+        """The files after the process was killed. All changes are in these files. But a later loss of power can take
+        away the unsynced changes."""
         found = MemoryFiles()
         found._folders = set(self._folders)
         inodes = [*self._names.values(), *self._durable_names.values()]
@@ -123,7 +124,7 @@ class MemoryFiles:
         return found
 
     def edit(self, path: str) -> bytearray:
-        """The bytes of a file, which a test may damage. Its changes are durable immediately."""
+        """The bytes of a file, which a test may damage. A change that the test makes is durable immediately."""
         inode = self._inode(path)
         inode.durable = inode.live
         inode.unsynced.clear()
@@ -135,7 +136,7 @@ class MemoryFiles:
         self._durable_names.pop(path, None)
 
     def put(self, path: str, data: bytes) -> None:
-        """Put a file in the folder, which is durable immediately."""
+        """Put a file in the folder. The file is durable immediately."""
         self._names[path] = self._durable_names[path] = Inode(bytearray(data), bytearray(data))
 
     def _inode(self, path: str) -> Inode:
@@ -196,22 +197,22 @@ class MemoryFiles:
 
 
 def keep_nothing() -> bool:
-    """The disk has lost its whole cache."""
+    """The disk has lost all bytes in its cache."""
     return False
 
 
 def keep_everything() -> bool:
-    """The disk has written out its whole cache."""
+    """The disk has written out all bytes in its cache."""
     return True
 
 
 def keep_some(random: Random) -> Callable[[], bool]:
-    """The disk has written out a part of its cache, in any order."""
+    """The disk has written out a part of the bytes in its cache, in any order."""
     return lambda: random.random() < 0.5
 
 
 def tear_some(random: Random) -> Callable[[int], int]:
-    """Half of the writes that are kept are there only in part."""
+    """Half of the kept writes are kept only in part."""
     return lambda size: size if random.random() < 0.5 else random.randrange(size + 1)
 
 

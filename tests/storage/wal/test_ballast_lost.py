@@ -1,4 +1,4 @@
-"""The ballast cannot be made again, although there is room. The member must not look for room without end.
+"""The ballast cannot be made again, although there is room. The member must not search for room forever.
 
 See docs/reference/specification.md#412-full-disk.
 """
@@ -17,7 +17,7 @@ from tests.storage.support.memory_files import MemoryFiles
 
 
 def on_a_disk_that_is_full() -> tuple[MemoryFiles, OpenedStorage]:
-    """A log of nine entries. It gave the ballast back to write the last one."""
+    """A log of nine entries. It released the ballast in order to write the last entry."""
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=8_000))
     synced(files, storage.log, write(*entries(1, 8), term=1))
@@ -36,7 +36,7 @@ def on_a_disk_that_is_full() -> tuple[MemoryFiles, OpenedStorage]:
 
 
 def test_a_ballast_that_may_not_grow_so_far_again_is_told_to_who_looks_for_room() -> None:
-    """The error of `look_for_room` names the file, because the system's error text does not."""
+    """The error of `look_for_room` names the file, because the error text of the system does not name it."""
     files, storage = on_a_disk_that_is_full()
 
     def refuse(operation: Operation) -> OSError | None:

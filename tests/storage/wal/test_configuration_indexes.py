@@ -1,4 +1,4 @@
-"""The log keeps the indexes of membership changes, so that a start need not read the log again for them."""
+"""The log keeps the indexes of membership changes. So a start need not read the log a second time to find them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_change(index: int, term: int = 1) -> Entry:
 
 @pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
 def test_changes_are_found_again_among_plain_frames(limits: StorageLimits) -> None:
-    """One change is in a frame of its own, between plain frames that are read together. Another is in a frame of
+    """One change is alone in a frame, between plain frames that are read together. Another change is in a frame of
     several entries."""
     files = new_folder()
     log = opened(files, limits).log
@@ -40,7 +40,7 @@ def test_changes_are_found_again_among_plain_frames(limits: StorageLimits) -> No
 
 
 def test_a_change_that_is_not_proven_is_found_as_well() -> None:
-    """The change is in the last frame, which a start makes durable again
+    """The change is in the last frame, which a start makes durable once more
     (docs/reference/specification.md#35-recovery)."""
     files = new_folder()
     log = opened(files).log
@@ -52,7 +52,7 @@ def test_a_change_that_is_not_proven_is_found_as_well() -> None:
 
 
 def test_changes_that_were_cut_are_gone() -> None:
-    """The changes are gone immediately, and after the next start."""
+    """The indexes of the changes are gone immediately, and also after the next start."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(a_change(1), *entries(2, 3), a_change(4), term=1))
@@ -64,7 +64,7 @@ def test_changes_that_were_cut_are_gone() -> None:
 
 
 def test_changes_that_were_dropped_are_gone() -> None:
-    """The changes are in a snapshot, like all other dropped entries."""
+    """A snapshot contains the changes, like all other dropped entries."""
     files = new_folder()
     storage = opened(files, SMALL_SEGMENTS)
     log = storage.log

@@ -1,4 +1,4 @@
-"""Power is lost between any two operations of storage, including those of recovery.
+"""The power is lost between any two operations of storage, including operations of recovery.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -50,11 +50,11 @@ WRITTEN_AHEAD = replace(BALLAST, segment_bytes_max=2_000, preallocate_bytes=1_20
 
 @dataclass(frozen=True)
 class Picture:
-    """The state on which a node may depend."""
+    """The state on which a node may rely."""
 
     term: int
     voted_for: str | None
-    start_index: int  # The log begins at the next index, or earlier.
+    start_index: int  # The log begins at the index after this one, or earlier.
     entries: tuple[Entry, ...]
     snapshot: LogPosition
     pins: tuple[tuple[str, bytes], ...] = ()
@@ -73,7 +73,7 @@ class Picture:
         )
 
     def is_shown_by(self, found: Picture) -> bool:
-        """True if `found` has the same state. It may also have older entries, which need not be dropped yet."""
+        """True if `found` has the same state. `found` may also have older entries, which need not be dropped yet."""
         kept = tuple(each for each in found.entries if each.index > self.start_index)
         return replace(found, start_index=self.start_index, entries=kept) == self and (
             found.start_index <= self.start_index
@@ -81,13 +81,13 @@ class Picture:
 
 
 class Life:
-    """A node from its start to its crash. It records what storage has promised."""
+    """The life of a node from its start to its crash. It records the promises that storage has made."""
 
     def __init__(self, files: MemoryFiles, limits: StorageLimits) -> None:
         self.files = files
         self.storage = opened(files, limits)
         self.sure = Picture.of(self.storage)
-        self.maybe = self.sure  # The state if all open writes become durable.
+        self.maybe = self.sure  # The state that results if all open writes become durable.
 
     def sync(self, step: LogWrite) -> None:
         """Make one log write, and sync it."""
@@ -104,7 +104,7 @@ class Life:
         self.sure = self.maybe
 
     def drop_before(self, index: int) -> None:
-        """Drop the oldest segments, which from now on may be there or not."""
+        """Drop the oldest segments. From now on they may be there or not."""
         kept = tuple(each for each in self.sure.entries if each.index >= index)
         self._expect(start_index=index - 1, entries=kept)
         self.sure = self.maybe
@@ -141,7 +141,7 @@ class Life:
 
 
 def live(life: Life, foreign_snapshot: bytes) -> None:
-    """Use every operation of the storage; raises PowerLost when the power fails."""
+    """Use every operation of the storage. Raises PowerLost when the power fails."""
     life.sync(write(*entries(1, 3), term=1, voted_for="n2"))
     life.pin("n2")
     life.sync(write(*entries(4, 8)))
@@ -159,7 +159,7 @@ def live(life: Life, foreign_snapshot: bytes) -> None:
 
 
 def a_foreign_snapshot() -> bytes:
-    """The file of a snapshot at (40, 3), as another member sends it."""
+    """The file of a snapshot at (40, 3), in the form in which another member sends it."""
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(term=3))
@@ -170,8 +170,8 @@ def a_foreign_snapshot() -> bytes:
 def cut_life(
     base: MemoryFiles, operations: int, data: bytes, limits: StorageLimits = BALLAST
 ) -> tuple[Life | None, bool]:
-    """Run until the power fails. Returns the life, and whether all of its steps were done. The life is None if the
-    power failed during the opening."""
+    """Run until the power fails. Returns the life, and True if all steps of the life were done. If the power failed
+    during the opening, the life is None."""
     base.power_lost_after = len(base.operations) + operations
     life = None
     try:
@@ -201,7 +201,7 @@ def test_power_lost_after_any_operation_loses_nothing_promised_and_invents_nothi
         after = Picture.of(opened(found, limits))
         assert sure.is_shown_by(after) or maybe.is_shown_by(after), (operations, sure, maybe, after)
         again = Picture.of(opened(found.after_power_loss(keep_nothing), limits))
-        # A state that a start has shown must be durable (docs/reference/specification.md#35-recovery).
+        # If a start has shown a state, this state must be durable (docs/reference/specification.md#35-recovery).
         assert again == after, operations
         operations += 1
     assert operations > 70
@@ -219,7 +219,7 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
         assert life is not None
         steps, opened_whole = 0, False
         while not opened_whole:
-            found = files.after_kill()  # The unsynced data is there, and the power may fail during recovery.
+            found = files.after_kill()  # The unsynced data is there. The power may fail during recovery.
             found.power_lost_after = steps
             try:
                 opened(found, BALLAST)
@@ -235,7 +235,7 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
 
 @pytest.mark.parametrize("name", CRASHES)
 def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_member(name: str) -> None:
-    """`meta` is written last. Until then the first start can be repeated
+    """`meta` is written last. Until then, the first start can be repeated
     (docs/reference/specification.md#12-first-start)."""
     random = Random(name)
     operations, finished = 0, False
@@ -257,7 +257,7 @@ def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_memb
 
 
 def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> None:
-    """A process dies between write and sync. The next process reads the bytes, and then the power fails.
+    """A process dies between a write and its sync. The next process reads the written bytes, and then the power fails.
 
     See docs/reference/specification.md#35-recovery.
     """
@@ -265,7 +265,7 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
     log = opened(files).log
     log.append(write(*entries(1, 3), term=1, voted_for="n3"))
     operations = len(files.operations)
-    files.power_lost_after = operations + 1  # The write happens, and the sync does not.
+    files.power_lost_after = operations + 1  # The write is carried out, and the sync is not.
     with pytest.raises(PowerLost):
         log.sync(0, lambda _: None)
 
@@ -279,14 +279,15 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
 
 
 def test_a_full_disk_in_the_middle_of_a_frame_and_then_a_crash() -> None:
-    """The failed write left some bytes after the last synced frame. They never count, however many they are."""
+    """The failed write left some bytes after the last synced frame. These bytes never count, no matter how many there
+    are."""
     for name, crash in CRASHES.items():
         files = new_folder()
         log = opened(files, StorageLimits(ballast_bytes=100)).log
         synced(files, log, write(*entries(1, 3), term=1))
         full = _full_at_sync()
         files.refuse = full
-        # The write is complete, its sync is refused, and a new write goes to another place.
+        # The write is complete, but its sync is refused. Then a new write goes to another place.
         synced(files, log, write(*entries(4, 6)))
         synced(files, log, write(*entries(7, 7)))
 

@@ -1,4 +1,4 @@
-"""Bytes that differ from the written ones are cut if nothing proves that they were synced. Otherwise the log is
+"""If bytes differ from the written bytes and nothing proves that they were synced, they are cut. Otherwise the log is
 refused.
 
 See docs/reference/specification.md#48-torn-tail-and-damage.
@@ -39,7 +39,7 @@ SEGMENTS = replace(SMALL_SEGMENTS, segment_bytes_max=550)
 
 
 def a_small_log(is_idle: bool) -> tuple[MemoryFiles, list[Picture]]:
-    """A log of a few segments, with a cut and a vote in them, and the state after each sync.
+    """A log of a few segments, which contains a cut and a vote. Also returns the state after each sync.
 
     With `is_idle`, an empty frame at the end proves all frames before it.
     """
@@ -66,8 +66,8 @@ def copy_of(files: MemoryFiles) -> MemoryFiles:
 
 
 def refused_in(files: MemoryFiles, path: str) -> bool:
-    """True if the log is refused for damage in this file. In this case the function also asserts that nothing was
-    written."""
+    """True if the log is refused because of damage in this file. In this case the function also asserts that nothing
+    was written."""
     try:
         opened(files)
     except CorruptLog as error:
@@ -99,7 +99,7 @@ def test_every_flipped_byte_of_a_proven_log_is_harmless_or_refused(mask: int) ->
                 harmless += 1
 
     last = frames(files, segments(files)[-1])[-1]
-    assert harmless == last.length  # Only the loss of the empty frame at the end does no harm.
+    assert harmless == last.length  # Only the loss of the empty frame at the end is harmless.
     assert refused > 600
 
 
@@ -129,7 +129,7 @@ def test_truncation_at_every_byte_recovers_all_frames_before_it_or_is_refused(is
     for size_bytes in range(files.size_bytes(path)):
         cut = copy_of(files)
         Damage(cut, path).shrink(size_bytes)
-        # The frame was synced before the segment got its name, so no crash does this.
+        # The frame was synced before the segment got its name. So a crash cannot cause this damage.
         if size_bytes < first.end_offset:
             with pytest.raises(CorruptLog):
                 opened(cut)
@@ -150,7 +150,7 @@ def test_truncation_at_every_byte_recovers_all_frames_before_it_or_is_refused(is
 
 @pytest.mark.parametrize("length", [1, 8, 64, 512])
 def test_zeroes_anywhere_are_never_taken_for_a_frame(length: int) -> None:
-    """A disk that lost a sector may return zeroes; a frame of zeroes is never valid
+    """A disk that has lost a sector may return zeroes. A frame of zeroes is never valid
     (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     proof = frames(files, segments(files)[-1])[-1]
@@ -177,7 +177,7 @@ def test_a_torn_tail_is_cut_and_the_next_start_finds_nothing_of_it() -> None:
 
 
 def test_how_much_of_a_torn_tail_was_cut_is_told_once() -> None:
-    """An operator may want to know how much was cut, although none of it had been promised."""
+    """An operator may want to know the number of cut bytes, although no promise depended on them."""
     files, _ = a_small_log(is_idle=True)
     torn = copy_of(files)
     Damage(torn, segments(torn)[-1]).grow(b"a frame that power cut short")
@@ -207,7 +207,7 @@ def test_a_bad_frame_that_a_later_one_calls_durable_is_damage_and_names_file_and
 
 
 def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -> None:
-    """Two frames of one sync may reach the disk in any order, and neither had been promised."""
+    """Two frames of one sync may reach the disk in any order, and no promise depended on either of them."""
     files = new_folder()
     log = opened(files, replace(SMALL_SEGMENTS, segment_bytes_max=1 << 20, frame_bytes_max=1024)).log
     synced(files, log, write(entry(1), term=1))
@@ -220,7 +220,8 @@ def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -
 
 
 def test_a_frame_of_another_segment_or_of_an_earlier_life_is_never_taken() -> None:
-    """The salt of a segment prevents this (docs/reference/specification.md#43-frames)."""
+    """Because of the salt of a segment, bytes of another segment are not taken for a frame
+    (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     path = segments(files)[-1]
     foreign = files.read(segments(files)[1], HEADER_BYTES, 1 << 20)
@@ -241,7 +242,8 @@ def test_a_missing_segment_is_refused() -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_missing_last_segment_is_refused(lost: int) -> None:
-    """No later segment proves the lost one, but the member may have voted in it and acknowledged its entries."""
+    """No later segment proves the lost segment. But with this segment the member may have lost a vote and acknowledged
+    entries."""
     files, _ = a_small_log(is_idle=True)
     newest = segments(files)[-lost:]
     for path in newest:
@@ -253,7 +255,7 @@ def test_a_missing_last_segment_is_refused(lost: int) -> None:
 
 
 def test_only_the_newest_segment_is_noted() -> None:
-    """Only one note is left, even if a full disk or the crash before this start had left an older one."""
+    """Only one note remains, even if a full disk or the crash before this start had left an older note."""
     files, _ = a_small_log(is_idle=True)
     reached = len(segments(files))
     assert noted_segments(files, LOG) == [reached]
@@ -273,7 +275,7 @@ def test_only_the_newest_segment_is_noted() -> None:
 
 
 def test_a_log_of_which_nothing_is_noted_is_taken_as_it_is() -> None:
-    """Such a log was written by an older build."""
+    """A log without a note was written by an older build."""
     files, pictures = a_small_log(is_idle=True)
     files.forget(note_path(LOG, len(segments(files))))
 
@@ -281,7 +283,7 @@ def test_a_log_of_which_nothing_is_noted_is_taken_as_it_is() -> None:
 
 
 def test_a_log_without_segments_beside_a_meta_is_refused() -> None:
-    """An empty log folder means that the disk was lost. It does not mean a new member."""
+    """An empty log folder means that the disk was lost. An empty log folder does not mean that the member is new."""
     files, _ = a_small_log(is_idle=True)
     for path in segments(files):
         files.forget(path)
@@ -347,7 +349,7 @@ def test_a_segment_of_a_newer_format_is_refused_with_the_versions() -> None:
 def test_a_frame_with_a_right_checksum_and_impossible_content_is_refused(
     field_offset: int, value: int, reason: str
 ) -> None:
-    """A torn write or a failing disk does not make a right checksum, so no part of such a log can be trusted."""
+    """A torn write or a failing disk never produces a correct checksum. So no part of such a log can be trusted."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))

@@ -59,7 +59,7 @@ def test_dropping_deletes_whole_segments_oldest_first_and_never_the_last() -> No
 
 
 def test_segments_are_deleted_once_and_one_at_a_time_so_that_no_sync_waits_for_many() -> None:
-    """If each drop asked for all deletions again, a sync of the log could wait for seconds on a slow disk."""
+    """If each drop requested all deletions again, a sync of the log could wait for seconds on a slow disk."""
     files, log = nineteen_entries_in_small_segments()
     before = len(segments(files))
     files.operations.clear()
@@ -87,7 +87,8 @@ def test_a_segment_that_could_not_be_deleted_is_tried_again_with_the_next_ones()
 
 
 def test_a_deletion_whose_sync_fails_ends_the_log() -> None:
-    """The next sync may succeed without this deletion. A later deletion could then leave a gap, which is damage."""
+    """The next sync may succeed without making this deletion durable. A later deletion could then leave a gap in the
+    numbers, which is damage."""
     files, log = nineteen_entries_in_small_segments()
     files.refuse = lambda operation: OSError(5, "Input/output error") if isinstance(operation, SyncFolder) else None
     log.drop_before(10)

@@ -1,4 +1,5 @@
-"""Compares plain frames that are read in runs with the same frames read one by one, for any log, damaged or not."""
+"""Compares plain frames that are read in runs with the same frames read one by one, for any log, with and without
+damage."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ steps = st.lists(
 
 @pytest.fixture(params=[(16, 512), (2, 3)], ids=["many", "few"], autouse=True)
 def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set how many frames are compared in one step. Some values are so small that the logs of these tests have enough
-    frames."""
+    """Set the number of frames that are compared in one step. Some values are so small that the logs of these tests
+    have enough frames."""
     fewest, most = request.param
     with (
         mock.patch("storage.wal.fast_frames.ROWS_MIN", fewest),
@@ -71,7 +72,7 @@ def a_log(plan: list[str], segment_bytes_max: int) -> MemoryFiles:
 
 
 def found_by(files: MemoryFiles) -> Any:
-    """The result of recovery, or its refusal."""
+    """The result of recovery; if recovery refuses the log, the refusal."""
     try:
         recovered = recover_log(files, LOG, IDENTITY)
     except CorruptLog as error:
@@ -121,7 +122,8 @@ def test_recovery_finds_the_same_whether_plain_frames_are_read_in_runs_or_alone(
 def test_whatever_a_byte_says_in_the_middle_of_a_run_both_judge_it_alike(
     step: str, change: int, is_rechained: bool
 ) -> None:
-    """The test changes each byte of a frame: first as damage, then with all later checksums corrected."""
+    """The test changes each byte of a frame, first as damage. Then it changes the byte again and corrects all later
+    checksums."""
     files = a_log(["vote"] * (step == "vote") + ["put, with a hint" if step == "vote" else step] * 6, 100_000)
     path = segments(files)[-1]
     content = files.edit(path)
@@ -142,7 +144,7 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
     """Correct the checksums of the frames, and the copies of the previous frame's checksum."""
     checksum = all_frames[0].previous_checksum
     for frame in all_frames:
-        if frame is not all_frames[-3]:  # This frame's copy of the previous checksum is among the changed bytes.
+        if frame is not all_frames[-3]:  # One of the changed bytes is in this frame's copy of the previous checksum.
             content[frame.offset + 12 : frame.offset + 16] = CHECKSUM.pack(checksum)
         end = frame.end_offset - CHECKSUM.size
         checksum = google_crc32c.value(bytes(content[frame.offset : end]))
@@ -150,7 +152,7 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
 
 
 def test_a_run_ends_where_the_next_segment_continues() -> None:
-    """In the older file, bytes after the frame at which the next segment continues have never counted."""
+    """The older file may have bytes after the frame at which the next segment continues. These bytes never count."""
     files = a_log(["put"] * 6, 100_000)
     path = segments(files)[-1]
     data = files.read(path, 0, files.size_bytes(path))
@@ -168,7 +170,7 @@ def test_frames_of_one_entry_are_one_run() -> None:
 
     scan = scan_parts(path, data, header)
 
-    # The first frame is the beginning, the second has the term, and the run has the entries.
+    # The first frame begins the segment, the second sets the term, and the run has the entries.
     assert [type(part) for part in scan.parts] == [Frame, Frame, FrameRun]
     run = scan.parts[-1]
     assert isinstance(run, FrameRun)

@@ -1,4 +1,4 @@
-"""A frame that is decoded has the content that was encoded, and no other bytes are taken for a frame.
+"""A decoded frame has the encoded content, and no other bytes are taken for a frame.
 
 See docs/reference/specification.md#43-frames.
 """

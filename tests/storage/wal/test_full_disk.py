@@ -1,4 +1,4 @@
-"""A full disk still takes votes, and then small snapshots, because the log can be cut after them.
+"""On a full disk, votes still work. Then small snapshots still work, because the log can be cut after them.
 
 See docs/reference/specification.md#412-full-disk.
 """
@@ -37,7 +37,7 @@ def used_bytes(files: MemoryFiles) -> int:
 
 
 def with_room(room_bytes: int) -> tuple[MemoryFiles, OpenedStorage]:
-    """A log of eight entries, on a disk with room for so many more bytes."""
+    """A log of eight entries, on a disk that has room for this number of further bytes."""
     files = new_folder()
     storage = opened(files, LIMITS)
     synced(files, storage.log, write(*entries(1, 8), term=1))
@@ -57,7 +57,7 @@ def fill(files: MemoryFiles, storage: OpenedStorage) -> None:
 
 
 def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[BaseException | None]:
-    """Write chunks of a snapshot and then abandon it, as a node does after an error; returns the errors of the
+    """Write chunks of a snapshot and then abandon it, as a node does after an error. Returns the errors of the
     writes."""
     writer = storage.snapshots.create(snapshot_header(8))
     outcome: list[BaseException | None] = []
@@ -70,7 +70,7 @@ def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[
 
 
 def test_a_sync_too_large_for_the_last_room_waits_for_more_and_harms_nothing() -> None:
-    """The sync was never reported as durable, and each attempt is a new segment. So nothing is lost or written
+    """The sync was never reported as durable, and each attempt writes a new segment. So no write is lost or written
     twice."""
     files, storage = with_room(0)
     outcome: list[BaseException | None] = []
@@ -97,7 +97,7 @@ def test_a_sync_too_large_for_the_last_room_waits_for_more_and_harms_nothing() -
 
 
 def test_what_found_no_room_while_the_ballast_was_made_again_is_tried_again() -> None:
-    """The sync is submitted before there is room. It ends after the search for room."""
+    """The sync is submitted before there is room. The sync ends after the search for room."""
     files, storage = with_room(0)
     fill(files, storage)
     full, outcome = files.refuse, list[BaseException | None]()
@@ -117,7 +117,7 @@ def test_what_found_no_room_while_the_ballast_was_made_again_is_tried_again() ->
 
 
 def test_what_finds_no_room_while_opening_is_said_at_once() -> None:
-    """During the opening nobody looks for room yet."""
+    """While the folder is being opened, nobody searches for room yet."""
     files, _ = with_room(0)
     files.refuse = lambda operation: OSError(errno.ENOSPC, "full") if isinstance(operation, Write) else None
 
@@ -126,7 +126,7 @@ def test_what_finds_no_room_while_opening_is_said_at_once() -> None:
 
 
 def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
-    """If the state is small and the log long, the log can be cut after the snapshot, which makes room."""
+    """If the state is small and the log is long, the log can be cut after a snapshot. This makes room."""
     files, storage = with_room(0)
     fill(files, storage)
 
@@ -137,8 +137,8 @@ def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
 
 
 def test_a_snapshot_whose_sync_found_no_room_is_given_up_and_the_next_one_has_the_ballasts_room() -> None:
-    """Some file systems report a lack of room only at the sync, and lose the writes. A second sync then proves
-    nothing."""
+    """Some file systems report a lack of room only at the sync, and then lose the written bytes. In this case, a second
+    sync proves nothing."""
     files, storage = with_room(100_000)
     syncs: list[Operation] = []
 
@@ -170,7 +170,7 @@ def _syncs_the_ballast(operation: Operation) -> bool:
 def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_that_is_there(
     misses_room: Callable[[Operation], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the log took the ballast for present, nobody would make it again, and a full disk would have no room for
+    """If the log assumed that the ballast exists, nobody would make it again, and a full disk would have no room for
     votes."""
     files, storage = with_room(0)
     if misses_room is _syncs_the_ballast:
@@ -207,7 +207,7 @@ def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_th
 
 
 def test_a_ballast_that_could_not_be_synced_is_not_taken_for_one_that_is_there() -> None:
-    """The ballast has the right size, but the disk may not have reserved its room."""
+    """The ballast has the right size, but the disk may not have reserved room for it."""
     files, storage = with_room(0)
     fill(files, storage)
     files.refuse = lambda each: OSError(errno.EIO, "broken") if _syncs_the_ballast(each) else None

@@ -18,7 +18,8 @@ from storage.wal.index import FrameLocation, LogIndex
 def test_a_range_is_the_frames_that_follow_in_a_segment_and_fit(
     frames: list[tuple[int, int, int]], index: int, count: int, bytes_max: int
 ) -> None:
-    """The frames have different numbers of entries. Some follow a gap, and some are the first of a segment."""
+    """The frames of this index have different numbers of entries. Some follow a gap, and some are the first of a
+    segment."""
     log_index, first_index, segment, offset = LogIndex(), 1, 1, 64
     for entries, step, length in frames:
         segment, offset = (segment + 1, 64) if step == 2 else (segment, offset + step * 40)

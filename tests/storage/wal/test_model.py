@@ -18,9 +18,9 @@ WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, bal
 
 
 class LogAgainstAList(RuleBasedStateMachine):
-    """`model` is the state that the log must show. `durable` is the state after a crash. While a sync is open, a crash
-    leaves the state `flight`, because the files of this test carry out a submission immediately, and only its `done`
-    waits.
+    """`model` is the state that the log must show. `durable` is the state that remains after a crash. While a sync is
+    open, a crash leaves the state `flight`. The files of this test carry out a submission immediately, and only its
+    `done` waits.
 
     Entries at or below `committed` are never cut, as in Raft (docs/reference/specification.md#36-conflicts).
     """
@@ -58,7 +58,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is None)
     @rule()
     def start_sync(self) -> None:
-        """Begin a sync. Its operations run immediately, and its `done` waits."""
+        """Begin a sync. The operations of the sync run immediately, and its `done` waits."""
         self.flight = (self.start, dict(self.model), self.term)
         self.done.clear()
         self.storage.log.sync(self.committed, self.done.append)
@@ -66,7 +66,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is not None)
     @rule()
     def finish_sync(self) -> None:
-        """End the sync: everything that was appended before the sync began is durable now."""
+        """End the sync. Everything that was appended before the sync began is durable now."""
         assert self.flight is not None
         self.files.run()
         assert self.done == [None]
@@ -75,7 +75,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.durable[1] and self.flight is None)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Commit the durable entries that are still in the log; no later step cuts them."""
+        """Commit the durable entries that are still in the log. No later step cuts them."""
         agreed = [index for index, each in self.durable[1].items() if self.model.get(index) == each]
         if agreed:
             self.committed = max(self.committed, data.draw(st.sampled_from(agreed)))
@@ -93,7 +93,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.flight is None)
     @rule(ahead=st.integers(1, 5))
     def install(self, ahead: int) -> None:
-        """Install a snapshot from far ahead, which drops the whole log."""
+        """Install a snapshot from far ahead. This drops the whole log."""
         at = LogPosition(self.last_index + ahead, max(self.term, 1))
         self.storage.log.append(write(term=at.term))
         built(self.files, self.storage, snapshot_header(at.index, at.term))
@@ -103,7 +103,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 16))
     def lose_power(self, seed: int) -> None:
-        """Lose the power. Synced entries are there, and entries that were only appended are not."""
+        """The power is lost. Synced entries remain, and entries that were only appended are lost."""
         random = Random(seed)
         self.files = self.files.after_power_loss(keep_some(random), tear_some(random))
         self.storage = opened(self.files, self.limits, seed)
@@ -134,7 +134,7 @@ class LogAgainstAList(RuleBasedStateMachine):
             assert list(log.term_runs()) == runs
 
     def teardown(self) -> None:
-        """After one more restart the log must show the same."""
+        """After one more restart, the log must show the same state."""
         self.lose_power(0)
 
     def _append(self, first_index: int, sizes: list[int], rise: int, *, cut: bool) -> None:
@@ -150,7 +150,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
 
 class LogWrittenAheadAgainstAList(LogAgainstAList):
-    """The same model, with frames that are written over preallocated zeroes."""
+    """The same model, but frames are written over preallocated zeroes."""
 
     limits = WRITTEN_AHEAD
 

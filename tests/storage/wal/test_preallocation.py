@@ -1,4 +1,4 @@
-"""Zeroes are written after a small frame, so the next frames go into blocks that the file already has.
+"""Zeroes are written after a small frame. So the next frames are written into blocks that the file already has.
 
 See docs/reference/specification.md#411-zeroes-written-ahead.
 """
@@ -88,7 +88,7 @@ def test_none_are_written_where_none_are_wanted() -> None:
 
 
 def test_zeroes_at_the_end_are_no_torn_tail() -> None:
-    """If zeroes were a torn tail, every start would report that something was cut off."""
+    """If zeroes counted as a torn tail, every start would report that bytes were cut off."""
     files = new_folder()
     synced(files, opened(files, AHEAD).log, write(*entries(1, 3), term=1))
 
@@ -113,7 +113,7 @@ def test_a_frame_that_power_cut_short_among_zeroes_is_cut_and_told() -> None:
 
 
 def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() -> None:
-    """The zeroes are not the end of the log, although they look like it."""
+    """The zeroes are not the end of the log, although they look like the end."""
     files = new_folder()
     log = opened(files, AHEAD).log
     ends = []
@@ -127,7 +127,7 @@ def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() ->
 
 
 def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again() -> None:
-    """The log does not give the ballast back to write zeroes, and refuses no write."""
+    """If there is no room for the zeroes, the log neither releases the ballast nor refuses the write."""
     files = new_folder()
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
@@ -152,7 +152,7 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
     files.refuse = lambda operation: _no_space_for(operation, 0) if "ballast" in files.names("") else None
-    # There is no room, so the ballast is given back and a new segment begins.
+    # There is no room, so the ballast is released and a new segment begins.
     synced(files, log, write(large(1, 1_000), term=1))
     synced(files, log, write(*entries(2, 2)))
 
@@ -163,7 +163,7 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
 
 
 def _short_write(files: MemoryFiles, operation: Operation, bytes_max: int) -> OSError | None:
-    """On a full disk, a write writes the bytes that fit and then fails."""
+    """On a full disk, a write first writes the bytes that fit, and then fails."""
     error = _no_space_for(operation, bytes_max)
     if error is not None and isinstance(operation, Write):
         Damage(files, operation.path).grow(b"".join(operation.buffers)[:bytes_max])

@@ -34,12 +34,13 @@ __all__ = ["rows_together"]
 
 Answer = list[Entry] | tuple[str, int] | str
 MANY = 1 << 40
-# With SMALL_SEGMENTS each frame has a segment, and there is one more. The test's cost grows with their square.
+# With SMALL_SEGMENTS each frame has its own segment, and there is one more segment. The cost of the test grows with the
+# square of the number of segments.
 FRAMES = 20
 
 
 def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
-    """A log with the entries 1 … count. Each entry has a few bytes and a frame of its own."""
+    """A log with the entries 1 … count. Each entry has a few bytes and is alone in its frame."""
     files = new_folder()
     log = opened(files, limits).log
     for index in range(1, count + 1):
@@ -58,7 +59,7 @@ def answer_of(read: Callable[[], list[Entry]]) -> Answer:
 
 
 def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """The answers of a series of reads, each of which begins where the last one ended."""
+    """The answers of a series of reads. Each read begins where the last one ended."""
     answers: list[Answer] = []
     while first_index <= last_index:
         answers.append(answer_of(lambda first=first_index: log.read(first, last_index, bytes_max)))  # type: ignore[misc]
@@ -70,7 +71,7 @@ def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[
 
 
 def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """The same answers from a log that fetches and parses only the frame that is needed."""
+    """The same answers from a log that fetches and parses only the needed frame."""
     with (
         mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 0),
         mock.patch("storage.wal.frame_reading.read_single_entry_frames", return_value=[]),
@@ -113,7 +114,7 @@ def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by
 @pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
 @pytest.mark.parametrize("bytes_max", [1, 80, 200, 1000, MANY])
 def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: StorageLimits, bytes_max: int) -> None:
-    """The test flips a byte of each frame in turn, or makes it unreadable."""
+    """The test flips a byte of each frame in turn, or makes this byte unreadable."""
     files, log = a_log_of_puts(FRAMES, limits)
     twin_files, twin = a_log_of_puts(FRAMES, limits)
     places = [(path, frame) for path in segments(files)[1:] for frame in frames(files, path) if frame.table]
@@ -153,7 +154,8 @@ def unreadable(files: MemoryFiles, path: str, at: int) -> AbstractContextManager
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 20_000, MANY])
 def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> None:
-    """The test reads the first 900 of a thousand entries. Each fetch stays within the bound or is one frame."""
+    """The test reads the first 900 of a thousand entries. Each fetch stays within the bound, or fetches only one
+    frame."""
     files, log = a_log_of_puts(1000)
     by_index = {frame.first_index: frame for frame in frames(files, segments(files)[-1]) if frame.table}
 
@@ -164,7 +166,7 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
         found = log.read(1, 900, bytes_max)
     fetched = [call.args for call in read.call_args_list]
 
-    needed = by_index[min(found[-1].index + 1, 900)]  # One more frame shows that the bound is reached.
+    needed = by_index[min(found[-1].index + 1, 900)]  # One more frame makes the log reach the bound.
     assert max(offset + length for _, offset, length in fetched) <= needed.end_offset
     assert max(length for _, _, length in fetched) <= 10_000
     if bytes_max == MANY:
@@ -173,7 +175,7 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
 
 
 def test_many_small_entries_to_a_frame_count_for_more_than_their_bytes() -> None:
-    """An entry without payload takes 13 bytes in a frame and counts 32, so the log fetches no frame beyond the
+    """An entry without payload takes 13 bytes in a frame but counts as 32. So the log fetches no frame beyond the
     bound."""
     files = new_folder()
     log = opened(files).log
@@ -202,7 +204,7 @@ def test_a_slow_reader_walks_through_a_large_frame_that_is_fetched_once() -> Non
 @pytest.mark.parametrize("change", [1, 2, 0x80])
 @pytest.mark.parametrize("has_hint", [False, True])
 def test_whatever_a_byte_says_under_a_right_checksum_both_judge_it_alike(has_hint: bool, change: int) -> None:
-    """The test changes each byte of a frame in turn. With a hint the frame also has a hard state."""
+    """The test changes each byte of a frame in turn. If there is a hint, the frame also has a hard state."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(term=1, voted_for="n1"))
@@ -236,7 +238,7 @@ def test_a_frame_in_the_place_of_another_is_damage() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_it_is_damage(count: int) -> None:
-    """After a misdirected write the checksum and the index are right, and only the term shows the damage."""
+    """After a misdirected write, the checksum and the index are right. Only the term shows the damage."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
@@ -256,8 +258,8 @@ def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_
 
 
 def test_a_frame_with_fewer_entries_in_the_place_of_another_is_damage() -> None:
-    """Both frames have the same length, first index and term. Entries that the other frame does not have would be read
-    from wrong bytes."""
+    """Both frames have the same length, first index and term. If an entry is missing in the other frame, it would be
+    read from wrong bytes."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))

@@ -31,7 +31,7 @@ def test_a_new_log_is_empty_and_is_a_log_store() -> None:
     log: LogStore = opened(new_folder()).log
 
     assert (log.first_index, log.last_index, log.term_runs()) == (1, 0, ())
-    assert not log.has_unproven_batch  # The name of the segment proves its only frame.
+    assert not log.has_unproven_batch  # The name of the segment proves that its only frame was synced.
     assert log.size_bytes > 0
 
 
@@ -49,7 +49,7 @@ def test_what_was_synced_is_there_after_a_restart() -> None:
 
 
 def test_one_sync_makes_one_frame_of_all_that_gathered() -> None:
-    """A frame has all that one sync makes durable (docs/reference/specification.md#43-frames)."""
+    """A frame contains everything that one sync makes durable (docs/reference/specification.md#43-frames)."""
     files = new_folder()
     log = opened(files).log
     before = len(files.operations)
@@ -176,7 +176,7 @@ def test_the_commit_hint_is_never_above_what_is_durable() -> None:
 
 
 def test_an_idle_log_proves_its_last_frame_with_an_empty_one() -> None:
-    """Because of the empty frame, damage to the last frame with data can be found.
+    """The empty frame makes it possible to find damage to the last frame with data.
 
     See docs/reference/specification.md#49-proof-of-the-last-frame.
     """
@@ -221,7 +221,7 @@ def test_a_frame_larger_than_a_segment_gets_one_of_its_own() -> None:
 
 
 def test_a_sync_larger_than_a_frame_may_be_becomes_several_frames_with_the_cut_in_the_first() -> None:
-    """The cut is durable before the entries of later frames
+    """The cut becomes durable before the entries of later frames
     (docs/reference/specification.md#34-cut-and-replacement)."""
     files = new_folder()
     limits = replace(LIMITS, frame_bytes_max=1024)
@@ -270,7 +270,7 @@ def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
 
 
 def test_a_write_that_breaks_the_rules_of_a_log_is_a_bug_of_the_caller() -> None:
-    """The rules are: no gap, no falling term, no term above that of the hard state, and no changed vote.
+    """The rules are: no gap, no falling term, no term above the term of the hard state, and no changed vote.
 
     See docs/reference/specification.md#46-order-of-entries.
     """
@@ -306,7 +306,7 @@ def test_a_frame_that_changed_since_it_was_written_is_found_when_it_is_read() ->
 
 
 def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() -> None:
-    """Votes and compaction still work on a full disk. The next sync that finds no room must wait for room.
+    """Votes and compaction still work on a full disk. If the next sync finds no room, it must wait for room.
 
     See docs/reference/specification.md#412-full-disk.
     """
@@ -335,8 +335,8 @@ def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() 
 
 
 def test_a_snapshot_that_meets_the_full_disk_at_the_same_moment_takes_no_chance_from_the_log() -> None:
-    """The snapshot and the sync were open when the room was used up. The first end that is reported gives the ballast
-    back, for both."""
+    """The snapshot and the sync were both open when the room was used up. The first end that is reported releases the
+    ballast, and this helps both."""
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=5000))
     synced(files, storage.log, write(*entries(1, 3), term=1))
@@ -375,8 +375,8 @@ def test_a_log_that_was_told_of_a_full_disk_finds_room_again_and_may_give_it_bac
 
 
 def test_looking_for_room_takes_none_from_a_sync_that_comes_meanwhile() -> None:
-    """The search for room fills the disk for a moment. A sync that comes in this moment is tried again after the
-    search."""
+    """During its search for room, the ballast fills the disk for a moment. A sync that comes at this moment is tried
+    again after the search."""
     files = new_folder()
     log = opened(files, StorageLimits(ballast_bytes=5000)).log
     files.refuse = lambda operation: _no_space(operation) if "ballast" in files.names("") else None
@@ -408,8 +408,8 @@ def _no_space(operation: Operation) -> OSError | None:
 
 
 def test_a_frame_in_the_place_of_another_in_a_later_segment_is_not_taken_for_it() -> None:
-    """The log keeps the frame that was read last in a cache, with its offset. The frame that replaces it may have the
-    same length and offset in another segment."""
+    """The log caches the frame that was read last, together with its offset. The frame that replaces this frame may
+    have the same length and the same offset, but in another segment."""
     files = new_folder()
     log = opened(files, StorageLimits(segment_bytes_max=256, ballast_bytes=0)).log
     for index, payload in enumerate((b"a" * 60, b"b" * 60, b"c" * 60), start=1):

@@ -1,4 +1,5 @@
-"""One consumer, and the group around it: order, position, fence, takeover, bookmarks, compaction. In virtual time."""
+"""One consumer, and the group around it: order, position, fence, takeover, bookmarks, compaction. The tests run in
+virtual time."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ async def test_the_next_consumer_goes_on_after_the_committed_position(autojump_c
 
 
 async def test_changes_of_one_revision_are_one_record(autojump_clock: trio.testing.MockClock) -> None:
-    """A position is a revision, so a part of a revision cannot be committed."""
+    """A position is a revision, so a consumer cannot commit only a part of a revision."""
     async with SimulatedStore() as store, store.client().consume("log/", group="g") as consumer:
         await store.client().txn(success=(Put(b"log/a", b"1"), Put(b"x", b"2"), Put(b"log/b", b"3")))
         record = await anext(consumer)
@@ -114,7 +115,7 @@ async def test_a_transaction_writes_results_and_moves_the_position_as_one_change
         moved = await later.transaction().when(is_new).put("result", "2").otherwise(Get(b"n")).commit()
         assert moved.result is not None
         assert not moved.result.succeeded
-        assert consumer.position == later.revision  # The record is consumed even if the comparison is false.
+        assert consumer.position == later.revision  # The record is consumed although the comparison is false.
 
 
 async def test_a_record_that_is_committed_is_not_committed_with_other_writes_again(
@@ -125,7 +126,7 @@ async def test_a_record_that_is_committed_is_not_committed_with_other_writes_aga
         first, second = await anext(consumer), await anext(consumer)
         await first.transaction().add("n").commit()
         commands = len(store.commands)
-        await first.commit()  # The position already includes this record.
+        await first.commit()  # The stored position already includes this record.
         assert len(store.commands) == commands
         with pytest.raises(PositionConflict, match=rf"to {first.revision}, and its position is {first.revision}"):
             await first.transaction().add("n").commit()
@@ -152,7 +153,7 @@ async def test_a_new_group_begins_with_the_revision_that_it_names(autojump_clock
 async def test_a_group_begins_where_it_was_made_even_if_its_first_consumer_dies_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The first consumer has written the prefix of the group, and not yet the position."""
+    """The first consumer has written the prefix of the group, but has not yet written the position."""
     async with SimulatedStore() as store:
         first = store.client()
         with trio.move_on_after(60):
@@ -160,7 +161,7 @@ async def test_a_group_begins_where_it_was_made_even_if_its_first_consumer_dies_
                 nursery.start_soon(_consume_one, first)
                 while not any(ABOUT in keys_of(command) for command in store.commands):
                     await store.changed.wait()
-                first.pause(1e9)  # From now on none of its requests reaches the store.
+                first.pause(1e9)  # From now on, no request of this client reaches the store.
                 nursery.cancel_scope.cancel()
         await append(store, "a")
         async with store.client().consume("log/", group="g") as consumer:
@@ -180,7 +181,7 @@ def keys_of(command: Command) -> set[bytes]:
 
 
 async def test_a_consumer_reads_nothing_after_its_block(autojump_clock: trio.testing.MockClock) -> None:
-    """Another consumer may be active by then."""
+    """When the block has ended, another consumer may be active."""
     async with SimulatedStore() as store:
         async with store.client().consume("log/", group="g") as consumer:
             await append(store, "a", "b")
@@ -344,7 +345,8 @@ async def test_a_commit_whose_answer_is_lost_is_carried_out_once(autojump_clock:
 async def test_a_commit_whose_answer_came_after_the_lease_is_not_called_undone(
     successor: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Its first attempt took effect, and its answer was lost. The next attempt arrives when the lease is over."""
+    """The first attempt of the commit took effect, but its answer was lost. The next attempt arrives after the lease
+    has ended."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         await append(store, "a", "b")
         slow = store.client()
@@ -370,7 +372,7 @@ async def test_a_commit_whose_answer_came_after_the_lease_is_not_called_undone(
                 await store.changed.wait()
             await trio.sleep(2 * store.delay_seconds)
             store.lost_share = 0.0
-            slow.pause(4.5)  # Longer than the lease, and shorter than the deadline of a request.
+            slow.pause(4.5)  # This is longer than the lease, and shorter than the deadline of a request.
 
         async def succeed() -> None:
             async with store.client().consume("log/", group="g") as consumer:
@@ -440,7 +442,7 @@ async def test_the_position_of_an_idle_consumer_follows_a_busy_store_in_bounded_
 
 
 async def test_idle_consumers_of_a_quiet_store_hardly_write(autojump_clock: trio.testing.MockClock) -> None:
-    """The bookmark of one group changes the store for the other groups."""
+    """Each bookmark of one group changes the store, and the other groups see this change."""
     store = SimulatedStore()
     async with store, trio.open_nursery() as nursery:
 
@@ -454,7 +456,7 @@ async def test_idle_consumers_of_a_quiet_store_hardly_write(autojump_clock: trio
         await trio.sleep(2 * SLOW_BOOKMARK_SECONDS)
         begin = len(store.commands)
         await trio.sleep(10 * SLOW_BOOKMARK_SECONDS)
-        assert len(store.commands) == begin  # Only the position has changed.
+        assert len(store.commands) == begin  # Only the position has changed since then.
         for group in ("h", "i", "j"):
             nursery.start_soon(consume, group)
         await trio.sleep(1)
@@ -509,8 +511,8 @@ async def test_a_consumer_behind_the_history_reads_the_present_and_goes_on(
 
 
 async def test_a_new_watch_begins_where_the_last_one_had_got_to(autojump_clock: trio.testing.MockClock) -> None:
-    """The member ends the watch. The history before the progress of the watch is gone, but it had no change of the
-    prefix."""
+    """The member ends the watch. The history before the progress of the watch is gone, but it contained no change under
+    the prefix."""
     async with SimulatedStore() as store, store.client().consume("log/", group="g") as consumer:
         with trio.move_on_after(1):
             await anext(consumer)

@@ -1,4 +1,4 @@
-"""The examples of docs/concepts/consumers.md are run, and print what the page says."""
+"""The examples of docs/concepts/consumers.md run, and their output is the output on the page."""
 
 from __future__ import annotations
 

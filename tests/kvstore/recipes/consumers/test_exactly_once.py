@@ -26,7 +26,7 @@ STARTS = even_starts(4, "0123456789abcdef")
 
 
 class Group:
-    """A store with a log, and consumers that copy each of its values to the keys below `done/`."""
+    """A store with a log, and consumers that copy each value of the log to the keys below `done/`."""
 
     def __init__(self, seed: int) -> None:
         self.store = SimulatedStore(seed, delay_seconds=0.2, lost_share=0.1)
@@ -48,7 +48,7 @@ class Group:
             raise
 
     async def run_program(self, client: SimulatedClient, *, is_shared: bool) -> None:
-        """One process. It consumes until it is killed, and joins the group again when its lease is lost."""
+        """One consumer process. It consumes until it is killed. If its lease is lost, it joins the group again."""
 
         async def work(consumer: Consumer) -> None:
             async for record in consumer:
@@ -56,7 +56,7 @@ class Group:
                     await self.handle(client, record)
 
         while True:
-            with suppress(LeaseLost, LockLost, OutcomeUnknown):  # OutcomeUnknown: the grant of a lease.
+            with suppress(LeaseLost, LockLost, OutcomeUnknown):  # OutcomeUnknown comes from the grant of a lease.
                 if is_shared:
                     await client.consume_shares(
                         "log/", work, group="g", shares=STARTS, from_revision=1, ttl_seconds=TTL_SECONDS
@@ -66,16 +66,16 @@ class Group:
                         await work(consumer)
 
     async def live_and_die(self, *, is_shared: bool) -> None:
-        """Processes of one machine: each is killed after some time and replaced by another process."""
+        """The processes of one machine. Each process is killed after some time, and another process replaces it."""
         while True:
             client = self.store.client()
             with trio.move_on_after(self.random.expovariate(1 / 20)):
                 await self.run_program(client, is_shared=is_shared)
             self.kills += 1
-            client.pause(1e9)  # A killed process sends nothing more to the store, so its lease must expire.
+            client.pause(1e9)  # A killed process sends no further requests, so its lease must expire.
 
     async def write(self) -> list[bytes]:
-        """Append each record once; return their values in the order of the log."""
+        """Append each record once. Return the values of the records in the order of the log."""
         client, values = self.store.client(), []
         for number in range(RECORDS):
             value = b"%02d" % number
@@ -127,13 +127,13 @@ def _by_share(values: list[bytes], share_of: dict[bytes, int]) -> dict[int, list
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["one active", "shares"])
 def test_each_record_takes_effect_once_and_in_order(is_shared: bool) -> None:
-    """The property holds although processes are killed or stopped and answers are lost."""
+    """Each record takes effect once, in order, although processes are killed or stopped and answers are lost."""
     groups = [
         trio.run(_run, seed, is_shared, clock=trio.testing.MockClock(autojump_threshold=0)) for seed in range(SEEDS)
     ]
 
     assert sum(group.kills for group in groups) > 12
-    assert sum(group.refused for group in groups) > 2  # Some consumers tried to commit after they had lost their lease.
+    assert sum(group.refused for group in groups) > 2  # These consumers committed after they had lost their lease.
     assert sum(max(group.handled.values()) > 1 for group in groups) > 2  # Some records were handled again.
 
 
@@ -192,7 +192,7 @@ async def test_members_have_an_even_part_of_the_shares_and_hand_over_in_order(
 
 
 async def test_all_shares_of_a_new_group_begin_at_the_same_revision(autojump_clock: trio.testing.MockClock) -> None:
-    """Its first member takes one share after the other, and records are written meanwhile."""
+    """The first member of the group takes one share after the other. Meanwhile records are written."""
     async with SimulatedStore(delay_seconds=1) as store, trio.open_nursery() as nursery:
         got: set[bytes] = set()
 
@@ -214,7 +214,7 @@ async def test_all_shares_of_a_new_group_begin_at_the_same_revision(autojump_clo
 
 
 async def test_members_that_join_together_take_each_share_once(autojump_clock: trio.testing.MockClock) -> None:
-    """All of them see shares without an owner, and claim the same ones."""
+    """All members see the same shares without an owner, and claim the same shares."""
     works: Counter[int] = Counter()
     for seed in range(20):
         works.clear()
@@ -240,7 +240,7 @@ async def test_members_that_join_together_take_each_share_once(autojump_clock: t
 
 
 async def test_a_member_removes_an_owner_key_for_which_it_does_no_work(autojump_clock: trio.testing.MockClock) -> None:
-    """A claim of a client without a session may take effect late, when the share was given up already."""
+    """A claim of a client without a session may take effect late, after the member has already given the share up."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         handled: list[bytes] = []
 
@@ -287,7 +287,7 @@ async def test_members_that_wait_for_records_write_only_renewals(autojump_clock:
         begin, reads = len(store.commands), store.reads
         await trio.sleep(600)
         written = store.commands[begin:]
-        assert len(written) - renewals_in(written) <= 4  # At most one bookmark for each share in this time.
+        assert len(written) - renewals_in(written) <= 4  # At most one bookmark for each share was written in this time.
         assert store.reads == reads
         nursery.cancel_scope.cancel()
 
@@ -344,7 +344,7 @@ async def test_work_that_does_not_end_is_cancelled_when_its_share_has_to_go(
 
 
 async def test_a_member_takes_a_share_back_that_it_has_just_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    """A second member joins and leaves again, at any moment of the handover."""
+    """A second member joins and leaves again, at every possible moment of the handover."""
     for seed in range(60):
         async with SimulatedStore(seed, delay_seconds=1) as store, trio.open_nursery() as nursery:
 

@@ -48,7 +48,7 @@ def test_an_even_split_uses_the_bytes_of_the_alphabet() -> None:
 
 @pytest.mark.parametrize("prefix", [b"", b"c", b"consumers", b"consumers/", b"consumers/g/positions/"])
 def test_a_prefix_that_includes_the_keys_of_groups_is_refused(prefix: bytes) -> None:
-    """The consumer would consume its own commits."""
+    """With such a prefix, the consumer would consume its own commits."""
     with pytest.raises(ValueError, match="name a narrower prefix"):
         GroupAbout(prefix)
 
@@ -82,7 +82,7 @@ def test_a_value_that_is_no_position_is_refused(value: bytes) -> None:
 
 
 def test_the_group_of_a_key_and_the_next_group() -> None:
-    """The names of groups may be prefixes of each other."""
+    """The name of one group may be a prefix of the name of another group."""
     keys = sorted(GroupKeys(name).about for name in ("a", "a-b", "a0", "ab"))
     assert [group_of(key) for key in keys] == [b"a-b", b"a", b"a0", b"ab"]
     for key, following in pairwise(keys):

@@ -1,4 +1,4 @@
-"""Consumers that are slower than the log take a bounded amount of memory. The member runs in the same process."""
+"""Consumers that are slower than the log use a bounded amount of memory. The member runs in the same process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_a_slow_consumer_holds_its_window_and_one_revision(tmp_path: Path)
         with trio.fail_after(30):
             while stream._held_bytes < WINDOW_BYTES // 2:
                 await store.get("log/")
-        for _ in range(20):  # The member answers, so it would have sent further changes by now.
+        for _ in range(20):  # The member has answered a later request, so by now it would have sent further changes.
             await store.get("log/")
             assert stream._held_bytes <= WINDOW_BYTES + 2 * VALUE_BYTES
         got = [record.revision] + [(await anext(consumer)).revision for _ in revisions[1:]]

@@ -24,7 +24,7 @@ def port_of(cert: Path, key: Path | None = None, ca: Path | None = None) -> Cred
 
 
 def replaced(path: Path, new: Path) -> None:
-    """Put another file in the place of `path`, as a tool for renewing certificates does."""
+    """Replace the file `path` by another one, as a tool for renewing certificates does."""
     shutil.copy(new, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
 
@@ -135,7 +135,7 @@ def test_a_key_and_its_certificate_may_be_replaced_one_after_the_other(tmp_path:
 
 
 def test_a_file_of_authorities_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """An authority that is no longer in the file is no longer trusted."""
+    """If an authority is no longer in the file, it is no longer trusted."""
     made, others = Certificates(tmp_path), Certificates(tmp_path / "others")
     credentials = port_of(made.issue("port.pem", "127.0.0.1"), ca=made.ca)
     before = credentials.server.get_ca_certs()

@@ -1,4 +1,4 @@
-"""The bounds on the handshakes of one port, in number and in time, and the callers that the port does not let in."""
+"""The bounds on the handshakes of one port, in number and in time, and the callers that the port refuses."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def a_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
 
 
 async def outcome_of(port: Credentials, caller: ssl.SSLContext, server_name: str = "127.0.0.1") -> tuple[str, str]:
-    """Connect, and let the caller and the port each send a word. Return for each side the word that it received, or its
-    reason why there is no connection."""
+    """Connect, and let the caller and the port each send a word. For each side, return the word that it received, or
+    its reason for having no connection."""
     ours, theirs = a_pair()
     said: dict[str, str] = {}
 
@@ -215,8 +215,8 @@ async def test_silent_callers_cost_no_handshake_and_are_given_up(
 async def test_handshakes_that_are_begun_and_left_make_room_for_others(
     made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If callers that have sent only the beginning of a handshake take all places, an honest caller waits for one
-    second."""
+    """Callers that have sent only the beginning of a handshake may take all places. Even then, an honest caller waits
+    only for one second."""
     monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 3)
     monkeypatch.setattr(handshakes, "UNDISTURBED_SECONDS", 0.05)
     port, said = Handshakes(made.port()), list[str | MemberStream]()
@@ -240,8 +240,9 @@ async def test_handshakes_that_are_begun_and_left_make_room_for_others(
 async def test_callers_in_line_that_also_stop_keep_nobody_away_for_long(
     made: Certificates, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """All places and most of the line are taken by callers that have sent only a beginning. The callers in line wake
-    at the same time: each must give up another handshake, or one place would become free in UNDISTURBED_SECONDS."""
+    """All places and most of the waiting line are taken by callers that have sent only the beginning of a handshake.
+    The callers in line wake at the same time. Each of them must give up a different handshake; otherwise only one place
+    would become free in UNDISTURBED_SECONDS."""
     monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 8)
     port, said = Handshakes(made.port()), list[str | MemberStream]()
     pairs = [a_pair() for _ in range(33)]
@@ -254,7 +255,7 @@ async def test_callers_in_line_that_also_stop_keep_nobody_away_for_long(
             nursery.start_soon(accepted, port, pairs[32][1], said)
             began = trio.current_time()
             async with await call(pairs[32][0], made.caller(), "127.0.0.1"):
-                assert trio.current_time() - began < 5  # Of 32 callers ahead, eight give way each second.
+                assert trio.current_time() - began < 5  # Each second, eight of the 32 callers ahead give way.
                 assert port.count <= 8
             nursery.cancel_scope.cancel()
         for each in pairs:

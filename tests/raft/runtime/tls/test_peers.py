@@ -1,4 +1,4 @@
-"""Members with TLS between them: who is let in as which member, and what both sides log."""
+"""Members with TLS between them: which callers are accepted as which member, and the log messages of both sides."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def replicates(machines: list[Machine]) -> None:
 
 @asynccontextmanager
 async def a_member(credentials: Credentials | None) -> AsyncIterator[Machine]:
-    """The member s1 of three, which can reach no other member."""
+    """The member s1 of three members, which cannot reach any other member."""
     with trio.fail_after(20):
         listener, _ = await a_listener()
         s1 = Machine("s1", ["s1", "s2", "s3"], listener, credentials=credentials)
@@ -77,7 +77,7 @@ async def test_members_with_certificates_elect_and_replicate(made: Certificates)
 async def test_members_with_and_without_tls_work_together_while_tls_is_turned_on_or_off(
     made: Certificates, without: tuple[str, ...]
 ) -> None:
-    """Members that are already mixed dial each other with TLS, and those without TLS as before."""
+    """Members in mixed mode call each other with TLS. They call members without TLS as before."""
     mixed = {node_id: each for node_id, each in all_of(made, is_mixed=True).items() if node_id not in without}
     with trio.fail_after(20):
         async with a_cluster(3, credentials=mixed) as machines:
@@ -93,7 +93,7 @@ async def test_members_that_take_only_tls_work_with_mixed_ones(made: Certificate
 
 
 async def test_a_member_cannot_pose_as_another_one(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    """The certificate is good, but it names s3. The refusal is a warning only the first time."""
+    """The certificate is valid, but it names s3. Only the first refusal is a warning."""
     caplog.set_level(logging.WARNING, "raft.transport")
     async with a_member(made.peer("s1")) as s1:
         for _ in range(3):
@@ -124,7 +124,7 @@ async def test_a_member_that_is_dialled_must_be_the_one_that_its_certificate_nam
 async def test_a_refusal_counts_only_from_the_member_that_was_dialled(
     made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client with a certificate of the same authority took the address of s2, and says that s1 was removed. If s1
+    """A client with a certificate of the same authority took the address of s2, and claims that s1 was removed. If s1
     believed that, it would stop permanently."""
     caplog.set_level(logging.WARNING, "raft.transport")
     answerer = port_credentials("s2", "clients", PROTOCOL_PEER, made.issue("c.pem", "a-client"), None, made.ca)
@@ -150,7 +150,7 @@ async def test_a_refusal_counts_only_from_the_member_that_was_dialled(
 
     assert not s1.node.is_removed
     assert events(caplog, "refused", "s1")[0]["code"] == "wrong_certificate"
-    refusal = decode_hello(FrameSplitter(1 << 16).feed(heard[0])[0])  # Not the hello of s1, with its incarnation.
+    refusal = decode_hello(FrameSplitter(1 << 16).feed(heard[0])[0])  # s1 has not sent its hello and its incarnation.
     assert isinstance(refusal, Refusal)
     assert refusal.code == "wrong_certificate"
 
@@ -207,7 +207,7 @@ async def test_a_caller_with_tls_at_a_plain_port_is_refused_with_the_reason(
 
 
 async def test_a_new_certificate_counts_from_the_next_connection_on(made: Certificates, tmp_path: Path) -> None:
-    """The authority is replaced by another one: first both are trusted, then the new one alone."""
+    """Another authority replaces the old one: first both are trusted, and then only the new one."""
     others = Certificates(tmp_path / "others")
     ca, cert = tmp_path / "ca.pem", tmp_path / "s1.pem"
     ca.write_bytes(made.ca.read_bytes())

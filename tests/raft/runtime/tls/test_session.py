@@ -1,4 +1,4 @@
-"""TLS without I/O, with `trio.SSLStream` at the other end as the oracle, and with bytes cut at every place."""
+"""TLS without I/O. The other end is `trio.SSLStream` as the oracle, and the bytes are cut at every place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sessions(pair: tuple[Credentials, Credentials]) -> tuple[TlsSession, TlsSess
 
 
 def pieces(data: bytes, random: Random) -> Iterator[bytes]:
-    """Cut bytes at random places: often into single bytes, sometimes not at all."""
+    """Cut bytes at random places. Often each piece is a single byte, and sometimes nothing is cut."""
     size = random.choice([1, 7, 100, 5_000, 100_000])
     while data:
         count = random.randint(1, size)
@@ -76,7 +76,8 @@ def test_bytes_arrive_whole_and_in_order_wherever_the_wire_cuts_them(
 
 @pytest.mark.parametrize("at_server", [True, False])
 async def test_the_other_end_may_be_the_stream_of_trio(pair: tuple[Credentials, Credentials], at_server: bool) -> None:
-    """Our session speaks to `trio.SSLStream`, cut into pieces by a seeded generator, in both roles."""
+    """Our session exchanges bytes with `trio.SSLStream`, in both roles. A generator with a seed cuts the bytes into
+    pieces."""
     near, far = trio.testing.memory_stream_pair()
     context = pair[0].client if at_server else pair[0].server
     oracle = trio.SSLStream(far, context, server_side=not at_server, https_compatible=True)
@@ -112,7 +113,8 @@ async def test_the_other_end_may_be_the_stream_of_trio(pair: tuple[Credentials, 
 
 
 def test_an_end_without_a_close_notify_is_an_end(pair: tuple[Credentials, Credentials]) -> None:
-    """A killed process says nothing. Each protocol above states its own lengths, so a cut is noticed there."""
+    """A killed process sends no end of the connection. Each protocol above TLS states its own lengths, so it notices a
+    cut."""
     caller, answerer = sessions(pair)
     shake_hands(caller, answerer, Random(1))
 
@@ -175,8 +177,8 @@ def test_a_handshake_has_a_bound_in_bytes(pair: tuple[Credentials, Credentials])
 
 @pytest.mark.parametrize("data", [b"", b"x"])
 def test_changes_of_keys_are_bounded(tmp_path: Path, data: bytes) -> None:
-    """Each change costs up to 80 µs, and a read of 64 KiB can have 2,400 changes. Such a read would stop the member for
-    0.2 s, even with a byte of data between two changes."""
+    """Each change of keys costs up to 80 µs, and a read of 64 KiB can contain 2,400 changes. Such a read would stop the
+    member for 0.2 s, even if there was a byte of data between two changes."""
     made, key_log = Certificates(tmp_path), tmp_path / "key_log"
     caller_context = made.caller().client
     caller_context.keylog_filename = str(key_log)
@@ -207,7 +209,8 @@ def test_changes_of_keys_are_allowed_between_much_data(tmp_path: Path) -> None:
 
 
 def test_a_session_of_tls_1_2_that_a_caller_offers_is_refused_and_forgotten(tmp_path: Path) -> None:
-    """OpenSSL keeps sessions of TLS 1.2 in memory even without tickets. The next attempt shakes hands in full."""
+    """OpenSSL keeps sessions of TLS 1.2 in memory even without tickets. The session is refused, and the next attempt
+    makes a full handshake."""
     made = Certificates(tmp_path)
     port, context = made.port().server, made.caller().client
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -236,7 +239,8 @@ def test_a_session_of_tls_1_2_that_a_caller_offers_is_refused_and_forgotten(tmp_
 
 @pytest.mark.parametrize("kind", [0x81, 0x82, 0x86])
 def test_a_certificate_that_cannot_be_decoded_breaks_only_its_own_handshake(tmp_path: Path, kind: int) -> None:
-    """OpenSSL accepts a name (SAN: a mail address, a DNS name, a URI) that is no text; Python cannot decode it."""
+    """OpenSSL accepts a name (SAN: a mail address, a DNS name, a URI) that is not valid text. Python cannot decode such
+    a name."""
     made = Certificates(tmp_path)
     cert = made.issue_with_names("odd.pem", bytes([0x30, 4, kind, 2, 0xFF, 0xFE]))
     odd = caller_credentials(cert, None, made.ca, PROTOCOL_CLIENT)
@@ -249,7 +253,7 @@ def test_a_certificate_that_cannot_be_decoded_breaks_only_its_own_handshake(tmp_
 
 
 def test_no_session_is_resumed(pair: tuple[Credentials, Credentials]) -> None:
-    """A resumed session would skip the check of the certificate, which may have been withdrawn meanwhile."""
+    """A resumed session would skip the check of the certificate, which may have been withdrawn in the meantime."""
     caller, answerer = sessions(pair)
     shake_hands(caller, answerer, Random(1))
 

@@ -1,4 +1,4 @@
-"""TLS on a socket: what the socket takes leaves at once, and the rest follows in order, as without TLS."""
+"""TLS on a socket: the bytes that the socket takes leave immediately, and the rest follows in order, as without TLS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Credentials, Credent
 
 @asynccontextmanager
 async def connected(pair: tuple[Credentials, Credentials]) -> AsyncIterator[tuple[TlsStream, TlsStream]]:
-    """The two ends of a connection: of the caller and of the port."""
+    """The two ends of a connection: the end of the caller and the end of the port."""
     ours, theirs = (
         trio.SocketStream(trio.socket.from_stdlib_socket(each))
         for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -59,7 +59,7 @@ async def received(stream: TlsStream, count: int) -> bytes:
 async def test_a_socket_takes_at_once_what_fits_and_the_rest_follows_in_order(
     pair: tuple[Credentials, Credentials], seed: int
 ) -> None:
-    """The sizes include those at which a block of encryption ends."""
+    """The sizes include the sizes at which a block of encryption ends."""
     random = Random(seed)
     sizes = [1, 2, 17, 4_000, ENCRYPT_BYTES_MAX, ENCRYPT_BYTES_MAX + 1, 1_000_000, 2_000_000]
     random.shuffle(sizes)
@@ -70,7 +70,7 @@ async def test_a_socket_takes_at_once_what_fits_and_the_rest_follows_in_order(
             counts.append(count := send_at_once(caller, message))
             async with trio.open_nursery() as nursery:
                 if count < len(message):
-                    assert send_at_once(caller, b"not now") == 0  # The rest comes first.
+                    assert send_at_once(caller, b"not now") == 0  # The rest of the earlier bytes comes first.
                     nursery.start_soon(caller.send_all, message[count:])
                 assert await received(port, len(message)) == message
     assert any(count < len(message) for count, message in zip(counts, messages, strict=True))
@@ -118,7 +118,7 @@ async def test_garbage_in_the_middle_breaks_only_this_connection(pair: tuple[Cre
         await caller.transport_stream.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
         with pytest.raises(TlsFailed, match="bad record mac"):
             await port.receive_some()
-        with pytest.raises(TlsFailed, match="bad record mac"):  # The alert names the reason.
+        with pytest.raises(TlsFailed, match="bad record mac"):  # The TLS alert names the reason.
             await caller.receive_some()
 
 

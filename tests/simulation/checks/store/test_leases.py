@@ -1,4 +1,4 @@
-"""The rules about leases and locks say how long an owner may rely on its lease, and which owner has a lock."""
+"""The rules about leases and locks: how long an owner may rely on its lease, and which owner has a lock."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FIRST, SECOND = b"lock/%016x" % 1, b"lock/%016x" % 2
 
 
 class Bench:
-    """A bench with leases 1 and 2, granted at second 1 for 10 s. Each has a key in the queue of `lock`, at revisions 2
-    and 3."""
+    """A bench with leases 1 and 2, granted at second 1 for 10 s. Each lease has a key in the queue of `lock`, at
+    revisions 2 and 3."""
 
     def __init__(self, *, trusts_clocks: bool = True) -> None:
         self.covered: set[str] = set()

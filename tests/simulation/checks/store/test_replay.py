@@ -1,5 +1,5 @@
-"""The replay of the log is a second implementation of the store. The two agree, and the replay notices a wrong
-result."""
+"""The replay of the log is a second implementation of the store. The machine and the replay agree, and the replay
+notices a wrong result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEYS = [b"a", b"b", b"c", b"d"]
 
 
 class Followed:
-    """A machine, and a replay of everything that the machine applies."""
+    """A machine, and a replay of all entries that the machine applies."""
 
     def __init__(self) -> None:
         self.machine = KvMachine()
@@ -54,7 +54,7 @@ class Followed:
         self.now = 1
 
     def apply(self, *commands: Command, after_ns: int = 1, session: tuple[int, int] = (0, 0)) -> list[Any]:
-        """Let both apply commands in one entry."""
+        """Let the machine and the replay apply commands in one entry."""
         self.now += after_ns
         encoded = [encode_command(each, session_id=session[0], request_no=session[1]) for each in commands]
         payload = encode_batch(self.now, encoded)
@@ -64,13 +64,13 @@ class Followed:
         return results
 
     def elect(self) -> None:
-        """Let both apply the first entry of a leader."""
+        """Let the machine and the replay apply the first entry of a leader."""
         entry = Entry(self.replay.index + 1, 1, EntryKind.NO_OP, encode_batch(self.now, []))
         self.machine.apply(entry)
         self.replay.applied_no_op(entry.index, self.now)
 
     def check(self) -> None:
-        """Compare the two states."""
+        """Compare the state of the machine with that of the replay."""
         replay, machine = self.replay, self.machine
         assert (replay.revision, replay.compact_revision) == (machine.revision, machine.compact_revision)
         assert replay.is_kept == machine.history.is_on
@@ -171,11 +171,11 @@ def test_a_retry_that_finds_its_result_changes_nothing() -> None:
     "results",
     [
         [(0, 3, (1,))],  # The revision is too high by one.
-        [(0, 2, (1, None))],  # The result contains an old record, which the request did not ask for.
+        [(0, 2, (1, None))],  # The result contains an old record that the request did not ask for.
     ],
 )
 def test_a_result_that_is_not_the_replayed_one_is_noticed(results: Sequence[Any]) -> None:
-    """The rule must find the result even if all members agree on it."""
+    """The rule must find the wrong result even if all members agree on it."""
     both = followed_at_level_2()
 
     with pytest.raises(Violation, match="the store is the replay of its log"):

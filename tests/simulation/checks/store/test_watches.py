@@ -1,4 +1,4 @@
-"""Each rule about watches fails at the smallest deviation, and the usual messages pass."""
+"""Each rule about watches fails at the smallest deviation, and correct messages pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ NO_FLAGS = Flag(0)
 
 
 def a_replay() -> StoreReplay:
-    """A replay with these revisions: 2: a=1; 3: b=2; 4: a=3; 5: a and b are deleted. It keeps the events from 3 on."""
+    """A replay with these revisions: 2: a=1; 3: b=2; 4: a=3; 5: a and b are deleted. The replay keeps the events from
+    revision 3 on."""
     replay = StoreReplay()
     replay.applied(1, 1, [[0, 0, 0, 20, 2]], [(0, 1, (20,))])
     puts = [[0, 0, 0, 1, b"a", b"1"], [0, 0, 0, 1, b"b", b"2"], [0, 0, 0, 1, b"a", b"3"]]
