@@ -33,7 +33,7 @@ async def take_jobs(store: EmbeddedStore, done: dict[str, list[int]]) -> None:
 def free_addresses(count: int) -> list[str]:
     """Return addresses of this machine whose ports are not used.
 
-    The ports are below 32768, because operating systems take the ports of outgoing connections from there on. Such a
+    The ports are below 32768, because operating systems use higher ports for outgoing connections. An outgoing
     connection could otherwise get a port at which a member is about to listen.
     """
     found: dict[str, None] = {}

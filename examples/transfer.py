@@ -33,7 +33,7 @@ async def transfer(client: Client, source: str, target: str, amount: int) -> boo
             ],
         )
         if written.succeeded:
-            return True  # Otherwise another client has changed an account, so read both accounts again.
+            return True  # If another client has changed an account, nothing is written: read both again.
 
 
 async def main(endpoints: list[str]) -> None:

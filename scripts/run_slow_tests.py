@@ -23,7 +23,7 @@ NOTHING_TO_RUN = 5  # The exit status of pytest if no test was selected.
 
 
 def main() -> int:
-    commit = _commit()  # Read now: the result file makes the work tree dirty once it is written.
+    commit = _commit()  # This is read now, because the result file makes the work tree dirty once it is written.
     with tempfile.TemporaryDirectory() as folder:
         parts = Path(folder)
         codes = [_start(parts, "process", "-m", "process").wait()]
