@@ -131,7 +131,9 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
     Raises JoinRefused, StorageError, BackupFailed, and the errors of a client.
     """
-    async with client_of(joining.endpoints, joining.tls, joining.credentials, joining.cluster_id) as client:
+    # If there is one address, nobody else can be asked, and `check_may_join` reports the other cluster at once.
+    wanted = joining.cluster_id if len(joining.endpoints) > 1 else b""
+    async with client_of(joining.endpoints, joining.tls, joining.credentials, wanted) as client:
         found = await client.membership(of_leader=True, about=joining.own.node_id)
         check_may_join(joining, found)
         header, chunks = await _newest_snapshot(client, found)

@@ -38,6 +38,9 @@ OTHER_VALUES: dict[str, Any] = {
     "peer-key": "s1.key",
     "peer-ca": "ca.pem",
     "tls-mixed": True,
+    "name": "hwm-0",
+    "advertise": "hwm-0:7201/hwm-0:7101",
+    "begin-with": 2,
     "user": "root",
     "password-file": "root.password",
     "reset-root-password": str(Path(__file__)),  # This file is read immediately.
@@ -60,7 +63,12 @@ OTHER_VALUES: dict[str, Any] = {
 """For each option, a valid value that is not the default, in the form in which the configuration file contains it."""
 NEEDED = {"dir": "data", "node-id": "a", "member": [ONE]}
 """The options that a configuration has besides the option under test."""
+BY_NAME = {"dir": "data", "name": "hwm-0", "advertise": "hwm-0:7201/hwm-0:7101", "join": "hwm-0:7101,hwm-1:7101"}
+"""The options of a member that is started by name."""
 ALONE: dict[str, dict[str, Any]] = {
+    "name": BY_NAME,
+    "advertise": BY_NAME,
+    "begin-with": BY_NAME,
     "join": {"dir": "data", "member": [ONE]},
     "cluster-id": {"dir": "data", "node-id": "a", "member": [ONE, "b=127.0.0.1:3/127.0.0.1:4"]},
     "cert": NEEDED | {"ca": "ca.pem"},
