@@ -30,9 +30,10 @@ class UnusableCertificates(StoreError):
 class Tls:
     """The certificates of a client. Files are read again when they change. Raises InvalidConfiguration.
 
-    `ca`: the authorities that must have signed the members' certificates. The certificate of a member must also name
-    the dialled host or IP address. `cert`: the client's own certificate, with its chain. A member that was started with
-    `--client-ca` requires it. `key`: the private key of `cert`, without a password; None if it is in the same file.
+    `ca`: the authorities, one of which must have signed each member's certificate. The certificate of a member must
+    also name the dialled host or IP address. `cert`: the client's own certificate, with its chain. A member that was
+    started with `--client-ca` requires this certificate. `key`: the private key of `cert`, without a password; None if
+    the file of `cert` contains the key.
     """
 
     ca: FilePath
@@ -48,10 +49,10 @@ class Tls:
 class MemberTls:
     """The certificates of one member. Files are read again when they change. Raises InvalidConfiguration.
 
-    `cert`, `key`: the certificate that the client port and the metrics port show, and its private key (None: in the
-    same file). `client_ca`: the authorities of clients' certificates; if it is given, callers of both ports must show
-    a certificate. `peer_cert`, `peer_key`, `peer_ca`: the same for the peer port. There, both sides always show a
-    certificate, which must have the member's node id as a DNS name or as its common name.
+    `cert`, `key`: the certificate that the client port and the metrics port show, and its private key (None: the file
+    of `cert` contains the key). `client_ca`: the authorities of clients' certificates. If it is given, callers of both
+    ports must show a certificate. `peer_cert`, `peer_key`, `peer_ca`: the same for the peer port. At the peer port,
+    both sides always show a certificate, which must have the member's node id as a DNS name or as its common name.
 
     `mixed`: all ports also accept connections without TLS, and peers that do not speak TLS are dialled without TLS. Use
     this only while TLS is turned on or off in a running cluster. `client`: the certificates with which this member's

@@ -1,8 +1,8 @@
 """The counters of a member, which are updated once per turn of the node's loop and for each refusal, but not for each
 successful request.
 
-A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this module does not need
-`prometheus-client`.
+A member without metrics uses none of these classes, and has no such counters. Unlike `metrics`, this module does not
+need `prometheus-client`.
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ class Counts:
     """The counters of one member since its start."""
 
     def __init__(self) -> None:
-        self.events: Counter[str] = Counter()  # By counter name (a value of `EVENTS`).
-        self.refusals: Counter[str] = Counter()  # By reason.
+        self.events: Counter[str] = Counter()  # Counts by counter name (a value of `EVENTS`).
+        self.refusals: Counter[str] = Counter()  # Counts by reason.
         self.commands_applied = 0  # Commands of this member's own clients.
         self.reads_served = 0
         self.watch_events_sent = 0
-        self.watch_ends: Counter[str] = Counter()  # By cause (a value of `WATCH_ENDS`).
-        self.leases: Counter[str] = Counter()  # By counter name; of applied commands from any client.
+        self.watch_ends: Counter[str] = Counter()  # Counts by cause (a value of `WATCH_ENDS`).
+        self.leases: Counter[str] = Counter()  # Counts by counter name, of applied commands from any client.
         self.log_sync = Histogram()
         self.loop_lag = Histogram()
 
@@ -284,7 +284,7 @@ class CountingService(Service):
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         age = age_ms(self._node)
-        if age is None or age > bound_ms:  # This refusal raises no error.
+        if age is None or age > bound_ms:  # This refusal raises no error, so it is counted here.
             self.counts.refusals["too_stale"] += 1
         super()._respond_aged(connection, request_id, body, bound_ms)
 

@@ -110,12 +110,12 @@ class Exchange:
         try:
             event = self._next_event(data)
         except h11.RemoteProtocolError as error:
-            error.with_traceback(None)  # Break the cycle of error and traceback, which keeps all input.
+            error.with_traceback(None)  # Break the cycle of error and traceback, which would keep all input.
             self.is_garbage = True
         else:
             if event is h11.NEED_DATA:
                 return
-            if isinstance(event, h11.Request):  # Else the client has closed without a request.
+            if isinstance(event, h11.Request):  # Otherwise the client has closed without a request.
                 self._take(event)
         self.room_bytes = 0
 
@@ -204,7 +204,7 @@ class PageServer:
                 exchange.feed(bytes(await stream.receive_some(exchange.room_bytes)))
         if exchange.request is None and not exchange.is_garbage:
             return  # The client has closed without a request, or is too slow.
-        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else a newer connection closed it.
+        if (scope := self._waiting.pop(own_id, None)) is not None:  # Otherwise a newer connection has closed this one.
             self._answering[own_id] = scope
         answer = exchange.encode(await self._answer(exchange.request))
         with trio.move_on_after(ANSWER_SECONDS_MAX):

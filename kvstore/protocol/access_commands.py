@@ -39,7 +39,7 @@ TOKEN_KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """What one user may use of each member. 0 means no bound."""
+    """The bounds on one user's use of each member. 0 means no bound."""
 
     requests_per_second: int = 0
     bytes_per_second: int = 0
@@ -54,7 +54,7 @@ USER_LIMIT_NAMES = ("requests_per_second", "bytes_per_second", "connections_max"
 
 
 class Right(enum.IntFlag):
-    """What a role may do with the keys of a range."""
+    """The rights of a role on the keys of a range."""
 
     READ = 1
     WRITE = 2
@@ -104,7 +104,8 @@ class UserRevoke:
 
 @dataclass(frozen=True, slots=True)
 class ChangeUserLimits:
-    """Change what a user may use of each member. 0 means no bound. A field that is None leaves its bound unchanged."""
+    """Change the bounds on a user's use of each member. 0 means no bound. A field that is None leaves its bound
+    unchanged."""
 
     name: str
     requests_per_second: int | None = None

@@ -469,7 +469,7 @@ def judged_mark(auth_revision: int, user: str) -> bytes:
 
 
 def judged_command(raw: bytes, mark: bytes) -> bytes:
-    """Return an encoded command in the form for a member that has judged it under an auth revision (`judged_mark`).
+    """Return an encoded command with the mark of the member that has judged the command (`judged_mark`).
 
     `raw`: a valid command, as a client has encoded it. Its items are not decoded.
     """
@@ -482,7 +482,7 @@ def judged_command(raw: bytes, mark: bytes) -> bytes:
 
 
 JUDGED_ITEMS = 3
-"""The number of items that the form of a judged command has in addition: 8, auth_revision, user."""
+"""The number of additional items in the form of a judged command: 8, auth_revision, user."""
 
 HEAD_BYTES = tuple({24: 2, 25: 3, 26: 5, 27: 9}.get(info, 1) for info in range(32)) * 8
 """The size of the head of a CBOR item, by its first byte."""

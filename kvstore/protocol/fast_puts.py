@@ -216,7 +216,7 @@ def places_of(sizes: Sequence[int], at: int, fixed: list[int], small: list[int])
     return "".join([_FORMS[size] for size in sizes]), at
 
 
-@lru_cache(maxsize=256)  # Enough: few layouts are in use at a time.
+@lru_cache(maxsize=256)  # Enough, because few layouts are in use at a time.
 def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
     fixed, small = [0], list[int]()
     numbers, place = places_of(sizes[:3], 1, fixed, small)

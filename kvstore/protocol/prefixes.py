@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 def range_under(prefix: bytes, start: bytes, end: bytes | None) -> tuple[bytes, bytes | None]:
-    """The range of whole keys that a range of keys under a prefix means. A range without an upper bound ends with the
+    """Return the range of whole keys for a range of keys under a prefix. A range without an upper bound ends with the
     last key under the prefix.
 
     >>> range_under(b"a/", b"x", None)
@@ -37,7 +37,7 @@ def range_under(prefix: bytes, start: bytes, end: bytes | None) -> tuple[bytes, 
 
 
 def add_prefix(command: CommandT, prefix: bytes) -> CommandT:
-    """The command for whole keys that a command for keys under a prefix means."""
+    """Return the command for whole keys that corresponds to a command for keys under a prefix."""
     changed: Any = command
     if isinstance(command, Put | Get | Delete | Add | CompareAndSet):
         changed = replace(command, key=prefix + command.key)
@@ -64,7 +64,7 @@ def _add_to_compare(compare: Compare, prefix: bytes) -> Compare:
 
 
 def strip_prefix(result: ResultT, prefix: bytes) -> ResultT:
-    """A result with the keys as they are under the prefix."""
+    """Return a result without the prefix in its keys."""
     size = len(prefix)
     changed: Any = result
     if isinstance(result, RangeResult):
@@ -80,5 +80,5 @@ def strip_prefix(result: ResultT, prefix: bytes) -> ResultT:
 
 
 def strip_from_change(change: Change, prefix: bytes) -> Change:
-    """A change with its key as it is under the prefix."""
+    """Return a change without the prefix in its key."""
     return replace(change, key=change.key[len(prefix) :])

@@ -1,4 +1,4 @@
-"""A barrier: programs wait until it is lifted."""
+"""A barrier: programs wait until the barrier is lifted."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class Barrier:
                     async for change in changes:
                         if change.kind == "delete":
                             return
-            except RevisionCompacted:  # The key is read again.
+            except RevisionCompacted:  # The loop reads the key again.
                 continue

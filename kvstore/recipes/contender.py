@@ -1,15 +1,15 @@
 """Decides, without I/O, which program owns a name: the common part of locks, elections and semaphores.
 
 A contender has a lease, and one key: the name, a slash, and the id of the lease in 16 hex digits. The contenders of a
-name stand in line in the order of the create revisions of their keys. The first `places` of them own the name (a lock
-and an election have one place). The create revision of an owner's key is its *fence*. Each owner has a greater fence
-than the owners before it, so a service that has seen a fence can refuse smaller fences.
+name stand in line in the order of the create revisions of their keys. The first `places` contenders in the line own the
+name. A lock and an election have one place. The create revision of an owner's key is its *fence*. Each owner has a
+greater fence than all earlier owners, so a service that has seen a fence can refuse smaller fences.
 
 A contender joins with one transaction, which may be repeated: it creates the key if the key is absent, and reads the
-key otherwise. The contender then watches keys before its own, from the revision of the response on. When one of these
-keys is gone, one transaction reads two things: whether the contender's own key still exists, and which keys are before
-it. The first is needed because the contender's lease may have ended during the wait. No later contender can come in
-front, because create revisions only rise.
+key otherwise. The contender then watches keys before its own key, from the revision of the response on. When one of
+these keys is gone, one transaction reads two things: whether the contender's own key still exists, and which keys are
+before it. The first question is needed because the contender's lease may have ended during the wait. No later contender
+can come before an earlier one, because create revisions only rise.
 
 See docs/concepts/locks.md#how-a-lock-works.
 """
@@ -37,8 +37,8 @@ def line_range(name: bytes) -> tuple[bytes, bytes]:
 
 
 def line_of(name: bytes, items: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """The records of the contenders for `name`, in the order of the line. `items` are all records below the name; other
-    records among them, such as those of the name `name/other`, are left out."""
+    """The records of the contenders for `name`, in the order of the line. `items` are all records below the name. Other
+    records among them, such as records of the name `name/other`, are left out."""
     size = len(name) + 1 + LEASE_DIGITS
     found = [item for item in items if len(item.key) == size and _HEX.issuperset(item.key[-LEASE_DIGITS:])]
     return sorted(found, key=lambda item: item.create_revision)
@@ -95,16 +95,18 @@ class Contender:
         return line
 
     def stand(self, items: Sequence[KeyRecord]) -> bool:
-        """Note this contender's place in the line; `items` are the whole line. Returns True if it is an owner.
+        """Record this contender's place in the line; `items` are the whole line. Returns True if the contender is an
+        owner.
 
-        Afterwards `before` has the keys of the contenders before this one, in the order of the line.
+        Afterwards, `before` contains the keys of the contenders before this one, in the order of the line.
         """
         line = line_of(self.name, items)
         self.before = tuple(item.key for item in line if item.create_revision < self.fence)
         return len(self.before) < self.places
 
     def gone(self, key: bytes) -> bool:
-        """Note that `key` was removed. Returns True if this contender may be an owner now, so that it has to `look`."""
+        """Record that `key` was removed. Returns True if this contender may be an owner now, and so has to call
+        `look`."""
         self.before = tuple(each for each in self.before if each != key)
         return len(self.before) < self.places
 

@@ -27,10 +27,10 @@ class Counter:
 
 
 class RateLimiter:
-    """Allows each subject `rate` uses in a window of `per_seconds` (at least 1).
+    """Allows each subject `rate` uses in a window of `per_seconds` seconds (at least 1).
 
-    The window of a subject begins with a use, and ends when the lease of its key expires. So the clocks of programs do
-    not matter, and the store removes the keys of subjects that are no longer used.
+    The window of a subject begins with a use, and ends when the lease of its key expires. So the result does not depend
+    on the clocks of programs, and the store removes the keys of subjects that are no longer used.
     """
 
     def __init__(self, store: KeyStore, name: Text, rate: int, per_seconds: float) -> None:
@@ -38,7 +38,8 @@ class RateLimiter:
         self._store, self._rate, self._per_seconds = store, rate, per_seconds
 
     async def allow(self, subject: Text) -> bool:
-        """Count one use. Returns True if it is within the rate. A use beyond the rate does not prolong the window."""
+        """Count one use. Returns True if the use is within the rate. A use beyond the rate does not prolong the
+        window."""
         key = self._prefix + as_bytes(subject)
         is_there = Compare(key, Target.CREATE_REVISION, Comparison.GREATER, 0)
         while True:

@@ -29,8 +29,8 @@ from kvstore.recipes.waiting_line import obtain
 
 ELECTION_TTL_SECONDS_DEFAULT = 10.0
 LEAVE_SECONDS_MAX = 1.0
-"""How long a candidate that gives up waits for the store to remove its key. If this takes longer, the key is removed
-when its lease ends."""
+"""The time for which a candidate that gives up waits for the store to remove its key. If this takes longer, the key is
+removed when its lease ends."""
 
 
 class Leadership:
@@ -57,7 +57,7 @@ class Leadership:
                     async for change in changes:
                         if change.kind == "delete":
                             return
-            except RevisionCompacted:  # The missed changes are not in the history any more: read the key instead.
+            except RevisionCompacted:  # The history no longer contains the missed changes, so read the key instead.
                 found = await self._present()
                 if found is None:
                     return
@@ -85,7 +85,7 @@ class Leadership:
             try:
                 with block:
                     yield self
-            except Exception as error:  # Raised below, so that no exception group wraps it.
+            except Exception as error:  # The error is raised below, so that no exception group wraps it.
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
@@ -94,7 +94,8 @@ class Leadership:
             raise LeadershipLost(self.key, self.fence)
 
     async def _present(self) -> int | None:
-        """A revision at which the leadership still existed, read from the store; None if the leadership has ended."""
+        """Return a revision at which the leadership still existed, read from the store. Return None if the leadership
+        has ended."""
         while True:
             try:
                 found = await self._store.get(self.key)
@@ -111,8 +112,8 @@ class Leadership:
 
 
 class Election:
-    """One election. Any program may read and observe it. A candidate enters the election with `async with`, and has a
-    lease during this block:
+    """One election. Any program may read the leader and observe the election. A candidate enters the election with
+    `async with`, and has a lease during this block:
 
         async with client.election("reports") as election:
             leadership = await election.campaign("host-1")
@@ -165,12 +166,12 @@ class Election:
         return self.leadership
 
     async def proclaim(self, value: Text) -> None:
-        """Change the value of this leader. Raises LeadershipLost if this candidate does not lead any more."""
+        """Change the value of this leader. Raises LeadershipLost if this candidate is no longer the leader."""
         leadership = self._led()
         await leadership.guarded().then(Put(leadership.key, as_bytes(value), keep_lease=True)).commit()
 
     async def resign(self) -> None:
-        """Give up the leadership; the next candidate follows. This candidate may campaign again."""
+        """Give up the leadership. The next candidate in line becomes the leader. This candidate may campaign again."""
         leadership = self._led()
         self.leadership = None
         try:
@@ -198,7 +199,7 @@ class Election:
                 async for leader in leaders:
                     print(leader.value, leader.create_revision)
 
-        With `vacancies`, the iterator also gives None whenever nobody leads.
+        With `vacancies`, the iterator also returns None whenever there is no leader.
         """
         return self._observe(vacancies)
 

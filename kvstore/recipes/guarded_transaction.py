@@ -58,7 +58,7 @@ class Transaction(TransactionBuilder):
         self._store = store
 
     async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
-        """Carry out the transaction. The `succeeded` of the result is true if all comparisons of `when` held."""
+        """Carry out the transaction. `succeeded` of the result is true if all comparisons of `when` held."""
         txn = self.inner()
         return await self._store.txn(txn.compares, txn.success, txn.failure, deadline_seconds=deadline_seconds)
 
@@ -76,7 +76,8 @@ class GuardedBuilder(TransactionBuilder):
         return Compare(self._key, Target.CREATE_REVISION, Comparison.EQUAL, self._fence)
 
     def read(self, result: TxnResult) -> TxnResult:
-        """The result of the collected transaction, from that of the guarding one. Raises LockLost."""
+        """Return the result of the collected transaction, taken from the result of the guarding transaction. Raises
+        LockLost."""
         if not result.succeeded:
             raise self._lost(self._key, self._fence)
         (answer,) = result.results
@@ -97,6 +98,6 @@ class GuardedTransaction(GuardedBuilder):
     async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
         """Carry out the transaction. Raises LockLost, with nothing done, if the caller no longer owns the key.
 
-        The `succeeded` of the result is true if all comparisons of `when` held.
+        `succeeded` of the result is true if all comparisons of `when` held.
         """
         return self.read(await self._store.txn((self.guard(),), (self.inner(),), deadline_seconds=deadline_seconds))

@@ -1,4 +1,5 @@
-"""A lease for a block: it is kept alive while the block runs, and revoked at the end. If it is lost, the block ends."""
+"""A lease for a block. The lease is kept alive while the block runs, and revoked at the end. If the lease is lost, the
+block is cancelled."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from kvstore.protocol.results import LeaseGranted, LeaseRevoked
 from kvstore.recipes.lease_term import LeaseTerm
 
 REVOKE_SECONDS_MAX = 1.0
-"""How long the end of a block waits for the store to revoke its lease. If this takes longer, the lease expires by
-itself."""
+"""The time for which the end of a block waits for the store to revoke its lease. If this takes longer, the lease
+expires on its own."""
 
 
 class LeaseStore(Protocol):
-    """The operations that a kept lease needs."""
+    """The operations that are needed to keep a lease alive."""
 
     @property
     def loop(self) -> EventLoop:
@@ -39,7 +40,7 @@ class LeaseStore(Protocol):
 
 
 class LeaseHandle:
-    """A lease that is kept alive, of whichever client: a call that takes a lease needs only its `id`."""
+    """A lease that is kept alive, by any kind of client. A call that takes a lease needs only its `id`."""
 
     id: int
 
@@ -65,7 +66,8 @@ class Lease(LeaseHandle):
         """The time until which the lease certainly lives, on the clock of the event loop (`trio.current_time()`, or
         `time()` of an asyncio loop).
 
-        It is the time at which the last answered renewal was sent, plus the time to live, less the drift of the clocks.
+        This time is the time at which the last answered renewal was sent, plus the time to live, minus the drift of the
+        clocks.
         """
         return self._term.expires_at
 
@@ -83,7 +85,7 @@ class Lease(LeaseHandle):
             self._block.cancel()
 
     async def _keep_alive(self, store: LeaseStore) -> None:
-        """Renew the lease in time, until it is lost or the block has ended."""
+        """Renew the lease in time, until the lease is lost or the block has ended."""
         term, loop, trouble = self._term, self._loop, ""
         try:
             with self._keeper:
@@ -109,7 +111,7 @@ class Lease(LeaseHandle):
 async def kept_lease(
     store: LeaseStore, ttl_seconds: float, start: Callable[[Callable[[], Awaitable[None]]], None]
 ) -> AsyncIterator[Lease]:
-    """Keep a lease during a block. `start` runs a function in the background, outside of the block.
+    """Keep a lease alive during a block. `start` runs a function in the background, outside of the block.
 
     If the lease is lost, the block is cancelled at once, and LeaseLost is raised after the block.
     """

@@ -1,4 +1,4 @@
-"""A copy, in the memory of a program, of all records with a prefix. It follows the changes of the store."""
+"""A copy, in the memory of a program, of all records with a prefix. The copy follows the changes of the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvstore.protocol.watches import Change
 from kvstore.recipes.store import KeyStore
 
 PAUSE_SECONDS = 0.1
-"""The pause before the range is read again, if no member has answered within the deadline of the client."""
+"""The pause before the range is read again, after no member has answered within the deadline of the client."""
 
 
 class LocalCopy:
@@ -26,8 +26,8 @@ class LocalCopy:
             async for change in settings:
                 use(settings.records)
 
-    If changes were lost to compaction, the range is read again, and iteration returns the differences as changes. A
-    deletion has the revision of that read, a put has the revision of its record.
+    If changes were lost to compaction, the range is read again, and iteration returns the differences as changes. Such
+    a deletion has the revision of the new read; such a put has the revision of its record.
     """
 
     def __init__(self, store: KeyStore, prefix: bytes) -> None:
@@ -54,7 +54,7 @@ class LocalCopy:
                 except RevisionCompacted:
                     self._changes = None
                     continue
-                except (Unavailable, Busy):  # The copy stays as it is until the store can be read again.
+                except (Unavailable, Busy):  # The copy stays unchanged until the store can be read again.
                     self._changes = None
                     await self._store.loop.sleep(PAUSE_SECONDS)
                     continue
@@ -63,7 +63,8 @@ class LocalCopy:
             return change
 
     async def _read(self) -> None:
-        """Read the whole range, queue the differences from the copy, and watch from the next revision on."""
+        """Read the whole range, queue the differences between the copy and the range, and watch from the next revision
+        on."""
         await self._stack.aclose()
         start, end = prefix_range(self._prefix)
         items, self.revision = await read_range(self._store, start, end)
@@ -74,7 +75,7 @@ class LocalCopy:
 
 @asynccontextmanager
 async def local_copy(store: KeyStore, prefix: Text) -> AsyncIterator[LocalCopy]:
-    """Keep a live copy during a block. The copy is complete when the block begins."""
+    """Maintain a live copy during a block. The copy is complete when the block begins."""
     copy = LocalCopy(store, as_bytes(prefix))
     async with copy._stack:
         await copy._read()
@@ -84,7 +85,7 @@ async def local_copy(store: KeyStore, prefix: Text) -> AsyncIterator[LocalCopy]:
 
 
 async def read_range(store: KeyStore, start: bytes, end: bytes | None) -> tuple[list[KeyRecord], int]:
-    """All records of a range as they were at one revision, and this revision."""
+    """Return all records of a range as of one revision, and this revision."""
     while True:
         page = await store.range(Range(start, end))
         revision, items = page.revision, list(page.items)
@@ -92,7 +93,7 @@ async def read_range(store: KeyStore, start: bytes, end: bytes | None) -> tuple[
             while page.more:
                 page = await store.range(Range(items[-1].key + b"\0", end, revision=revision))
                 items += page.items
-        except RevisionCompacted:  # The store has changed faster than the range could be read.
+        except RevisionCompacted:  # The revision was compacted before all pages were read.
             continue
         return items, revision
 

@@ -1,5 +1,5 @@
-"""A lock: waiters get it in order, and each owner has a greater fence than the last. If the lock is lost, the block of
-its owner is cancelled."""
+"""A lock: waiters get the lock in order, and each owner has a greater fence than the previous owner. If the lock is
+lost, the block of its owner is cancelled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Lock:
         self.lease.check()
 
     def guarded(self) -> GuardedTransaction:
-        """Begin a transaction that is carried out only while this lock is held. If not, its commit raises LockLost."""
+        """Begin a transaction that is carried out only while this lock is held. If the lock is lost, the commit of the
+        transaction raises LockLost."""
         return GuardedTransaction(self._store, self.key, self.fence)
 
 

@@ -15,8 +15,9 @@ from kvstore.recipes.store import KeyStore
 
 ATTEMPTS_MAX_DEFAULT = 32
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.001, 0.1
-"""Bounds on the pause after a conflict: the first one applies after the first conflict, and doubles with each conflict
-up to the second one. The pause is a random part of its bound, so that two writers do not conflict again."""
+"""The bounds on the pause after a conflict. The first bound applies after the first conflict, and doubles with each
+further conflict up to the second bound. The pause is a random fraction of its bound, so that two writers do not
+conflict again."""
 
 FIRST_KEY = b"\0"
 """The first key that can exist."""
@@ -39,7 +40,7 @@ class OptimisticTransaction:
         self._writes: dict[bytes, Put | Delete] = {}
 
     async def get(self, key: Text, default: DefaultT = None) -> bytes | DefaultT:  # type: ignore[assignment]
-        """The value of a key, or `default` if the key is absent."""
+        """Return the value of a key, or `default` if the key is absent."""
         name = as_bytes(key)
         written = self._writes.get(name)
         if written is not None:
@@ -87,7 +88,7 @@ class OptimisticTransaction:
         self._writes[name] = Delete(name)
 
     def compares(self) -> tuple[Compare, ...]:
-        """Comparisons that hold as long as no key and no range that was read has changed."""
+        """Return comparisons that hold as long as the keys and ranges that were read have not changed."""
         keys = [
             Compare(key, Target.MOD_REVISION, Comparison.EQUAL, 0 if record is None else record.mod_revision)
             for key, record in self._seen.items()
@@ -119,7 +120,7 @@ async def transact(
         transaction = OptimisticTransaction(store)
         try:
             result = await work(transaction)
-        except RevisionCompacted:  # A later read could not be made at the revision of the first read any more.
+        except RevisionCompacted:  # A later read was no longer possible at the revision of the first read.
             continue
         operations = transaction.operations()
         if not operations or (await store.txn(transaction.compares(), operations)).succeeded:

@@ -1,4 +1,5 @@
-"""Registration of services: which instances are alive now. An instance that dies is removed after its time to live."""
+"""Registration of services, which shows the instances that are alive now. An instance that dies is removed after its
+time to live."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ REGISTRATION_TTL_SECONDS_DEFAULT = 5.0
 
 
 class ServiceRegistry:
-    """One service. Each instance is a key below the service's name, and the value tells how to reach the instance."""
+    """One service. Each instance is a key below the service's name, and the value describes how to reach the
+    instance."""
 
     def __init__(self, store: KeyStore, name: Text) -> None:
         self.prefix = as_bytes(name) + b"/"
@@ -27,7 +29,7 @@ class ServiceRegistry:
         self, instance: Text, value: Text, *, ttl_seconds: float = REGISTRATION_TTL_SECONDS_DEFAULT
     ) -> AsyncIterator[Lease]:
         """Register an instance of the service during a block. If the lease is lost, the block is cancelled, and
-        LeaseLost is raised. A second program that registers the same instance name takes the name over."""
+        LeaseLost is raised. If a second program registers the same instance name, it takes the name over."""
         async with self._store.lease(ttl_seconds) as lease:
             try:
                 await self._store.txn(success=(Put(self.prefix + as_bytes(instance), as_bytes(value), lease.id),))

@@ -1,4 +1,4 @@
-"""The interface of a store for recipes. `Client` implements it; a test can use a smaller object."""
+"""The store interface that recipes use. `Client` implements the interface; a test can use a smaller object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kvstore.recipes.lease import Lease
 
 
 class WatchedChanges(Protocol):
-    """The changes of a watch, in the form of `Watch`: an iterator of changes, which also gives whole revisions.
+    """The changes of a watch, with the interface of `Watch`: an iterator of changes, which can also return whole
+    revisions.
 
     `revision`: the caller has received all changes up to this revision.
     """
@@ -36,7 +37,7 @@ class WatchedChanges(Protocol):
 
 
 class KeyStore(Protocol):
-    """The operations that recipes need, in the form of `Client`."""
+    """The operations that recipes need, with the same signatures as in `Client`."""
 
     @property
     def loop(self) -> EventLoop:
@@ -77,9 +78,9 @@ class KeyStore(Protocol):
         only: Literal["put", "delete"] | None = None,
         window_bytes: int = ...,
     ) -> AbstractAsyncContextManager[WatchedChanges]:
-        """Watch a key, all keys with a prefix, or a range: each `Change` at or after a revision."""
+        """Watch a key, all keys with a prefix, or a range. The watch returns each `Change` from a revision on."""
         ...
 
     def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:
-        """Keep a lease during a block."""
+        """Keep a lease alive during a block."""
         ...

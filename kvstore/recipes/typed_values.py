@@ -1,4 +1,4 @@
-"""Values as objects: a view of a client that encodes the values that it writes, and decodes those that it reads."""
+"""Values as objects: a view of a client that encodes written values and decodes read values."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TypedItem(Generic[ValueT]):
 
 @dataclass(frozen=True, slots=True)
 class TypedResult(Generic[ValueT]):
-    """The result of a get. `value` is None, and the result is false, if the key is absent; `mod_revision` is then 0.
-    `revision`: that of the store."""
+    """The result of a get. If the key is absent, `value` is None, `mod_revision` is 0, and the result is false.
+    `revision`: the revision of the store."""
 
     revision: int
     value: ValueT | None
@@ -69,8 +69,8 @@ class TypedChange(Generic[ValueT]):
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[ValueT]):
-    """How objects become values. Errors of both functions come out of the calls; those of `decode` with a note that
-    names the key."""
+    """The functions that convert objects to values and back. The calls raise the errors of both functions. Errors of
+    `decode` have a note that names the key."""
 
     encode: Callable[[ValueT], Text]
     decode: Callable[[bytes], ValueT]
@@ -101,8 +101,8 @@ class Codec(Generic[ValueT]):
 
 
 class TypedValues(Generic[ValueT]):
-    """A view of a client whose values are objects: the calls that read and write values. The client itself stays as it
-    is, for everything else."""
+    """A view of a client whose values are objects: the calls that read and write values. For all other
+    calls, a program uses the client itself, which is unchanged."""
 
     def __init__(self, store: ValueStore, codec: Codec[ValueT]) -> None:
         self._store, self._codec = store, codec
@@ -124,11 +124,12 @@ class TypedValues(Generic[ValueT]):
         return await self._store.delete(key)
 
     async def compare_and_set(self, key: Text, value: ValueT, mod_revision: int) -> CompareAndSetResult:
-        """Write an object if the last write of the key is still that at `mod_revision`; 0: if the key is absent."""
+        """Write an object if the mod_revision of the key is still `mod_revision`; 0 means that the key must be
+        absent."""
         return await self._store.compare_and_set(key, self._codec.encode(value), mod_revision or None)
 
     def items(self, *, prefix: Text | None = None) -> AsyncIterator[TypedItem[ValueT]]:
-        """All keys with a prefix and their objects, one by one."""
+        """Iterate over all keys with a prefix and their objects."""
         return _TypedItems(self._store.items(prefix=prefix), self._codec)
 
     def watch(
@@ -150,7 +151,7 @@ class _TypedItems(Generic[ValueT]):
 
 
 class TypedWatch(Generic[ValueT]):
-    """A watch that gives objects. `revision`: the caller has received all changes up to this revision."""
+    """A watch that returns objects. `revision`: the caller has received all changes up to this revision."""
 
     def __init__(self, watch: AbstractAsyncContextManager[WatchedChanges], codec: Codec[ValueT]) -> None:
         self._watch, self._codec = watch, codec

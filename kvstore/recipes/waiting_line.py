@@ -1,4 +1,5 @@
-"""Standing in line for a name: the requests and watches of a `Contender`. Waiting needs no polling and no writes."""
+"""The line of contenders for a name: the requests and watches of a `Contender`. Waiting needs no polling and no
+writes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ is lost."""
 
 
 async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> None:
-    """Join the line of a name, and wait until the contender is an owner. The caller keeps the lease alive meanwhile.
+    """Join the line of a name, and wait until the contender is an owner. The caller must keep the lease alive during
+    the wait.
 
     Raises LockTimeout after `wait_seconds` in the line, and LeaseLost if the lease has ended.
     """
@@ -48,8 +50,9 @@ async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> 
 
 
 async def repeat_until_answered(store: KeyStore, lease_id: int, txn: Txn) -> TxnResult:
-    """Send a transaction until it gets a response. The transaction must be one that may be repeated, as all
-    transactions of contenders are. The caller keeps the lease alive meanwhile; its loss ends the repetition."""
+    """Send a transaction repeatedly until it gets a response. The transaction must be repeatable, as all transactions
+    of contenders are. The caller must keep the lease alive during the call. If the lease is lost, the repetition
+    ends."""
     while True:
         try:
             return await store.txn(txn.compares, txn.success, txn.failure)
@@ -60,14 +63,14 @@ async def repeat_until_answered(store: KeyStore, lease_id: int, txn: Txn) -> Txn
 
 
 async def _stands_first(store: KeyStore, contender: Contender, page: RangeResult, revision: int) -> bool:
-    """Note the contender's place in the line, whose first page is `page`. Returns True if the contender is an owner.
+    """Record the contender's place in the line, whose first page is `page`. Returns True if the contender is an owner.
 
     The other pages of the line are read at `revision`."""
     return contender.stand(await whole_line(store, page, contender.end, revision))
 
 
 async def whole_line(store: KeyStore, page: RangeResult, end: bytes, revision: int) -> list[KeyRecord]:
-    """All records of a line, whose first page is `page`. The other pages are read at `revision`."""
+    """Return all records of a line, whose first page is `page`. The other pages are read at `revision`."""
     items = list(page.items)
     while page.more:
         page = await store.range(Range(items[-1].key + b"\0", end, keys_only=True, revision=revision))
@@ -76,7 +79,7 @@ async def whole_line(store: KeyStore, page: RangeResult, end: bytes, revision: i
 
 
 async def _until_one_is_gone(store: KeyStore, contender: Contender, revision: int) -> None:
-    """Wait until the contender may have become an owner, so that it has to look at the line again.
+    """Wait until the contender may have become an owner, and so has to look at the line again.
 
     If the name has one place, a contender watches only the key right before its own. So only one contender wakes when
     the owner leaves.
@@ -91,5 +94,5 @@ async def _until_one_is_gone(store: KeyStore, contender: Contender, revision: in
             async for change in changes:
                 if change.kind == "delete" and contender.gone(change.key):
                     return
-    except RevisionCompacted:  # The missed changes are not in the history any more: the line is read again.
+    except RevisionCompacted:  # The history no longer contains the missed changes, so the line is read again.
         return

@@ -39,14 +39,14 @@ class WorkItem:
         self._store = store
 
     def guarded(self) -> GuardedTransaction:
-        """Begin a transaction that is carried out only while this worker has the item. Otherwise its commit raises
+        """Begin a transaction that is carried out only while this worker has the item. Otherwise the commit raises
         LockLost."""
         return GuardedTransaction(self._store, self.claim, self.fence)
 
     async def done(self, *operations: Operation) -> TxnResult:
         """Remove the item, and carry out `operations`, in one transaction. So the operations take effect exactly once.
 
-        Raises LockLost, with nothing done, if this worker does not have the item any more.
+        Raises LockLost, with nothing done, if this worker no longer has the item.
         """
         result = await self.guarded().then(Delete(self.key), Delete(self.claim), *operations).commit()
         self.is_done = True
@@ -72,10 +72,10 @@ class WorkQueue:
     ) -> AsyncIterator[WorkItem]:
         """Take the first item that no other worker has, and keep it during a block.
 
-        At the end of the block the item is removed, if the block has not called `done` itself. If the block raises, or
-        its lease is lost, another worker gets the item. So each item is processed at least once. Raises LockTimeout if
-        there is no item within `wait_seconds`, LeaseLost if the lease is lost, and LockLost if this worker does not
-        have the item any more when it is to be removed.
+        At the end of the block, the item is removed, unless the block has called `done`. If the block raises, or its
+        lease is lost, another worker gets the item. So each item is processed at least once. Raises LockTimeout if
+        there is no item within `wait_seconds`, and LeaseLost if the lease is lost. Raises LockLost if this worker no
+        longer has the item at the time of its removal.
         """
         async with self._store.lease(ttl_seconds) as lease:
             item = await self._take_first(lease, wait_seconds)
@@ -84,7 +84,7 @@ class WorkQueue:
                 await item.done()
 
     async def _take_first(self, lease: Lease, wait_seconds: float) -> WorkItem:
-        ends_at: float | None = None  # The first look is not part of the wait.
+        ends_at: float | None = None  # The time of the first look is not counted.
         while True:
             items, claims, revision = await self._look()
             free = [item for item in items if self._claim_of(item.key) not in claims]
@@ -103,8 +103,8 @@ class WorkQueue:
         return self._claims + item_key.removeprefix(self._items)
 
     async def _look(self) -> tuple[list[KeyRecord], set[bytes], int]:
-        """The first items, all claims, and the revision of both. The number of items to read is the number of claims
-        plus one. So if the queue has that many items, at least one of them is unclaimed."""
+        """Return the first items, all claims, and the revision of both. The number of items to read is the number of
+        claims plus one. So if the queue has that many items, at least one of them is unclaimed."""
         claims, revision = await read_range(self._store, *prefix_range(self._claims))
         start, end = prefix_range(self._items)
         try:
@@ -135,7 +135,7 @@ class WorkQueue:
         assert isinstance(seen, GetResult), seen
         if seen.record is None or seen.record.lease_id != lease.id:
             return None
-        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # An earlier attempt claimed it.
+        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # An earlier attempt made it.
 
     async def _until_changed(self, revision: int) -> None:
         """Wait for a new item, or for the end of a claim."""

@@ -1,10 +1,11 @@
-"""Who is at the other end of each connection, and whether a request is allowed, by the users of the replicated state.
+"""The users of connections, and the decision whether a request is allowed, by the users and roles of the replicated
+state.
 
 A request is judged once, by the state that this member has applied. A command is then marked with the auth revision of
-this state (`judged_command`). When the command is applied, only this number is compared, so all members decide alike. A
-read is judged again when it is answered, because its answer has the state of that moment.
+this state (`judged_command`). When the command is applied, only the auth revision is compared, so all members decide
+alike. A read is judged again when it is answered, because its answer contains the state of that moment.
 
-Passwords are checked by the host in a thread, because a check takes 50 ms. At most PASSWORD_CHECKS_MAX wait.
+Passwords are checked by the host in a thread, because a check takes 50 ms. At most PASSWORD_CHECKS_MAX checks wait.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ from kvstore.store.machine import KvMachine
 from raft import Busy, encode_item
 
 PASSWORD_CHECKS_MAX = 16
-"""The most passwords that wait for their check, of all connections. More are refused as busy."""
+"""The greatest number of passwords that wait for their check, of all connections together. Further passwords are
+refused as busy."""
 
 LISTED_ROW_BYTES = 64
-"""A row of a page counts these bytes in addition to its names and keys."""
+"""The bytes that a row of a page counts in addition to its names and keys."""
 
 
 @dataclass(slots=True)
 class PasswordCheck:
-    """A password to check. The host calls `compute` in a thread, then `Service.password_checked`."""
+    """A password to check. The host calls `compute` in a thread, and then calls `Service.password_checked`."""
 
     connection_id: int
     request_id: int
@@ -58,15 +60,15 @@ class PasswordCheck:
     is_right: bool = False
 
     def compute(self) -> None:
-        """Check the password. Takes 50 ms. A check for which there is no memory is a wrong password."""
+        """Check the password. Takes 50 ms. If there is no memory for a check, the password is treated as wrong."""
         try:
             self.is_right = matches(self.password, self.verifier)
-        except (ValueError, MemoryError):  # OpenSSL gives either, and the member must go on.
+        except (ValueError, MemoryError):  # Without memory, OpenSSL raises one of these, and the member must go on.
             self.is_right = False
 
 
 class _Allowance:
-    """What is left of the bounds per second of one user: two buckets, which hold at most one second's worth."""
+    """The unused rest of the bounds per second of one user: two buckets, which hold at most one second's worth."""
 
     __slots__ = ("at", "byte_count", "requests")
 
@@ -97,7 +99,7 @@ class AccessGuard:
         self._rights: dict[str, Rights] = {}
         self._marks: dict[str, bytes] = {}
         self._allowances: dict[str, _Allowance] = {}
-        self.checks: deque[PasswordCheck] = deque()  # The passwords that wait for a check, and those under way.
+        self.checks: deque[PasswordCheck] = deque()  # The passwords that wait for a check or are being checked.
 
     @property
     def is_on(self) -> bool:
@@ -107,7 +109,8 @@ class AccessGuard:
     # Who is there.
 
     def user_of(self, connection: Connection) -> User | None:
-        """Return the user of a connection; None if it has none. Raises Unauthenticated if it had one."""
+        """Return the user of a connection; None if no user has authenticated. Raises Unauthenticated if the user has to
+        authenticate anew. Raises Unauthenticated if it had one."""
         users = self._machine.access.users
         if connection.user:
             user = users.get(connection.user)
@@ -142,7 +145,7 @@ class AccessGuard:
     def begin(
         self, connection: Connection, request_id: int, name: str, secret: str | bytes
     ) -> tuple[bytes] | PasswordCheck:
-        """Begin to authenticate a connection. Return the fields of the response, or the check that must come first.
+        """Begin to authenticate a connection. Return the fields of the response, or the check that must be made first.
 
         Raises Unauthenticated, Busy.
         """
@@ -188,15 +191,15 @@ class AccessGuard:
     # What is allowed.
 
     def admit(self, connection: Connection, asked: DecodedRequest, size_bytes: int) -> None:
-        """Check what can be checked before the form of a request is known. Raises AccessDenied, Busy."""
-        need = NEEDS_OF_REQUESTS.get(asked.kind, Need.NOBODY)  # An unknown kind is answered as unsupported.
+        """Check whatever can be checked before the form of a request is known. Raises AccessDenied, Busy."""
+        need = NEEDS_OF_REQUESTS.get(asked.kind, Need.NOBODY)  # An unknown kind is later refused as unsupported.
         if need is Need.NOBODY:
             return
         rights = self.rights_of(connection)
         user = self._machine.access.users[rights.user]
         if user.limits.requests_per_second or user.limits.bytes_per_second:
             self._take(user, size_bytes)
-        is_state_hash = asked.kind == RequestKind.STATUS and any(asked.items[:1])  # It reads all keys.
+        is_state_hash = asked.kind == RequestKind.STATUS and any(asked.items[:1])  # Such a request reads all keys.
         if need is Need.ROOT or is_state_hash:
             check_root(rights)
 
@@ -309,8 +312,8 @@ def _user_row(user: User) -> tuple[Any, ...]:
 
 
 def _page(names: Sequence[str], row_of: Callable[[str], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the first rows, with at most PAGE_BYTES_MAX bytes unless the first row alone has more, and whether there
-    are more."""
+    """Return the first rows, and whether there are more rows. The returned rows have at most PAGE_BYTES_MAX bytes,
+    unless the first row alone has more."""
     rows: list[tuple[Any, ...]] = []
     room = PAGE_BYTES_MAX
     for name in names:

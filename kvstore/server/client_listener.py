@@ -69,7 +69,7 @@ writes nothing to the log."""
 
 EXPIRY_PAUSE_SECONDS_MIN = 0.01
 """The shortest pause between two checks for the next deadline. This pause is used after a deadline has passed, in three
-cases: the entry that expires the lease or session is under way; this entry could not be proposed; or more leases are
+cases. The entry that expires the lease or session is under way, this entry could not be proposed, or more leases are
 due than one entry may expire."""
 
 SCARCITY_SECONDS_MIN = 60.0

@@ -20,7 +20,7 @@ once a minute."""
 
 
 STALE_ENTRIES_MIN = 64
-"""The entries of waits that are over are dropped once they outnumber the entries of open waits by this."""
+"""Entries of waits that are over are dropped once they outnumber the entries of open waits by this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MarkWaits:
     def __init__(self, node: Node, waits_max: int) -> None:
         self._node, self._waits_max = node, waits_max
         self._waits: dict[int, MarkWait] = {}  # By number, in the order in which they began.
-        # Heaps of (index, number) and of (until, number). They may have entries of waits that are over.
+        # Heaps of (index, number) and of (until, number). The heaps may contain entries of waits that are over.
         self._by_index: list[tuple[int, int]] = []
         self._by_until: list[tuple[int, int]] = []
         self._count = 0
@@ -79,7 +79,7 @@ class MarkWaits:
         return self._take([wait.number for wait in self._waits.values() if wait.needs_leader])
 
     def forget(self, connection_id: int) -> None:
-        """Drop the waits of a connection that has ended."""
+        """Remove the waits of a connection that has ended."""
         self._take([wait.number for wait in self._waits.values() if wait.connection_id == connection_id])
 
     def _take(self, numbers: list[int]) -> list[MarkWait]:
@@ -93,7 +93,7 @@ class MarkWaits:
 
 
 def _pop_up_to(heap: list[tuple[int, int]], bound: int) -> list[int]:
-    """Remove the entries up to `bound`, and return their numbers."""
+    """Remove the entries up to `bound` from a heap, and return their numbers."""
     numbers = []
     while heap and heap[0][0] <= bound:
         numbers.append(heapq.heappop(heap)[1])

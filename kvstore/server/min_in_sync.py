@@ -11,12 +11,12 @@ from raft import Copies
 
 
 def has_too_few_in_sync(copies: Copies, min_in_sync: int) -> bool:
-    """True if a leader must refuse the write without appending it, because too few voters are in sync. `copies`: the
+    """True if a leader must refuse the write before appending it, because too few voters are in sync. `copies`: the
     durable logs as the leader knows them."""
     return len(copies.in_sync_ids) < min_in_sync
 
 
 def is_under_replicated(holders: Sequence[str], min_in_sync: int) -> bool:
-    """True if the answer to a committed write of level IN_SYNC must say that too few members hold it. `holders`: the
-    voters that are known to hold it."""
+    """True if the answer to a committed write of level IN_SYNC must report that too few members hold the write.
+    `holders`: the voters that are known to hold the write."""
     return len(holders) < min_in_sync

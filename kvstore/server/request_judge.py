@@ -109,7 +109,7 @@ class WatchProgress(NamedTuple):
 
 
 class AuthenticationWanted(NamedTuple):
-    """Take the requests of this connection for those of a user. `secret`: a password or a token."""
+    """Authenticate this connection: its further requests are requests of a user. `secret`: a password or a token."""
 
     user: str
     secret: str | bytes
@@ -172,7 +172,8 @@ WHAT_A_READ_IS = "a read is a get, a range, or a transaction that has only such 
 LEVELS = {int(level): level for level in Acknowledge}
 
 OF_SESSIONS = frozenset({CommandKind.REGISTER_SESSION, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
-"""The commands about sessions, which have no acknowledgement level. They are answered once a majority holds them."""
+"""The commands about sessions, which have no acknowledgement level. These commands are answered once a majority holds
+them."""
 
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP, RequestKind.AUTHENTICATE})
 

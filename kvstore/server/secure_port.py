@@ -14,8 +14,8 @@ from raft.runtime import Credentials, Handshakes, MemberStream, TlsFailed, TlsSt
 logger = logging.getLogger("kvstore.tls")
 
 TOLD_MAX = 100
-"""How many different texts are remembered. When this number is reached, all are forgotten, and each text can be logged
-as a warning again."""
+"""The greatest number of different texts that are remembered. When this number is reached, all texts are forgotten, and
+each text can be logged as a warning again."""
 
 
 class SecurePort:
@@ -60,7 +60,8 @@ class SecurePort:
 
 
 def certificate_name_of(stream: MemberStream) -> str:
-    """Return the common name in the verified certificate of the caller; empty if it has shown none."""
+    """Return the common name in the verified certificate of the caller; empty if the caller has shown no
+    certificate."""
     certificate = stream.session.certificate if isinstance(stream, TlsStream) else None
     names = [] if certificate is None else [name for part in certificate.get("subject", ()) for name in part]
     return next((value for kind, value in names if kind == "commonName"), "")

@@ -156,14 +156,14 @@ class Service:
         self.cluster.watches = lambda: self.watches.count
         self.guard = AccessGuard(machine, self._connections, lambda: node.core.clock.now)
         self.guard.count_watches = self.watches.count_of
-        self.check_password: Callable[[PasswordCheck], None] = self._check_at_once  # Requests that the host check one.
+        self.check_password: Callable[[PasswordCheck], None] = self._check_at_once  # Asks the host to check a password.
         self.note_refused_user: Callable[[int, str], None] = _nobody_refused  # Tells the host of a wrong password.
-        self._watched_revision = machine.access.revision  # All watches were judged by this auth revision.
+        self._watched_revision = machine.access.revision  # The auth revision under which all watches were judged.
         machine.has_changed = self._state_changed
         self._backlogged: dict[int, Connection] = {}  # Connections whose frames wait for room, or for the next turn.
         self._flooding: dict[int, Connection] = {}  # Connections whose frames wait for a slice that serves floods.
 
-    # What the host reports.
+    # Methods with which the host reports events.
 
     def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
         """Record that a client has connected. `is_reserved`: the connection has a place reserved for operators, in
@@ -177,8 +177,8 @@ class Service:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
 
     def promote(self, connection_id: int) -> None:
-        """Note that a connection with a reserved place has got a regular place. From now on, requests of all kinds are
-        served."""
+        """Record that a connection with a reserved place has received a regular place. From now on, requests of all
+        kinds are served."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.is_reserved, connection.is_client = False, connection.greeted
@@ -197,7 +197,7 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return False
-        # For the fast path, the bytes must begin a new frame, and no earlier request may wait.
+        # The fast path needs bytes that begin a new frame, and no earlier request may be waiting.
         may_be_fast = FAST_PATHS and not self.guard.is_on
         if may_be_fast and connection.is_client and not connection.backlog and not connection.splitter.rest:
             data = data[self._serve_alike(connection, data) :]
@@ -214,7 +214,7 @@ class Service:
         return bool(self._dirty or self._closed)
 
     def disconnected(self, connection_id: int) -> None:
-        """Note that a client has disconnected. Commands that were proposed for the client continue."""
+        """Record that a client has disconnected. Commands that were proposed for the client continue."""
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
@@ -225,8 +225,8 @@ class Service:
         self._end_watches(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
-        """Note that `byte_count` bytes were sent. Returns True if the service has begun to serve waiting requests. The
-        host must then wake the driver."""
+        """Record that `byte_count` bytes were sent. Returns True if the service has begun to serve waiting requests.
+        The host must then wake the driver."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return False
@@ -317,7 +317,7 @@ class Service:
         return self._machine.access.revision != self._watched_revision and bool(self.watches.count)
 
     def _judge_watches(self) -> None:
-        """Cancel the watches whose users may not read their keys any more."""
+        """Cancel the watches whose users may no longer read the keys."""
         if self._machine.access.revision != self._watched_revision:
             self._watched_revision = self._machine.access.revision
             self.watches.end_denied(self.guard.may_watch)
@@ -452,7 +452,7 @@ class Service:
             return False
         return self._has_room(connection)
 
-    # What the host fetches.
+    # Methods with which the host fetches results.
 
     @property
     def open_requests(self) -> int:
@@ -484,7 +484,7 @@ class Service:
     # The bounds of all connections together.
 
     def held(self, byte_count: int) -> None:
-        """Note that connections may hold `byte_count` more bytes of requests or of unsent responses.
+        """Record that connections may hold `byte_count` more bytes of requests or of unsent responses.
 
         After every BUDGET_CHECK_BYTES reported bytes, the bytes of requests and the unsent bytes of all connections are
         summed. If one of the two sums exceeds its bound, the connections with the most bytes are closed.
@@ -563,7 +563,7 @@ class Service:
             self._postpone(connection)
 
     def _postpone(self, connection: Connection) -> None:
-        """Note that frames of this connection wait for room (until responses are sent) or for time (in a later
+        """Record that frames of this connection wait for room (until responses are sent) or for time (in a later
         turn)."""
         waits_for_slice = connection.head_is_costly and _is_flooding(connection)
         (self._flooding if waits_for_slice else self._backlogged)[connection.connection_id] = connection
@@ -789,9 +789,10 @@ class Service:
             self._respond(connection, request_id, Code.OK, begun)
 
     def password_checked(self, check: PasswordCheck) -> None:
-        """Note that the host has checked a password. The host then flushes the output.
+        """Record that the host has checked a password. The host then flushes the output.
 
-        Only a leader refuses a password. The state of another member may lack the newest change of it.
+        Only a leader refuses a password. Any other member answers that it is not the leader, because its state may lack
+        the newest change of the password.
         """
         self.guard.checks.remove(check)
         connection = self._connections.get(check.connection_id)
@@ -825,7 +826,7 @@ class Service:
         self._open.unheard(ticket)
 
     def identify(self, connection_id: int, certificate_name: str) -> None:
-        """Note the name in the certificate that a client has shown. The certificate was verified."""
+        """Record the name in the certificate that a client has shown. The certificate was verified."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.certificate_name = certificate_name
@@ -884,7 +885,7 @@ class Service:
         needs_leader: bool,
     ) -> None:
         """Call `act(connection, request_id, *arguments)` once the high-water mark has reached `index`, or after
-        `wait_ms`, or, if `needs_leader`, when this member ceases to lead. Raises Busy."""
+        `wait_ms`. With `needs_leader`, also call it when this member ceases to lead. Raises Busy."""
 
         def answer() -> None:
             connection.in_flight -= 1
@@ -1054,7 +1055,7 @@ class Service:
                 self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
 
     def _respond_read(self, connection: Connection, request_id: int, body: Sequence[Any], consistency: int) -> None:
-        """Respond to a read. Raises AccessDenied if the user has lost the right to it while the read waited."""
+        """Respond to a read. Raises AccessDenied if the user has lost the right to the read while the read waited."""
         if self.guard.is_on:
             self.guard.check_read(connection, body)
         self._respond_result(connection, request_id, self._machine.read(body), consistency)

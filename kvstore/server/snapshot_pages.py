@@ -39,7 +39,7 @@ class SnapshotPages:
 
         If there is no such page, the fields are: None, the reason, whether a snapshot is being built, and the reason
         why the last requested build was cancelled (empty if there is none). `revision`: the present revision of the
-        store, which is the revision of a snapshot built now. Raises ProtocolError for malformed items.
+        store, which would be the revision of a snapshot built now. Raises ProtocolError for malformed items.
         """
         name, offset, bytes_max, revision_min, wants_build = _judged(items)
         info = self._node.newest_snapshot()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 NEVER = 2**63
-"""Later than any deadline."""
+"""A time later than any deadline."""
 
 EARLY_CORRECTIONS_MAX = 256
 """The greatest number of entries that one call of `first` corrects before their time; 256 entries take 0.3 ms. The
@@ -54,8 +54,8 @@ class DeadlineHeap:
         heapq.heappush(self._entries, deadline << ID_BITS | item_id)
 
     def removed(self) -> None:
-        """Note that an item was removed from `by_id`. Amortized cost: constant. A call that rebuilds the heap
-        takes 0.2 µs for each item."""
+        """Record that an item was removed from `by_id`. Amortized cost: constant. A call that rebuilds the heap takes
+        0.2 µs for each item."""
         if len(self._entries) > 2 * len(self._by_id) + STALE_ENTRIES_MAX:
             self._entries = [item.deadline << ID_BITS | item_id for item_id, item in self._by_id.items()]
             heapq.heapify(self._entries)

@@ -47,8 +47,8 @@ _PICTURE_ROWS = 128  # The number of rows that a view reads at a time.
 
 
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
-    """Return a digest of 32 bytes. Two states have the same digest if and only if all their replicated fields are
-    equal.
+    """Return a digest of 32 bytes. The digests of two states are equal if and only if all replicated fields of the
+    states are equal.
 
     Cost: O(n), about 1 s for 10⁶ small records. For tests and simulations; a running member uses StateHashing.
     """

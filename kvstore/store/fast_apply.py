@@ -1,8 +1,8 @@
 """The fast path for entries with one put each. Clients with one open request at a time cause such entries.
 
 The limits on totals are checked once, for all puts together. The loop ends at the first put that needs the general
-path. A put needs the general path in four cases. Its request is repeated, is closed, or acknowledges its own number.
-Its session is not open, or has reached a limit. Its key has a lease. A session or lease may expire at its leader time.
+path. A put needs the general path in four cases: its request is repeated, is closed, or acknowledges its own number;
+its session is not open, or has reached a limit; its key has a lease; a session or lease may expire at its leader time.
 `KvMachine` applies the put at which the loop ends, and all later puts, on the general path. Tests compare the two
 paths.
 """

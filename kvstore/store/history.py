@@ -1,13 +1,14 @@
 """The kept history: every change since the compact revision, in order, as an undo log.
 
-An event is `(revision, key, record before, record after)`. The record before is None for a creation, the record after
+An event is `(revision, key, record before, record after)`. The record before is None for a creation. The record after
 is None for a deletion. Events contain the record before, because a read at an old revision begins with the present
 record and undoes all later events. Each event has a *number*, by which watches follow the events. The first event of a
 history has number 0, and no number is used twice.
 
-Events are stored by column. A put appends to the columns of the open block, while its records are in the cache of the
-processor. 1,024 events at a time are sealed: their columns become tuples of plain values and arrays of numbers. The
-garbage collector does not examine such columns, and an event in such columns takes half the memory of two records.
+Events are stored by column. A put appends its event to the columns of the open block, while the records of the put are
+in the cache of the processor. The events are sealed in blocks of 1,024: their columns become tuples of plain values and
+arrays of numbers. The garbage collector does not examine such columns, and an event in such columns takes half the
+memory of two records.
 
 See docs/reference/specification.md#814-history.
 """
@@ -167,9 +168,10 @@ class History:
             self._drop_until(self.number_from(revision))
 
     def _seal_full(self) -> int:
-        """Seal the oldest events of the open block while they fill a block. Return the number of full blocks.
+        """Seal the oldest events of the open block, as long as they fill a whole block. Return the number of full
+        blocks.
 
-        A block is not kept if all of its events were dropped before.
+        A block is discarded instead if all of its events were dropped before.
         """
         opened, totals = self.open, self.open.totals
         start, end, sealed = 0, len(opened.keys), 0
@@ -211,7 +213,8 @@ class History:
         return block.totals[number - block.number]
 
     def _number_by_total(self, total: int) -> int:
-        """Return the lowest number for which all events below it have at least `total` counted bytes."""
+        """Return the lowest number such that the events below the number have at least `total` counted bytes
+        together."""
         index = bisect_left(self.blocks, total, key=_last_total)
         if index == len(self.blocks):
             return self._open_number + bisect_left(self.open.totals, total)
@@ -247,7 +250,7 @@ class History:
         if place or not self.blocks:
             return max(self.first_number, self._open_number + place)
         block = self.blocks[0]
-        if block.revisions[-1] < revision:  # False for a put at a bound: it needs an event of the first block.
+        if block.revisions[-1] < revision:  # False for a put at a bound, which needs the first block.
             index = bisect_left(self.blocks, revision, key=_last_revision)
             if index == len(self.blocks):
                 return self._open_number

@@ -1,5 +1,5 @@
-"""The keys of a store in byte order, sorted lazily. The same class keeps the remembered deletions in the order in which
-they happened (`DeletionPlace`).
+"""The keys of a store in byte order, sorted lazily. The same class stores the remembered deletions in the order in
+which they happened (`DeletionPlace`).
 
 The keys are in blocks of at most 2,000, with a bound between each two neighbouring blocks. Appending a new key to its
 block takes 0.6 µs, while inserting it into a sorted list takes 2.1 µs (10⁶ random keys). A block is sorted when it is
@@ -195,7 +195,8 @@ class KeyOrder(Generic[K]):
         self._in_order[number : number + 1] = [middle, len(upper)]
 
     def _shrunk(self, number: int) -> None:
-        """Remove block `number` if it is empty, or join it to a neighbour if it is small. The only block stays."""
+        """Remove block `number` if it is empty, or join it to a neighbour if it is small. If the block is the only
+        block, it stays."""
         length, last = len(self._blocks[number]), len(self._bounds) - 1
         if length < BLOCK_KEYS // 4 and last >= 0:
             if length:

@@ -92,7 +92,7 @@ _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The longest value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineStatus:
-    """Counts and totals of the state. `results`: the number of kept results of all sessions."""
+    """Counts and totals of the state. `results`: the number of kept results of all sessions together."""
 
     revision: int
     compact_revision: int
@@ -165,7 +165,7 @@ class KvMachine:
 
     @property
     def compact_revision(self) -> int:
-        """The oldest revision that can be read, which is the present `revision` if no history is kept."""
+        """The oldest revision that can be read. If no history is kept, this is the present `revision`."""
         return self._store.compact_revision
 
     @property
@@ -186,7 +186,8 @@ class KvMachine:
         return self._store.access
 
     def own_command(self, raw: bytes) -> bytes:
-        """Return the form in which this member proposes an encoded command of its own, in the name of no user."""
+        """Encode a command of this member's own, which belongs to no user, in the form in which the member proposes
+        it."""
         access = self._store.access
         return judged_command(raw, judged_mark(access.revision, "")) if access.is_enabled else raw
 
@@ -352,9 +353,10 @@ class KvMachine:
     def _apply_judged(self, kind: EntryKind, time: int, items: Sequence[Any], index: int) -> list[ResultItem]:
         """Apply the commands of an entry while authentication is on, or in an entry that may turn authentication on.
 
-        A command that was judged under another auth revision than the present one is refused without an effect, and its
-        session keeps no result, so that the command can be judged and sent again. All other commands are applied
-        together, as if they had never been marked; only a command that needs to know its user is applied alone.
+        A command that was judged under another auth revision than the present one is refused without an effect. Its
+        session stores no result of the command, so that the command can be judged and sent again. All other commands
+        are applied together, as if they had never been marked. Only a command that needs to know its user is applied
+        alone.
         """
         if kind is _NO_OP:
             self._apply_no_op(items, index)
@@ -365,7 +367,7 @@ class KvMachine:
         by_id, judged_kind, header = self._sessions.by_id, int(CommandKind.JUDGED), HEADER_ITEMS
         access = self._store.access
         for item in items[1:]:
-            if (  # The usual case, without a call: it saves 1 µs.
+            if (  # The usual case, handled without a call, which saves 1 µs.
                 access.is_enabled
                 and type(item) is tuple
                 and len(item) > MARKED_ITEMS_MIN
@@ -400,7 +402,7 @@ class KvMachine:
 
     def _judged(self, item: Any) -> tuple[int, str, Any] | None:
         """Return the kind, the user and the command of an item of the log; None if the item was judged under another
-        auth revision. An item of no valid form has the kind 0, and is refused when it is applied."""
+        auth revision. An item without a valid form has the kind 0, and is refused when it is applied."""
         access = self._store.access
         is_marked = type(item) is tuple and len(item) > MARKED_ITEMS_MIN and item[HEADER_ITEMS] == CommandKind.JUDGED
         if not access.is_enabled:
@@ -411,7 +413,8 @@ class KvMachine:
         return item[6], item[5], (*item[:HEADER_ITEMS], *item[6:])
 
     def _is_foreign(self, user: str, item: Any) -> bool:
-        """True if another user has opened the session of a command. Its kept results are not for this user."""
+        """True if another user has opened the session of a command. The kept results of the session are not for this
+        user."""
         if not self._store.access.is_enabled or not is_count(item[0]):
             return False
         session = self._sessions.by_id.get(item[0])
@@ -588,7 +591,7 @@ class KvMachine:
         flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
-        if item[3] == CommandKind.JUDGED and self._level >= ACCESS_LEVEL:  # Judged before authentication was off.
+        if item[3] == CommandKind.JUDGED and self._level >= ACCESS_LEVEL:  # Authentication has been turned off since.
             return self._outdated(item)
         if item[0] == 0:
             return self._carry_out(item)
@@ -770,10 +773,10 @@ class KvMachine:
 
 
 _KINDS_APART = frozenset(map(int, ACCESS_KINDS | {CommandKind.REGISTER_SESSION}))
-"""The commands that need to know their user, or change users."""
+"""The commands that need to know their user, and the commands that change users."""
 
 MARKED_ITEMS_MIN = HEADER_ITEMS + JUDGED_ITEMS
-"""A judged command has more items than its header and its mark: at least a kind."""
+"""The least number of items of a judged command: its header, its mark, and at least a kind."""
 
 _bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
 """Returns the limits against which a put is checked."""

@@ -86,7 +86,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
     while places.drop_last_block():
         yield
     for block in store.history.blocks:
-        block.strip()  # The revisions stay, because a watch hub still searches them.
+        block.strip()  # The revisions are not freed, because a watch hub still searches them.
         yield
     by_id = store.leases.by_id
     while by_id:

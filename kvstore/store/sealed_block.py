@@ -129,7 +129,7 @@ class OpenBlock(EventColumns):
     `append` methods of the columns from `revisions` to `totals`, in the order in which `append` calls them.
 
     `totals`: running sums of the bytes of events, from event number 0 of the history on. The first sum covers all
-    events before the block, and each event adds the sum up to and including this event. So there is one sum more than
+    events before the block, and each event adds the sum up to and including this event. So there is one more sum than
     there are events.
     """
 

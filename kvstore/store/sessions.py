@@ -27,8 +27,8 @@ PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
 
 
 def result_bytes(item: Any) -> int:
-    """Return the bytes of a kept result, as counted for the bounds: 64 for each of its arrays, plus its byte strings
-    and texts.
+    """Return the bytes of a kept result, as counted for the bounds: 64 bytes for each of its arrays, plus the sizes of
+    its byte strings and texts.
 
     Replicated state depends on this sum. Therefore the sum is computed from fields, not from an encoding, and its rule
     must never change.

@@ -129,8 +129,8 @@ def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> R
 
 
 def holds(record: RecordItem | None, compare: Sequence[Any]) -> bool:
-    """Evaluate a comparison for one key. The numbers of an absent key are 0, and every comparison with its value is
-    false."""
+    """Evaluate a comparison for one key. The numbers of an absent key are 0. Every comparison with the value of an
+    absent key is false."""
     target, comparison, operand = compare[0], compare[1], compare[3]
     if target == Target.VALUE:
         if record is None:
@@ -298,7 +298,7 @@ class _Branch:
         if self._range_keys > self._delete_keys_max:
             raise InvalidRequest(Reason.TOO_MANY_KEYS, self._range_keys, self._delete_keys_max)
         keys = self.store.keys_of(start, end)
-        if not self.written.keys().isdisjoint(keys):  # An append has written one of the keys.
+        if not self.written.keys().isdisjoint(keys):  # An append has written one of the keys in the range.
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
         items: list[tuple[Any, ...]] = []
         self._spend(0)

@@ -1,4 +1,4 @@
-"""Messages with events. Each event is encoded once, and each message is built once for all watchers that need the
+"""Messages with events. Each event is encoded once. Each message is built once for all watchers that need the
 message."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kvstore.store.history import Event, History
 
 KEPT_BYTES_MAX = 4 << 20
 """The greatest size of the cache of encoded events, and of the cache of whole messages. Watchers that need the same
-events share them."""
+events share these encodings."""
 
 _BATCH_OVERHEAD_BYTES = 256  # The memory of a cached value, in addition to its content.
 

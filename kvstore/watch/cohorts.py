@@ -101,7 +101,7 @@ class CohortQueue:
 
     def put_back(self, cohort: Cohort) -> None:
         """Add a cohort that `pop` has returned, with its new `number`."""
-        if not cohort.matched:  # Later events are matched again, for the watchers that join here, too.
+        if not cohort.matched:  # Later events must be matched again for watchers that join here.
             cohort.reached = cohort.number
         there = self._fresh.get(cohort.number)
         if there is not None and not cohort.matched:

@@ -196,7 +196,7 @@ class WatchHub:
                 self._cancel(watcher, CancelReason.PERMISSION_DENIED)
 
     def note_room(self, connection_id: int) -> None:
-        """Note that the connection has sent some of its output."""
+        """Record that the connection has sent some of its output."""
         watching = self._connections.get(connection_id)
         if watching is None:
             return
@@ -206,7 +206,7 @@ class WatchHub:
             self._roomy.append(watching)
 
     def tick(self) -> None:
-        """Note that a second has passed, and queue the progress messages that are due."""
+        """Record that a second has passed, and queue the progress messages that are due."""
         self._ticks += 1
         for connection_id, watching in self._connections.items():
             if (connection_id + self._ticks) % PROGRESS_TICKS == 0:

@@ -29,7 +29,7 @@ class WatcherState(enum.Enum):
 class Watcher:
     """One watch. `number` is the cursor: every matching event below this number was sent.
 
-    `next_revision`: the messages so far have confirmed to the client that it has all events below this revision; never
+    `next_revision`: according to the messages so far, the client has all events below this revision. The number never
     decreases. `is_within`: some events of revision `next_revision` were sent, but not all.
     """
 
@@ -69,7 +69,7 @@ class Watcher:
     @property
     def has_window(self) -> bool:
         """True if the window allows a message. Once a part of a revision was sent, the rest may always be sent, because
-        the client gives window back only after whole revisions."""
+        the client restores the window only after whole revisions."""
         return self.window_bytes > 0 or self.is_within
 
 

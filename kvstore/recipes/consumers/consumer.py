@@ -1,9 +1,9 @@
-"""A consumer: it reads the changes under a prefix in order, and keeps the position of its group in the store.
+"""A consumer, which reads the changes under a prefix in order, and stores the position of its group.
 
-Of the consumers of a share only one is active at a time: the owner of the first key in the line for the share
+Only one consumer of a share is active at a time: the owner of the first key in the line for the share
 (`kvstore.recipes.contender`). A commit is one transaction, which compares the create revision of this key (the fence)
-and the mod_revision of the position. So a consumer that was paused for longer than its lease commits nothing, and a
-record is committed once.
+and the mod_revision of the position. So a consumer that was paused for longer than its lease cannot commit, and no
+record is committed twice.
 
 See docs/concepts/consumers.md.
 """
@@ -42,29 +42,29 @@ from kvstore.recipes.waiting_line import PAUSE_SECONDS, obtain, repeat_until_ans
 CONSUMER_TTL_SECONDS_DEFAULT = 10.0
 
 BOOKMARK_SECONDS, BOOKMARK_REVISIONS = 30.0, 1_000
-"""An idle consumer moves the position to the progress of its watch once in this time, if the position is at least so
-many revisions behind. So the position does not fall behind the history of a busy store."""
+"""The interval at which an idle consumer moves the position to the progress of its watch, if the position is at least
+this many revisions behind. So the history of a busy store still contains the changes after the position."""
 
 SLOW_BOOKMARK_SECONDS = 600.0
-"""With fewer revisions, the position is moved once in this longer time, and only if another program has changed the
-store. Otherwise several idle consumers would write because of each other's commits."""
+"""If the position is fewer revisions behind, it is moved at this longer interval, and only if another program has
+changed the store. Otherwise the commits of several idle consumers would cause further commits without end."""
 
 PRESENT_PAGE_KEYS = 1_000
-"""How many present records are read at once."""
+"""The number of present records that are read at once."""
 
 WINDOW_BYTES_DEFAULT = 1 << 20
 
 
 class Reading(NamedTuple):
-    """How a consumer reads. `only`: only puts, or only deletions. `window_bytes`: about how many received bytes may
-    wait for the consumer."""
+    """The options of a consumer. `only`: read only puts, or only deletions. `window_bytes`: roughly the greatest number
+    of received bytes that wait for the consumer."""
 
     only: Literal["put", "delete"] | None = None
     window_bytes: int = WINDOW_BYTES_DEFAULT
 
 
 class ConsumerLag(NamedTuple):
-    """How far a group is behind. `position`: the stored position; `revision`: the revision of the store when it was
+    """The lag of a group. `position`: the stored position. `revision`: the revision of the store when the position was
     read.
 
     The lag counts revisions of all keys. So a consumer that has consumed everything may still have a lag of some
@@ -76,15 +76,16 @@ class ConsumerLag(NamedTuple):
 
     @property
     def revisions(self) -> int:
-        """How many revisions of the store are after the position."""
+        """The number of revisions of the store after the position."""
         return max(0, self.revision - self.position)
 
 
 class Consumer:
-    """The active consumer of a share, within the `async with` block that made it. An async iterator of
-    `ConsumedRecord`, for one task at a time.
+    """The active consumer of a share, during the `async with` block that created the consumer. The consumer is an async
+    iterator of `ConsumedRecord`, for one task at a time.
 
-    `revision`: every record up to this revision was given to the program. `key` and `fence`: as those of a lock.
+    `revision`: the program has received every record up to this revision. `key` and `fence` have the same meaning as
+    for a lock.
     """
 
     def __init__(
@@ -104,12 +105,12 @@ class Consumer:
         self._store, self._reading = store, reading
         self._position_key, self._first_position = keys.position(share.number), first_position
         self._guard = contender.guard()
-        self._stored = StoredPosition(0)  # As far as this consumer knows; its mod_revision follows.
+        self._stored = StoredPosition(0)  # The stored position as this consumer knows it.
         self._position_revision = 0
-        self._given = 0  # The revision of the last record that was given, or of the present records.
+        self._given = 0  # The revision of the last record that the program has received, or of the present records.
         self._number = 0
         self._committing = store.loop.new_lock()
-        self._moved_at = self._bookmark_at = 0.0  # When the position was moved last; when a bookmark may be due.
+        self._moved_at = self._bookmark_at = 0.0  # The time of the last move, and the time of the next bookmark.
         self._waiting: CancelScope | None = None
         self._is_ending = self._is_closed = False
         self._stack = AsyncExitStack()
@@ -126,11 +127,11 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumedRecord:
-        """The next record. The consumer waits for it without requests, except for bookmarks (BOOKMARK_SECONDS).
+        """The next record. The consumer sends no requests while it waits, except for bookmarks (BOOKMARK_SECONDS).
 
-        Raises RevisionCompacted if the history does not have all changes after `revision` any more; `present` is then
-        the way on. Raises ClientClosed after the block. Iteration ends when this consumer has to give up its share
-        (only in a group with several shares).
+        Raises RevisionCompacted if the history no longer contains all changes after `revision`. The program can then
+        continue with `present`. Raises ClientClosed if the block has ended. Iteration ends when this consumer has to
+        give up its share (only in a group with several shares).
         """
         if self._is_closed:
             raise ClientClosed()
@@ -144,32 +145,35 @@ class Consumer:
     def present(self) -> AsyncIterator[KeyRecord]:
         """The present records of the share, all as of one revision, in the order of their keys.
 
-        After the last record, `revision` is this revision, and iteration goes on after it. `commit` then moves the
-        position over everything before. If the loop over the records ends early, nothing has changed. Raises
-        RevisionCompacted if the history at this revision is compacted meanwhile; the caller then begins anew.
+        After the last record, `revision` is this revision, and iteration continues with the changes after it. `commit`
+        then moves the position to this revision. If the loop over the records ends early, `revision` and the position
+        are unchanged. Raises RevisionCompacted if the history at this revision is compacted during the iteration. The
+        caller then calls `present` again.
         """
         return _PresentRecords(self._store, self.share, self._go_on_after)
 
     async def lag(self) -> ConsumerLag:
-        """How far the stored position is behind the store, by a linearizable read."""
+        """Return how far the stored position is behind the store, by a linearizable read."""
         found = await self._store.get(self._position_key)
         stored = None if found.record is None else StoredPosition.decode(self.group, found.record.value)
         return ConsumerLag(0 if stored is None else stored.position, found.revision)
 
     def check(self) -> None:
-        """Raise LeaseLost if this consumer has ceased to be the active one, or may have."""
+        """Raise LeaseLost if this consumer is no longer the active one, or may no longer be."""
         self.lease.check()
 
     # Writing.
 
     async def commit(self, position: int | None = None) -> PositionMoved:
-        """Move the position to the revision `position`, by default to everything that was given (`revision`).
+        """Move the position to the revision `position`, by default to the last record that the program has received
+        (`revision`).
 
-        Sends nothing if the position is there already. Otherwise repeats the transaction until its outcome is known or
-        the lease is lost. Raises LockLost, with nothing done, if this consumer is not the active one any more. Raises
-        PositionConflict, with nothing done, if the position is beyond `position` already, or was changed by another
-        program. Raises LeaseLost or OutcomeUnknown if an attempt that got no answer may have taken effect before the
-        lease was lost. Raises ValueError if some record up to `position` was not given yet.
+        If the position is already there, nothing is sent. Otherwise the transaction is repeated until its outcome is
+        known or the lease is lost. Raises LockLost, with nothing done, if this consumer is no longer the active one.
+        Raises PositionConflict, with nothing done, if the stored position is already beyond `position`, or was changed
+        by another program. Raises LeaseLost or OutcomeUnknown if the lease was lost, and an attempt without an answer
+        may have taken effect before. Raises ValueError if the program has not received all records up to `position`
+        yet.
         """
         return await self._transaction(self.revision if position is None else position).commit()
 
@@ -179,14 +183,15 @@ class Consumer:
 
             await consumer.transaction(record).put("results/" + name, result).commit()
 
-        Records between the present position and `record` count as consumed, too. The commit raises what `commit`
-        raises, but also PositionConflict if the position is there already.
+        Records between the present position and `record` also count as consumed. The commit raises the same errors as
+        `commit` of the consumer. It also raises PositionConflict if the position is already at `record`.
         """
         return self._transaction(record if isinstance(record, int) else record.revision)
 
     def guarded(self) -> GuardedTransaction:
-        """Begin a transaction that leaves the position as it is, and that is carried out only while this consumer is
-        the active one. If not, its commit raises LockLost. It may be carried out again for the same record."""
+        """Begin a transaction that does not move the position, and is carried out only while this consumer is the
+        active one. If the consumer is not active, the commit of the transaction raises LockLost. The transaction may be
+        carried out more than once for the same record."""
         return GuardedTransaction(self._store, self.key, self.fence)
 
     # Internal helpers.
@@ -206,13 +211,13 @@ class Consumer:
         self.revision = self._given = self.position
 
     def end(self) -> None:
-        """Let the iteration end, because the share is given up. The last record can still be committed."""
+        """End the iteration, because this consumer gives up the share. The last record can still be committed."""
         self._is_ending = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def close(self) -> None:
-        """End the watch, and read nothing from now on."""
+        """End the watch. Nothing is read after this call."""
         self._is_closed = True
         await self._end_watch()
 
@@ -251,7 +256,7 @@ class Consumer:
         self._changes = await self._stack.enter_async_context(watch)
 
     async def _end_watch(self) -> None:
-        """End the watch. The next one begins after its progress."""
+        """End the watch. The next watch begins after the progress of this watch."""
         if self._changes is not None:
             self.revision = max(self.revision, self._changes.revision)
         self._changes = None
@@ -263,7 +268,7 @@ class Consumer:
         if self._changes is None:
             return
         self.revision = max(self.revision, self._changes.revision)
-        if self._given > self.position:  # A record is not committed yet.
+        if self._given > self.position:  # The program has not committed a record yet.
             return
         is_far = self.revision >= self.position + BOOKMARK_REVISIONS
         is_late = self._store.loop.time() >= self._moved_at + SLOW_BOOKMARK_SECONDS
@@ -274,13 +279,13 @@ class Consumer:
         return PositionTransaction(self.checked(position), self.move)
 
     def checked(self, position: int) -> int:
-        """Return `position`. Raises ValueError if some record up to it was not given yet."""
+        """Return `position`. Raises ValueError if the program has not received all records up to `position` yet."""
         if position > self.revision:
             raise ValueError(f"position {position} is not read yet: the records up to {self.revision} were given")
         return position
 
     async def move(self, moving: PositionBuilder) -> PositionMoved:
-        """Carry out a transaction that moves the position, as `commit` says."""
+        """Carry out a transaction that moves the position, as described in `commit`."""
         async with self._committing:
             if not moving.number:
                 self._number += 1
@@ -293,7 +298,7 @@ class Consumer:
                     raise PositionConflict(self.group, moving.position, self.position, self.position)
                 try:
                     result = await self._attempt(moving, stored)
-                except (OutcomeUnknown, Unavailable, Busy):  # The attempt may be repeated: it compares the position.
+                except (OutcomeUnknown, Unavailable, Busy):  # Repeatable, because it compares the position.
                     self.check()
                     await self._store.loop.sleep(PAUSE_SECONDS)
                     continue
@@ -306,7 +311,7 @@ class Consumer:
 
     async def _attempt(self, moving: PositionBuilder, stored: StoredPosition) -> TxnResult:
         is_unmoved = Compare(self._position_key, Target.MOD_REVISION, Comparison.EQUAL, self._position_revision)
-        was_unanswered, moving.is_unanswered = moving.is_unanswered, True  # It stays so if this attempt is cancelled.
+        was_unanswered, moving.is_unanswered = moving.is_unanswered, True  # Still true if this attempt is cancelled.
         try:
             result = await self._store.txn(
                 (self._guard, is_unmoved),
@@ -320,10 +325,11 @@ class Consumer:
         return result
 
     def _learn(self, moving: PositionBuilder, result: TxnResult) -> None:
-        """Learn the stored position from the result of an attempt that was not carried out.
+        """Update the known position from the result of an attempt that was not carried out.
 
-        A new position that this consumer itself has written comes from an attempt whose response was lost, even if this
-        consumer has lost the share since. Any other position, or another owner of the share, is an error.
+        If this consumer itself has written the new position, the position comes from an attempt whose response was
+        lost. This is not an error, even if this consumer has lost the share since. Any other position, or another owner
+        of the share, is an error.
         """
         owner, found = result.results
         assert isinstance(owner, GetResult), owner
@@ -333,7 +339,7 @@ class Consumer:
         if found.record is not None and is_moved and stored is not None and stored.fence == self.fence:
             self._adopt(found.record)
             return
-        if is_moved and moving.is_unanswered:  # By another program, perhaps after an attempt has taken effect.
+        if is_moved and moving.is_unanswered:  # Moved by another program, perhaps after an attempt took effect.
             raise OutcomeUnknown(f"an earlier attempt to commit position {moving.position} got no answer")
         if owner.record is None or owner.record.create_revision != self.fence:
             raise LockLost(self.key, self.fence)
@@ -349,7 +355,7 @@ class Consumer:
 
 
 class _PresentRecords:
-    """The iterator that `Consumer.present` returns. Unlike an async generator, it need not be closed."""
+    """The iterator that `Consumer.present` returns. Unlike an async generator, the iterator need not be closed."""
 
     def __init__(self, store: KeyStore, share: Share, ended: Callable[[int], Awaitable[None]]) -> None:
         self._store, self._share, self._ended = store, share, ended
@@ -384,7 +390,8 @@ async def consumed(
     ttl_seconds: float,
     wait_seconds: float,
 ) -> AsyncIterator[Consumer]:
-    """Wait until this consumer is the active one of a group without shares, and keep its position during a block."""
+    """Wait until this consumer is the active one of a group without shares, and maintain its position during a
+    block."""
     keys, about = GroupKeys(group), GroupAbout(prefix, from_revision=from_revision)
     (share,) = about.shares
     async with store.lease(ttl_seconds) as lease:
@@ -400,8 +407,9 @@ async def consumed(
 
 
 async def agree(store: KeyStore, keys: GroupKeys, about: GroupAbout, lease: Lease) -> int:
-    """Write the prefix, the shares and the beginning of a new group. Returns the position at which the group began; all
-    its shares begin there. Raises GroupMismatch if the group exists with another prefix or other shares."""
+    """Write the prefix, the shares and the first position of a new group. Return the position at which the group began,
+    which is the first position of all its shares. Raises GroupMismatch if the group exists with another prefix or other
+    shares."""
     is_new = Compare(keys.about, Target.CREATE_REVISION, Comparison.EQUAL, 0)
     txn = Txn((is_new,), (Put(keys.about, about.encode()),), (Get(keys.about),))
     result = await repeat_until_answered(store, lease.id, txn)

@@ -9,8 +9,8 @@ The group `G` has these keys (`SSSS`: the number of a share, in four decimal dig
     consumers/G/positions/SSSS      {"fence": number, "number": number, "position": revision}
 
 The values are JSON objects. Keys of members and owners belong to the lease of the member, so they are removed when the
-member ends. The keys of members and owners are one range, which the members of a group watch. The text of a prefix or
-start is that of `kvstore.protocol.text.to_text`.
+member ends. The keys of members and owners form one range, which the members of a group watch. A prefix or start is
+written as text by `kvstore.protocol.text.to_text`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ GROUPS_PREFIX = b"consumers/"
 """The keys of all groups begin with this prefix. No group can consume these keys."""
 
 GROUP_BYTES_MAX = 128
-"""The longest name of a group. The keys of a group then fit in `key_bytes_max`, which is 1,024 by default."""
+"""The greatest length of the name of a group. This bound ensures that the keys of a group fit in `key_bytes_max`, which
+is 1,024 by default."""
 
 SHARES_MAX = 256
-"""The most shares of a group. A member owns a key for each of its shares, and a lease can have 1,024 keys."""
+"""The greatest number of shares of a group. A member owns a key for each of its shares, and a lease can have 1,024
+keys."""
 
 START_BYTES_MAX = 64
-"""The longest start of a share, without the prefix. All starts of a group are in one value."""
+"""The greatest length of the start of a share, without the prefix. All starts of a group are in one value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +53,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class GroupAbout:
-    """The prefix and shares of a group, and where it begins. `starts`: the first key of each share, without the prefix;
-    the first one is empty. A group without shares has one share of all keys. `from_revision`: the first revision that
-    the group consumes; 0: the one after the group was made."""
+    """The prefix and shares of a group, and the revision at which the group begins. `starts`: the first key of each
+    share, without the prefix. The first start is empty. A group without shares has one share of all keys.
+    `from_revision`: the first revision that the group consumes; 0 means the revision after the creation of the
+    group."""
 
     prefix: bytes
     starts: tuple[bytes, ...] = (b"",)
     from_revision: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError if no group can have this prefix and these starts."""
+        """Raises ValueError if these cannot be the prefix and starts of a group."""
         if self.prefix.startswith(GROUPS_PREFIX) or GROUPS_PREFIX.startswith(self.prefix):
             raise ValueError(
                 f"the prefix {self.prefix!r:.80} includes keys below {GROUPS_PREFIX!r}, where groups keep their "
@@ -87,9 +90,9 @@ class GroupAbout:
     def first_position(self, made_at: int) -> int:
         """The position at which each share of the group begins. `made_at`: the create revision of the key `about`.
 
-        A share that is begun later begins there, too. Otherwise the changes in between would be skipped.
+        A share that is begun later begins at the same position. Otherwise the changes in between would be skipped.
         """
-        # A new store has FIRST_REVISION, and no change.
+        # A new store has FIRST_REVISION, and no changes.
         return max(FIRST_REVISION, self.from_revision - 1) if self.from_revision else made_at
 
     def encode(self) -> bytes:
@@ -99,7 +102,7 @@ class GroupAbout:
 
     @classmethod
     def decode(cls, group: bytes, value: bytes) -> GroupAbout:
-        """Read what `encode` wrote. Raises GroupMismatch for any other value."""
+        """Decode a value made by `encode`. Raises GroupMismatch for any other value."""
         try:
             fields = json.loads(value)
             from_revision = fields.get("from_revision", 0)
@@ -115,8 +118,8 @@ class GroupAbout:
 class StoredPosition:
     """The position of a share: every change up to the revision `position` is consumed.
 
-    `fence` and `number` identify the commit that wrote it: the fence of the consumer, and the number of this commit
-    among the commits of the consumer. Both are 0 if no commit wrote it.
+    `fence` and `number` identify the commit that wrote the position: the fence of the consumer, and the number of this
+    commit among the commits of the consumer. Both are 0 if the position was not written by a commit.
     """
 
     position: int
@@ -129,7 +132,7 @@ class StoredPosition:
 
     @classmethod
     def decode(cls, group: bytes, value: bytes) -> StoredPosition:
-        """Read what `encode` wrote. Raises GroupMismatch for any other value."""
+        """Decode a value made by `encode`. Raises GroupMismatch for any other value."""
         try:
             fields = json.loads(value)
             numbers = [fields["position"], fields["fence"], fields["number"]]
@@ -141,7 +144,7 @@ class StoredPosition:
 
 
 class GroupKeys:
-    """The keys of one group. Raises ValueError if the name is empty, too long, or has a slash."""
+    """The keys of one group. Raises ValueError if the name is empty, is too long, or contains a slash."""
 
     def __init__(self, group: Text) -> None:
         name = as_bytes(group)
@@ -170,7 +173,7 @@ class GroupKeys:
 
 
 def line_among(items: Sequence[KeyRecord], name: bytes) -> list[KeyRecord]:
-    """The records of the line `name`, in its order, among records with other keys."""
+    """Select the records of the line `name` from `records`, in the order of the line."""
     return line_of(name, [item for item in items if item.key.startswith(name + b"/")])
 
 
@@ -182,7 +185,7 @@ def group_of(key: bytes) -> bytes | None:
 
 
 def after_group(key: bytes) -> bytes:
-    """The least key after those of the group to which `key` belongs. `key` is below GROUPS_PREFIX."""
+    """Return the least key after all keys of the group to which `key` belongs. `key` must be below GROUPS_PREFIX."""
     name, slash, _ = key.removeprefix(GROUPS_PREFIX).partition(b"/")
     return GROUPS_PREFIX + name + (b"0" if slash else b"\0")
 
@@ -194,7 +197,7 @@ def even_starts(shares: int, alphabet: Text = bytes(range(256))) -> tuple[bytes,
     >>> even_starts(4, "0123456789abcdef")
     (b'', b'4', b'8', b'c')
 
-    Raises ValueError if `shares` is not from 1 to SHARES_MAX, or the alphabet has too few bytes.
+    Raises ValueError if `shares` is not from 1 to SHARES_MAX, or if the alphabet has too few bytes.
     """
     digits = sorted(set(as_bytes(alphabet)))
     if not 1 <= shares <= SHARES_MAX or shares > len(digits) ** 2:
@@ -208,7 +211,8 @@ def even_starts(shares: int, alphabet: Text = bytes(range(256))) -> tuple[bytes,
 
 
 def starts_of(shares: int | Sequence[Text]) -> tuple[bytes, ...]:
-    """The starts of shares as a caller names them: a number, for an even split, or the starts themselves."""
+    """Return the starts of the shares that a caller has given, either as a number (for an even split) or as the starts
+    themselves."""
     return even_starts(shares) if isinstance(shares, int) else tuple(as_bytes(start) for start in shares)
 
 

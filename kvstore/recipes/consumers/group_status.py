@@ -1,4 +1,4 @@
-"""The state of a consumer group, as any program can read it from the store."""
+"""The state of a consumer group, which any program can read from the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvstore.recipes.local_copy import read_range
 from kvstore.recipes.store import KeyStore
 
 GROUPS_LISTED_MAX = 1_000
-"""The most groups that one call lists, because each group takes a request."""
+"""The greatest number of groups that one call lists. Each group takes one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class ShareStatus:
-    """A share: its position (None: not begun), its active consumer (None: there is none), and how many wait in line."""
+    """A share: its position (None: not begun), its active consumer (None: there is none), and the number of consumers
+    that wait in line."""
 
     share: Share
     position: int | None
@@ -63,12 +64,12 @@ class GroupStatus:
 
     @property
     def lag_revisions(self) -> int | None:
-        """How many revisions of the store, of all keys, are after the position; None if some share is not begun."""
+        """The number of revisions of the store, of all keys, after the position. None if some share is not begun."""
         return None if self.position is None else max(0, self.revision - self.position)
 
 
 async def read_group(store: KeyStore, group: Text) -> GroupStatus | None:
-    """The state of a group; None if there is no such group. Raises GroupMismatch if its keys are not those of a
+    """The state of a group; None if there is no such group. Raises GroupMismatch if the keys were not written by a
     group."""
     keys = GroupKeys(group)
     items, revision = await read_range(store, *prefix_range(keys.prefix))
@@ -82,8 +83,8 @@ async def read_group(store: KeyStore, group: Text) -> GroupStatus | None:
 
 
 async def list_groups(store: KeyStore, *, after: Text = b"", limit: int = GROUPS_LISTED_MAX) -> list[bytes]:
-    """The names of the groups after the name `after`, in order. A program that gets `limit` names asks again, after the
-    last of them. Cost: one request for each group."""
+    """Return the names of the groups after the name `after`, in order. A program that receives `limit` names calls
+    again with the last of these names. Cost: one request for each group."""
     start, end = prefix_range(GROUPS_PREFIX)
     start = after_group(GroupKeys(after).prefix) if after else start
     found: list[bytes] = []

@@ -1,9 +1,9 @@
-"""A member of a group with several shares: it takes its part of the shares, and gives shares up when others join.
+"""A member of a group with several shares, which takes its part of the shares, and gives shares up when others join.
 
-All members watch the keys of members and owners (`group_keys`), and decide by `shares.moves`. A member takes a share by
-a transaction that creates its owner key if the share has no owner. A member gives a share up in three steps: the
-iteration of its consumer ends, the member waits for the work on the last record, and then removes its owner key. The
-next owner has a greater fence, so a commit of the former owner is refused even if it arrives late.
+All members watch the keys of members and owners (`group_keys`), and use `shares.moves` to decide. A member takes a
+share by a transaction that creates its owner key if the share has no owner. A member gives a share up in three steps:
+the iteration of its consumer ends, the member waits for the work on the last record, and then removes its owner key.
+The next owner has a greater fence, so a commit of the former owner is refused even if it arrives late.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import PAUSE_SECONDS, repeat_until_answered
 
 HANDOVER_SECONDS_DEFAULT = 10.0
-"""How long a member that gives a share up waits for the work on the last record. Then it cancels the work."""
+"""The time for which a member that gives a share up waits for the work on the last record. After this time, the member
+cancels the work."""
 
 Work = Callable[[Consumer], Awaitable[None]]
-"""A function that consumes one share. It returns when the iteration of its consumer has ended."""
+"""A function that consumes one share. The function returns when the iteration of its consumer has ended."""
 
 
 async def consume_shares(
@@ -75,17 +76,17 @@ class _ShareMember:
         self._handover_seconds = handover_seconds
         self._place = Contender(keys.members, lease.id, member)
         self._held: dict[int, _HeldShare] = {}
-        self._released = 0  # How many shares this member has given up.
+        self._released = 0  # The number of shares that this member has given up.
         self._idle = store.loop.open_scope()
         self._failure: Exception | None = None
         self._nursery: Nursery
 
     async def run(self) -> None:
-        """Work on shares until cancelled, or until the work of a share returns by itself or raises."""
+        """Work on shares until cancelled, until the work of a share returns by itself, or until it raises."""
         self._place.joined(await repeat_until_answered(self._store, self._lease.id, self._place.join()))
         async with self._store.loop.open_nursery() as self._nursery:
             await self._stop_at_error(self._follow)
-        if self._failure is not None:  # Raised here, so that no exception group wraps it.
+        if self._failure is not None:  # The error is raised here, so that no exception group wraps it.
             raise self._failure
 
     async def _stop_at_error(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -104,7 +105,7 @@ class _ShareMember:
                 items, revision = await read_range(self._store, *self._keys.claims)
                 if not await self._move(items) and released == self._released:
                     await self._until_changed(revision)
-            except (Unavailable, Busy):  # The loss of the lease ends the attempts.
+            except (Unavailable, Busy):  # The attempts end when the lease is lost.
                 await self._store.loop.sleep(PAUSE_SECONDS)
 
     async def _until_changed(self, revision: int) -> None:
@@ -113,7 +114,7 @@ class _ShareMember:
             with self._store.loop.open_scope() as self._idle:
                 async with self._store.watch(start=start, end=end, from_revision=revision + 1) as changes:
                     await changes.next_batch()
-        except RevisionCompacted:  # The missed changes are not in the history any more: the keys are read again.
+        except RevisionCompacted:  # The history no longer contains the missed changes, so the keys are read again.
             return
 
     async def _move(self, items: Sequence[KeyRecord]) -> bool:
@@ -135,8 +136,8 @@ class _ShareMember:
         return bool(steps.take)
 
     async def _leave_unworked(self, items: Sequence[KeyRecord]) -> bool:
-        """Remove this member's owner keys of shares on which it does no work: a claim without a session may take effect
-        after the share was given up. Returns True if there were such keys."""
+        """Remove this member's owner keys of shares on which it does not work. Such a key can exist because a claim
+        without a session may take effect after the share was given up. Returns True if there were such keys."""
         own = {item.key: item for item in items if item.lease_id == self._lease.id}
         found = False
         for share in self._shares:
@@ -148,7 +149,7 @@ class _ShareMember:
         return found
 
     async def _take(self, share: Share) -> None:
-        """Take a share, unless it has an owner by now."""
+        """Take a share, unless the share has an owner by now."""
         contender = Contender(self._keys.owners(share.number), self._lease.id, self._name)
         has_no_owner = Compare(contender.start, Target.CREATE_REVISION, Comparison.EQUAL, 0, contender.end)
         claim = Txn((has_no_owner,), (Put(contender.key, self._name, self._lease.id),), (Get(contender.key),))
@@ -159,13 +160,13 @@ class _ShareMember:
             assert isinstance(own, GetResult), own
             if own.record is None:
                 return
-            contender.fence = own.record.create_revision  # An earlier attempt, whose response was lost, has taken it.
+            contender.fence = own.record.create_revision  # An earlier attempt has taken the share.
         consumer = Consumer(self._store, self._keys, share, self._first_position, contender, self._lease, self._reading)
         self._held[share.number] = held = _HeldShare(consumer, contender, self._store.loop.open_scope())
         self._nursery.start_soon(self._stop_at_error, lambda: self._work_on(held))
 
     async def _work_on(self, held: _HeldShare) -> None:
-        """Work on a share until it is given up, and then remove this member's owner key."""
+        """Work on a share until this member gives it up, and then remove this member's owner key."""
         consumer = held.consumer
         with held.scope:
             await consumer.begin()
@@ -180,7 +181,7 @@ class _ShareMember:
         self._idle.cancel()
 
     async def _hand_over(self, held: _HeldShare) -> None:
-        """End the iteration of a share that is given up. Cancel its work if it does not end in time."""
+        """End the iteration of a share that this member gives up. If the work does not end in time, cancel it."""
         held.consumer.end()
         await self._store.loop.sleep(self._handover_seconds)
         held.scope.cancel()

@@ -16,8 +16,8 @@ from kvstore.recipes.guarded_transaction import TransactionBuilder
 class PositionMoved:
     """The result of a commit. `revision`: the revision at which the position was moved.
 
-    `result`: the result of the other writes. It is None if there were none, or if the response of the attempt that took
-    effect was lost: then a later attempt has only learned that the earlier attempt took effect.
+    `result`: the result of the other writes, or None if there were none. It is also None if the response of the attempt
+    that took effect was lost, because a later attempt learns only that the earlier one took effect.
     """
 
     position: int
@@ -26,22 +26,22 @@ class PositionMoved:
 
 
 class PositionBuilder(TransactionBuilder):
-    """Builds a transaction that the store carries out only if the consumer is still the active one, and the position
-    is still the one from which the consumer goes on. It then moves the position to `position`, and carries out the
-    collected operations, as one change.
+    """Builds a transaction that is carried out only if the consumer is still the active one, and the stored position
+    has not changed since. The transaction moves the position to `position`, and carries out the collected operations,
+    as one change.
 
-    The operations of `then` run if all comparisons of `when` hold, otherwise those of `otherwise`; the position moves
-    in both cases. The object may be committed again: its operations take effect once.
+    The operations of `then` run if all comparisons of `when` hold, and otherwise the operations of `otherwise`. The
+    position moves in both cases. The object may be committed again: its operations take effect only once.
     """
 
     def __init__(self, position: int) -> None:
         super().__init__()
         self.position = position
-        self.number = 0  # The number of this commit among those of the consumer; 0 before its first attempt.
-        self.is_unanswered = False  # True once an attempt has got no answer, so that it may have taken effect.
+        self.number = 0  # The number of this commit among the commits of the consumer; 0 before the first attempt.
+        self.is_unanswered = False  # True once an attempt has received no answer, and so may have taken effect.
 
     def add(self, key: Text, delta: int = 1) -> Self:
-        """Add an addition to a decimal number."""
+        """Add an operation that adds to a decimal number."""
         return self.then(Add(as_bytes(key), delta))
 
     def append(self, prefix: Text, value: Text) -> Self:
@@ -50,7 +50,7 @@ class PositionBuilder(TransactionBuilder):
 
     @property
     def operations(self) -> tuple[Txn, ...]:
-        """The collected operations as one inner transaction; empty if there are none."""
+        """The collected operations as one inner transaction; empty if there are no operations."""
         inner = self.inner()
         return (inner,) if inner != Txn() else ()
 
@@ -65,9 +65,9 @@ class PositionTransaction(PositionBuilder):
     async def commit(self) -> PositionMoved:
         """Carry out the transaction, and repeat it until its outcome is known or the lease is lost.
 
-        Raises LockLost, with nothing done, if the consumer is not the active one any more, and PositionConflict, with
-        nothing done, if the records are committed already or the stored position was changed by another program. Raises
-        LeaseLost or OutcomeUnknown if an attempt that got no answer may have taken effect before the lease was lost.
-        Raises InvalidRequest, QuotaExceeded and other refusals of the writes, with nothing done.
+        Raises LockLost, with nothing done, if the consumer is no longer the active one. Raises PositionConflict, with
+        nothing done, if the records are already committed, or another program has changed the stored position. Raises
+        LeaseLost or OutcomeUnknown if the lease was lost, and an attempt without an answer may have taken effect
+        before. If the writes are refused, raises InvalidRequest, QuotaExceeded or another refusal, with nothing done.
         """
         return await self._commit(self)

@@ -9,7 +9,7 @@ from kvstore.recipes.consumers.position_transaction import PositionMoved, Positi
 
 
 class RecordConsumer(Protocol):
-    """The part of a consumer that its records use."""
+    """The interface of a consumer that its records use."""
 
     async def commit(self, position: int | None = None) -> PositionMoved:
         """Move the position."""
@@ -24,7 +24,7 @@ class RecordChanges:
     """The changes of one revision, in the order of their operations. A transaction that writes several keys under the
     prefix is one record, because a position is a revision.
 
-    `revision`: the position of the group after this record. `changes`: at least one.
+    `revision`: the position of the group after this record. `changes`: the changes, at least one.
     """
 
     __slots__ = ("changes", "revision")
@@ -37,14 +37,14 @@ class RecordChanges:
 
     @property
     def change(self) -> Change:
-        """The change of a record with a single change. Raises ValueError if the record has several."""
+        """The change of a record with a single change. Raises ValueError if the record has several changes."""
         if len(self.changes) > 1:
             raise ValueError(f"the record at revision {self.revision} has {len(self.changes)} changes: use `changes`")
         return self.changes[0]
 
     @property
     def key(self) -> bytes:
-        """The key of a record with a single change. Raises ValueError if the record has several."""
+        """The key of a record with a single change. Raises ValueError if the record has several changes."""
         return self.change.key
 
     @property
@@ -65,7 +65,7 @@ class ConsumedRecord(RecordChanges):
         self._consumer = consumer
 
     async def commit(self) -> PositionMoved:
-        """Move the position of the group to this record, and so commit all records up to this one. Raises LockLost and
+        """Move the position of the group to this record, which commits all records up to this one. Raises LockLost and
         PositionConflict, as `Consumer.commit` does."""
         return await self._consumer.commit(self.revision)
 

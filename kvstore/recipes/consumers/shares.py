@@ -1,10 +1,10 @@
-"""Which shares of a group a member gives up or takes, without I/O.
+"""Decides, without I/O, which shares of a group a member gives up or takes.
 
-The members stand in the order in which they joined. With n shares and m members, the first n mod m members have one
-share more than the others, so no member has more than ceil(n / m). A member that has too many shares gives up the
-excess; a member that has too few takes shares without an owner. The store decides between members that take the same
-share at the same time. So the shares are even once every member has seen the same members, and no share moves without
-need.
+The members are ordered by the time at which they joined. With n shares and m members, the first n mod m members have
+one share more than the others. So no member has more than ceil(n / m) shares. A member that has too many shares gives
+up the excess. A member that has too few shares takes shares without an owner. The store decides between members that
+take the same share at the same time. So the shares are evenly divided once every member has seen the same members, and
+no share changes its owner without need.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShareMoves:
-    """The next steps of a member: the numbers of the shares to give up, and of those to try to take."""
+    """The next steps of a member: the numbers of the shares to give up, and the numbers of the shares to try to
+    take."""
 
     give_up: tuple[int, ...] = ()
     take: tuple[int, ...] = ()
 
 
 def target_of(rank: int, members: int, shares: int) -> int:
-    """How many of `shares` the member with this rank (from 0) is to have."""
+    """Return the number of shares, of all `shares`, that the member with this rank (from 0) should have."""
     assert 0 <= rank < members, (rank, members)
     return shares // members + (rank < shares % members)
 
@@ -33,7 +34,7 @@ def moves(
     """Decide what the member with the lease `own_lease` does next.
 
     `members`: the leases of all members, in the order in which they joined. `owned`: the shares that have an owner, as
-    the store shows. `held`: the shares that this member has and is not giving up already.
+    the store shows. `held`: the shares that this member has, except those that it is already giving up.
 
     Raises ValueError if `own_lease` is not among `members`.
     """
@@ -42,7 +43,7 @@ def moves(
     mine = sorted(held)
     if len(mine) > target:
         return ShareMoves(give_up=tuple(mine[target:]))
-    # Members that join together begin at different shares, so that they seldom try the same one.
+    # Members that join together begin at different shares, so that they seldom try to take the same share.
     first = rank * shares // len(members)
     order = [*range(first, shares), *range(first)]
     free = [share for share in order if share not in owned and share not in held]
