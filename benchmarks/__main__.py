@@ -19,7 +19,8 @@ from benchmarks.measure.machine import describe, is_real_disk
 from benchmarks.systems.run import etcd_version, missing
 
 REPETITIONS_MIN = 3
-"""The fewest repetitions of a run whose results become `latest.json`, because a median of fewer means little."""
+"""The least number of repetitions of a run whose results become `latest.json`. A median of fewer repetitions means
+little."""
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"

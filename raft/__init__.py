@@ -1,7 +1,7 @@
 """Raft: the consensus protocol. No module outside `raft.runtime` uses a clock, a socket, a file or global randomness.
 
 This package is the public interface. `storage`, `kvstore` and `harness` import only from `raft` and from
-`raft.runtime`, which runs the engine on trio, and from no other submodule.
+`raft.runtime`, which runs the engine on trio. They import from no other submodule.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 def fast_paths_wanted(environment: Mapping[str, str]) -> bool:
-    """False if `environment` turns the fast paths off by `HWM_FAST_PATHS=0` (docs/internals/fast-paths.md).
+    """Return False if `environment` turns the fast paths off by `HWM_FAST_PATHS=0` (docs/internals/fast-paths.md).
 
     The caller passes its own `os.environ`, because the engine does not read the environment.
     """
@@ -47,18 +47,18 @@ class RaftConfig:
     # them in 1 ms.
     window_entries_max: int = 1_024
     apply_bytes_max: int = MIB // 4  # The size of the entries applied in one slice, between other events.
-    apply_commands_max: int = 1_024  # The commands applied in one slice, in 1 ms. Each entry adds 8.
+    apply_commands_max: int = 1_024  # The commands applied in one slice, in 1 ms. Each entry counts as 8 more.
     reads_pending_max: int = 100_000  # Reads that were requested and are not served yet.
     proposals_pending_max: int = 100_000  # Commands that were accepted from clients and have no outcome yet.
 
     # A member builds a snapshot once its log has grown by this many bytes since the last snapshot, or earlier if the
     # state is small.
     snapshot_log_bytes: int = 256 * MIB
-    snapshot_chunk_bytes: int = 256 * 1024  # The part of a snapshot in one InstallSnapshot message.
+    snapshot_chunk_bytes: int = 256 * 1024  # The greatest size of a snapshot part in one InstallSnapshot message.
     # This value limits three rates separately: building snapshots, sending them (to all peers together), and installing
     # them.
     snapshot_bytes_per_second: int = 32 * MIB
-    # How much of the log is kept for a slow member (docs/reference/specification.md#65-compaction).
+    # The greatest size of the log that is kept for a slow member (docs/reference/specification.md#65-compaction).
     retention_bytes_max: int = 512 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk; a check writes 1 MiB.
     lease_reads: bool = False  # True if a leader may answer reads by its lease, without a round.
@@ -68,10 +68,10 @@ class RaftConfig:
     # 0 to PRIORITY_MAX. A leader transfers the leadership to a fit member with a higher priority.
     election_priority: int = 0
 
-    # How far a voter may lag behind its leader and still be in sync.
+    # The greatest lag of a voter that is still in sync with its leader.
     in_sync_lag_ns_max: int = 1_000 * MILLISECOND_NS
 
-    outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait for their outcome.
+    outcome_wait_ns: int = 600 * MILLISECOND_NS  # The time for which open proposals may wait after a step-down.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -93,21 +93,21 @@ class RaftConfig:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
 
     def lease_of(self, promise_ns: int) -> int:
-        """How long (ns, by this member's clock) a peer's promise of `promise_ns` certainly lasts after this member sent
-        the message that the peer answered.
+        """Return the time (ns, by this member's clock) for which a peer's promise of `promise_ns` certainly lasts. The
+        time begins when this member sent the message that the peer answered.
 
-        The peer's promise begins later, when the message arrives. The result assumes the worst drift: this member's
-        clock is slow by `clock_drift_ppm_max`, and the peer's clock is fast by as much.
+        The peer's promise begins later, namely when the message arrives. The result assumes the worst drift: this
+        member's clock is slow by `clock_drift_ppm_max`, and the peer's clock is fast by as much.
         """
         return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
 
     def true_time_max(self, elapsed_ns: int) -> int:
-        """The longest true time (ns) that can pass while this member's clock advances by `elapsed_ns`."""
+        """Return the longest true time (ns) that can pass while this member's clock advances by `elapsed_ns`."""
         return -(-elapsed_ns * MILLION // (MILLION - self.clock_drift_ppm_max))
 
     @property
     def campaign_latest_ns(self) -> int:
-        """The upper end (ns) of the range from which election time-outs are drawn. A higher `election_priority` makes
-        the range shorter; the highest priority leaves a quarter of the range."""
+        """Return the upper end (ns) of the range from which election time-outs are drawn. A higher `election_priority`
+        makes the range shorter. The highest priority leaves a quarter of the range."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

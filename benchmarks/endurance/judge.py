@@ -154,9 +154,9 @@ def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
 
     The bound is `recovery_ratio` times the p99 in the steady phase without the greedy connection. At a moment the
     latency has recovered if the p99 of all waits in the next `calm_seconds` is within the bound. A wait belongs to
-    these seconds if it is under way in them. The moments that are tried are the end of the overload and, after it, the
-    end of each wait above the bound. The end of the overload is the time of its last sample, which may be up to a
-    second too early. Returns None if the latency has not recovered at any of these moments.
+    these seconds if it overlaps them. The moments that are tried are the end of the overload and, after it, the end of
+    each wait above the bound. The end of the overload is the time of its last sample, which may be up to a second too
+    early. Returns None if the latency has not recovered at any of these moments.
     """
     calm = waits(sample for sample in of_phase(samples, "steady") if not sample.greedy)
     overload = of_phase(samples, "overload")

@@ -48,7 +48,7 @@ run on other machines.
 """
 
 BUSY_NAMES = frozenset({"busy", "code 3"})
-"""The names under which the dialect counts Busy refusals: by the member, and by the store (`ResultCode.BUSY`)."""
+"""The names under which the dialect counts Busy refusals of the member and of the store (`ResultCode.BUSY`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ _SHADES = {"greedy": "C1", "overload": "C3", "recovery": "C2"}
 
 
 def spans(samples: Sequence[Sample]) -> list[tuple[str, float, float]]:
-    """Return (name, start, end), in seconds, of each part of the run except the steady load alone."""
+    """Return (name, start, end), in seconds, of each part of the run, except the parts with the steady load alone."""
     named = [
         (sample.phase if sample.phase != "steady" else "greedy" if sample.greedy else "", sample) for sample in samples
     ]

@@ -39,7 +39,7 @@ class ClientLoad:
         self.errors: Counter[str] = Counter()
         self.puts = 0
         self.stopping = False
-        # The type is that of the levels with a result, because the level is known only at run time.
+        # The level is known only at run time, so the type is cast to that of the levels with a result.
         self.acknowledge = cast("Confirmed", Acknowledge(spec.acknowledge))
 
     async def run(self) -> LoadResult:

@@ -29,7 +29,7 @@ SETTING_STREAMS_MAX, SETTING_WINDOW, SETTING_FRAME_BYTES = 3, 4, 5
 WINDOW_MAX = (1 << 31) - 1
 _REPLENISH_BYTES = 1 << 28
 
-SETUP_STREAMS = 2  # Before the first token, a Range and a Put request add both paths to the server's header table.
+SETUP_STREAMS = 2  # Before token 0, one Range and one Put add both paths to the server's header table.
 PROBE_KEY = b"no such key"
 
 _HEAD = struct.Struct(">HBBBI")  # The fields: length (two fields), type, flags, stream.

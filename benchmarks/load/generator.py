@@ -71,7 +71,7 @@ class Connection:
         """Read once from the socket. Returns the time at which the latency of each answered operation began."""
         try:
             data = self.link.recv(RECEIVE_BYTES_MAX)
-        except ssl.SSLWantReadError:  # A part of a TLS record has arrived.
+        except ssl.SSLWantReadError:  # So far, only a part of a TLS record has arrived.
             return []
         if not data:
             raise ConnectionError("the server closed a connection")

@@ -1,10 +1,11 @@
 """`python -m benchmarks.single.acknowledgements`: measures puts at each acknowledgement level.
 
 Three members, and then five, run as processes. For each number of puts in flight, the four acknowledgement levels are
-measured in turn, in an order that changes from round to round. LEADER, MAJORITY and IN_SYNC have the lean generator of
-the other benchmarks. A put of level NONE has no answer, so it has the production client, whose calls end when the
-request is sent. Its rate is that of the client, and its latency means nothing. `carried_out` is the share of the puts
-of a window that the store has carried out when the window is over, including those of the warm-up."""
+measured in turn, in an order that changes from round to round. Puts of LEADER, MAJORITY and IN_SYNC come from the lean
+generator of the other benchmarks. A put of level NONE has no answer, so these puts come from the production client,
+whose calls end when the request is sent. The rate of this level is the rate of the client, and its latency means
+nothing. `carried_out` is the share of the puts of a window that the store has carried out when the window is over,
+including those of the warm-up."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def main(
 
 
 def is_carried_out(row: dict[str, Any]) -> bool:
-    """True if the puts of a window were carried out as their level promises: none twice, and an applied one once.
+    """Return True if no put of a window was carried out twice, and each put of MAJORITY or IN_SYNC exactly once.
 
     The answers of NONE and LEADER come before the put is applied, so the last puts of a window may still be on the way.
     """
@@ -117,7 +118,7 @@ def _window(cluster: Running, spec: LoadSpec, repetition: int, in_flight: int, l
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The medians of all windows as a Markdown table. The ratio is that of the medians of the rates."""
+    """The medians of all windows as a Markdown table. The ratio is computed from the medians of the rates."""
     lines = [_HEAD, "|" + "---|" * _HEAD.count(" |")]
     cells: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for row in rows:

@@ -1,8 +1,8 @@
 """`python -m benchmarks.single.callers`: measures what a call costs a client of trio, of asyncio and of threads.
 
 One member runs as a process. Each window is a new client process, whose tasks or threads put 128 bytes one call after
-the other. The windows of the three worlds follow each other, in an order that changes, so that a ratio compares
-neighbouring windows.
+the other. The windows of the three kinds of clients (*worlds*) follow each other, in an order that changes, so that a
+ratio compares neighbouring windows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WORLDS = ("trio", "asyncio", "threads")
 CALLERS = (1, 16, 64, 256)
 FILE = "callers.json"
 RATIOS_MAX = {("asyncio", 256): 0.9, ("threads", 64): 2.5}
-"""By world and number of callers: the bound on the CPU time per call, divided by that of trio. `main` fails above this
-bound."""
+"""For each world and number of callers, the greatest allowed ratio of the CPU time per call to that of trio. `main`
+fails above this bound."""
 
 _MEMBER = next(each for each in CONTENDERS if each.name == "highwatermark")
 _HEAD = "| callers | world | calls/s (least–greatest) | client CPU µs/call | / trio's |\n|---|---|---|---|---|"
@@ -85,8 +85,8 @@ def window(world: str, callers: int, seconds: float, address: str) -> dict[str, 
 
 
 def ratios(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, int], float]:
-    """By world and number of callers: the CPU time per call, divided by that of trio (the median over the
-    repetitions)."""
+    """Return, for each world and number of callers, the ratio of the CPU time per call to that of trio (the median over
+    the repetitions)."""
     cost = {(row["repetition"], row["callers"], row["world"]): row["cpu_us"] for row in rows}
     found: dict[tuple[str, int], list[float]] = {}
     for (repetition, callers, world), each in cost.items():

@@ -29,7 +29,7 @@ class MemoryRow:
     """One measurement. `bytes_each`: the resident bytes per key or entry. `overhead_bytes`: the same, without the bytes
     of key and value.
 
-    The three times are those of three full collections in a row; `gc.freeze()` is called before the third.
+    The three times are the times of three full collections in a row; `gc.freeze()` is called before the third.
     """
 
     what: str

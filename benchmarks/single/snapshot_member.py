@@ -210,7 +210,7 @@ async def main() -> None:
             await run_member(config, task_status=task_status)
             nursery.cancel_scope.cancel()
 
-        with gc_tuning.suspended():  # `hwm serve` does the same.
+        with gc_tuning.suspended():  # As in `hwm serve`, no collection runs while the member starts.
             member: RunningMember = await nursery.start(run)
             gc_tuning.freeze_state()
         nursery.start_soon(lateness.watch)

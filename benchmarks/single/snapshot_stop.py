@@ -175,12 +175,12 @@ class SteadyPuts:
             except StoreError:
                 self.failures += 1
             self.latencies.append((trio.current_time() - began) * 1e3)
-            # A task that is more than 1 s late skips the puts that were due before that second.
+            # A task that is more than 1 s late skips the puts that are more than 1 s overdue.
             due = max(due + self._interval, trio.current_time() - 1)
 
 
 def _keys_of_the_state(keys: int) -> list[int]:
-    draw = random.Random(1)  # The same draws as for new keys in `benchmarks.single.startup.drawn_keys`.
+    draw = random.Random(1)  # These are the same draws as for new keys in `benchmarks.single.startup.drawn_keys`.
     return [draw.getrandbits(64) for _ in range(keys)]
 
 
@@ -282,7 +282,7 @@ def main(
     folder: Path | None,
     out: Path | None,
 ) -> None:
-    """Measure what a snapshot of a large state does to the members that build, send and install it."""
+    """Measure how a snapshot of a large state delays the members that build, send and install it."""
     from raft import RaftConfig
 
     per_second = RaftConfig().snapshot_bytes_per_second if snapshot_rate is None else int(snapshot_rate * 2**20)

@@ -2,7 +2,7 @@
 
 Two clusters run as processes at the same time: one whose members and clients show certificates to each other (mutual
 TLS 1.3 with EC keys), and one without. Windows of the two follow each other, in an order that changes. `lean` is the
-generator of the other benchmarks, `client` the production client.
+generator of the other benchmarks, and `client` is the production client.
 """
 
 from __future__ import annotations

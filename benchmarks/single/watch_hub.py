@@ -1,7 +1,7 @@
 """`python -m benchmarks.single.watch_hub`: measures what watches cost the watch hub of a member.
 
-The cost is that of matching events with watches and of making the messages, without sockets and without the client's
-decoding. All times are CPU times of this process.
+The cost is the cost of matching events with watches and of making the messages. It includes neither sockets nor the
+client's decoding. All times are CPU times of this process.
 """
 
 from __future__ import annotations

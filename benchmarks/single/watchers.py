@@ -143,8 +143,8 @@ async def watch(address: str, endpoints: Sequence[str], connections: int, watche
 
 @contextmanager
 def watching(cluster: Running, connections: int, watches: int) -> Iterator[list[float]]:
-    """Run watchers on the leader, in a process of their own, during the block. At the end of the block the list is
-    filled."""
+    """Run watchers on the leader, in a process of their own, during the block. The yielded list is filled at the end of
+    the block."""
     leader = cluster.addresses[cluster.find_leader()]
     command = [sys.executable, "-m", "benchmarks.single.watchers", "--reader", leader, *cluster.addresses.values()]
     options = ["--connections", str(connections), "--watches", str(watches)]

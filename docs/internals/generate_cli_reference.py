@@ -38,7 +38,7 @@ VALUES = {
     "path": "PATH",
     "filename": "PATH",
 }
-"""What the page calls the types of values. All other types keep the names that click gives them."""
+"""The names that the page uses for the types of values. All other types keep the names that click gives them."""
 
 
 def reference() -> str:

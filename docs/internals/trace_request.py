@@ -34,7 +34,8 @@ ROOT = Path(kvstore.__file__).resolve().parent.parent
 PACKAGES = ("raft", "storage", "kvstore")
 WARM_UP = 50
 FIRST_CALL = "ClientListener._has_turn_for"
-"""The leader calls this once when a request of a client has arrived, so it divides a trace into requests."""
+"""The leader calls this function once for each request of a client that has arrived, so the calls divide a trace into
+requests."""
 CLIENT = """
 import sys, trio
 from kvstore import Client
