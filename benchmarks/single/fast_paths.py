@@ -52,7 +52,7 @@ class PathNotFound(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A fast path, the text whose replacement turns it off, and the loads for which it is meant.
+    """A fast path, the line of source code that is replaced to turn it off, and the loads for which it is meant.
 
     `loads`: (work, requests in flight). The work `log` is the recovery from a log; its second number is the number of
     commands per entry. `beside`: the name of another path that is off in both copies, because it would handle the same

@@ -89,8 +89,8 @@ def next_change(own: Member, now: Membership) -> MembershipChange | Waiting | No
     """Return the next change towards the goal of a named member: `own` is a voter with these addresses, and no other
     member has its name. None: the goal is reached, or this member was removed.
 
-    `now` is the membership as the leader knows it. Each change leaves as many voters as there were, except the first
-    one of a name without a voter, which adds one. A member of the same name that the leader hears is never replaced.
+    `now` is the membership as the leader knows it. If no voter has the name yet, the first change adds a voter. Every
+    other change keeps the number of voters. A member of the same name that the leader hears is never replaced.
     """
     others = [each for each in now.members if each.node_id != own.node_id and _has_same_name(each, own)]
     voters = [each for each in others if each.part != LEARNER]

@@ -54,7 +54,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Choice:
-    """The choice at a gap, and the candidates tried there.
+    """A gap (a revision without an acknowledged operation), the write chosen for it, and the writes tried before.
 
     `chosen`: the chosen write; None if no unknown write takes effect at the gap. `store_mark`, `mark`: the points at
     which `_undo` must stop to restore the state before the choice.

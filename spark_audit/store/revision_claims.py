@@ -29,7 +29,7 @@ RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 
 @dataclass(frozen=True, slots=True)
 class RevisionClaim:
-    """A claim: a revision that responses show to belong to an unknown write.
+    """A claim: responses show that a write of unknown outcome took this revision.
 
     `by`: (op_id, call, clock) of that write. If several writes can have the revision, the write that was called first
     is chosen. `by` is None if the responses do not name the value, if the calls are stamps of several clocks, or if

@@ -114,7 +114,7 @@ def test_a_file_of_another_kind_is_no_snapshot(data: bytes, tmp_path: Path) -> N
 
 def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: Path) -> None:
     """The file's checksums are right, so a program wrote the session id in it. The session ids of a new cluster begin
-    far above the ids of the old cluster. In this file no ids are left above."""
+    far above the ids of the old cluster. The session id in this file is so great that no ids are left above it."""
     machine = {**KvMachine().snapshot().header, "next_session_id": INT64_MAX - 1}
     header = SnapshotHeader(index=0, term=0, configuration=Configuration.of([Member("s1")]), machine=machine)
     identity = Identity(cluster_id=bytes(16), group_id=0, node_id="s1", incarnation_id=bytes(16))

@@ -113,8 +113,8 @@ def test_a_session_that_was_used_makes_no_room(cluster: Cluster) -> None:
 
 
 def test_a_session_in_its_grace_period_makes_no_room_and_the_refusal_costs_no_entry(cluster: Cluster) -> None:
-    """The client of such a session may be about to use it. A refused client tries again, and succeeds when the oldest
-    session is one second old."""
+    """The client of a session that was just opened may be about to use it. A refused client tries again, and
+    succeeds when the oldest session is one second old."""
     flood = filled(cluster)
     cluster.wait(1)
     for number in range(SESSIONS_MAX):  # Now other sessions, all just registered, take the places.

@@ -29,7 +29,7 @@ def test_a_lost_write_is_lost_of_one_key_and_without_it_the_history_is_true(seed
 
 @pytest.mark.parametrize("fault", [fault for fault in ALL_FAULTS if fault != "lost_write"])
 def test_a_fault_changes_one_answer_and_nothing_else(fault: str) -> None:
-    """A dirty read also needs a failed write. This write replaces another read."""
+    """The fault `dirty_read` changes two rows: a read becomes a failed write, and another read shows its value."""
     clean = generate(MANY, 2)
     rows, shown = inject(clean, fault, 2)
 

@@ -113,8 +113,8 @@ async def test_the_other_end_may_be_the_stream_of_trio(pair: tuple[Credentials, 
 
 
 def test_an_end_without_a_close_notify_is_an_end(pair: tuple[Credentials, Credentials]) -> None:
-    """A killed process sends no end of the connection. Each protocol above TLS states its own lengths, so it notices a
-    cut."""
+    """A process that is killed does not announce the end of its connection. Each protocol above TLS states
+    its own lengths, so it notices a cut."""
     caller, answerer = sessions(pair)
     shake_hands(caller, answerer, Random(1))
 
