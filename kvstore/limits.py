@@ -78,7 +78,7 @@ class StoreLimits:
     quota_bytes: int = 2 * 1024 * MIB  # Every member holds all stored bytes in memory.
     sessions_max: int = 10_000  # Each session costs memory until it expires.
     results_per_session_max: int = 4_096  # Kept results of one session that its client has not acknowledged.
-    results_bytes_per_session_max: int = 8 * MIB  # Their bytes, so that no client can use up `results_bytes_max`.
+    results_bytes_per_session_max: int = 8 * MIB  # The bytes of these results; no client can fill `results_bytes_max`.
     results_bytes_max: int = (
         256 * MIB
     )  # Kept results of all sessions, in bytes. One result may exceed this bound, or the bound of a session.
@@ -157,7 +157,7 @@ class AdmissionLimits:
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
     lease_ttl_ns_min: int = SECOND_NS  # With a shorter time, a busy owner would often lose its lease.
     lease_ttl_ns_max: int = 365 * 86_400 * SECOND_NS
-    lease_renewals_max: int = 1_000  # The number in one command: about 1 ms at apply.
+    lease_renewals_max: int = 1_000  # The leases that one command renews, in about 1 ms at apply.
     session_ttl_ns_min: int = SECOND_NS  # With a shorter time, a client on a busy machine would often lose its session.
     session_ttl_ns_max: int = 300 * SECOND_NS  # After a client has disappeared, its session and the kept
     # results stay for at most this time, which is five times the TTL that the client of this package requests.

@@ -70,6 +70,6 @@ NO_LEVELS = LevelShares()
 def min_in_sync_of(nodes: int) -> int:
     """Return the limit `min_in_sync` for a run with writes of level IN_SYNC.
 
-    The limit is one more than a majority, so that a single member that is down has an effect.
+    The limit is one more than a majority, so that the leader refuses such writes if only a majority is in sync.
     """
     return min(nodes, nodes // 2 + 2)

@@ -77,7 +77,7 @@ NEEDS_OF_COMMANDS: dict[int, Need] = {
     CommandKind.COMPACT: Need.ROOT,
     CommandKind.USER_ADD: Need.ROOT,
     CommandKind.USER_REMOVE: Need.ROOT,
-    CommandKind.USER_PASSWORD: Need.KEYS,  # For the user's own password; else root.
+    CommandKind.USER_PASSWORD: Need.KEYS,  # Any user may change the own password; other passwords need root.
     CommandKind.USER_GRANT: Need.ROOT,
     CommandKind.USER_REVOKE: Need.ROOT,
     CommandKind.USER_LIMITS: Need.ROOT,

@@ -167,8 +167,8 @@ Pairs = Mapping[bytes, Text] | Mapping[str, Text] | Iterable[tuple[Text, Text]]
 
 
 class ClientCalls(MemberCalls, LeaseCalls):
-    """All calls of a client. The calls wait only by `pump` and its event loop, so the clients of trio, of asyncio and
-    of threads share this class."""
+    """All calls of a client. The calls wait only through `pump` and its event loop, so the clients of trio, of asyncio
+    and of threads share this class."""
 
     def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
@@ -703,7 +703,7 @@ class ClientCalls(MemberCalls, LeaseCalls):
         deadline_seconds: float | None = None,
     ) -> CompareAndSetResult | Accepted | None:
         """Write `value` if the key has the value `expected` (bytes or str), or the mod_revision `expected` (int). If
-        `expected` is None, write it if the key is absent."""
+        `expected` is None, `value` is written if the key is absent."""
         wanted = 0 if expected is None else expected if isinstance(expected, int) else _bytes(expected)
         command = CompareAndSet(_bytes(key), _bytes(value), wanted)
         return await self._write(command, CompareAndSetResult, acknowledge, deadline_seconds)
@@ -981,14 +981,16 @@ class ClientCalls(MemberCalls, LeaseCalls):
         """Consume the changes of all keys with a prefix together with the other members of a group. The keys are split
         into shares; each share has a position and an active consumer of its own.
 
-        `shares`: the number of shares, which are split evenly by the bytes after the prefix. Or a list: the bytes after
-        the prefix with which each share begins, of which the first is empty. All members of a group must name the same
-        shares. The shares are divided evenly among the members: a member has at most ceil(shares / members) of them.
+        `shares`: the number of shares, which are split evenly by the bytes after the prefix. `shares` may also be a
+        list: for each share, the bytes after the prefix with which the share begins. The first item of the list is
+        empty. All members of a group must name the same shares. The shares are divided evenly among the members: a
+        member has at most ceil(shares / members) of them.
 
         `work` is called with the consumer of each share that this member gets, each time in a task of its own. When the
-        share must go to another member, the iteration of its consumer ends, and `work` must return. It is cancelled
-        after `handover_seconds`. If `work` returns earlier, all shares are given up, and the call returns. If `work`
-        raises an error, the call raises the same error. The other arguments and errors are those of `consume`.
+        share must go to another member, the iteration of its consumer ends, and `work` must return. `work` is cancelled
+        if it has not returned after `handover_seconds`. If `work` returns earlier, all shares are given up, and the
+        call returns. If `work` raises an error, the call raises the same error. The other arguments and errors are
+        those of `consume`.
         """
         await consume_shares(
             self,
@@ -1359,13 +1361,13 @@ class Client(ClientCalls):
     addresses from the members.
 
     `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
-    does not send a command again after the response was lost. The first command then needs one round trip less. `tls`:
+    does not send a command again after the response was lost. The first command then needs one round trip fewer. `tls`:
     the certificates for connections with TLS. `user`, `password`: the user of the client, if authentication is on.
     Without them, the name in the client's certificate is the user. `cluster_id`: the id of the intended cluster, as
     bytes or in hex (as `hwm status --json` shows it). Members of other clusters are refused. Without `cluster_id`, the
     client accepts the cluster of the first member that answers. Raises InvalidAddress and UnusableCertificates. Raises
-    InvalidConfiguration if the cluster id is not valid, or if both `tls` and a `dialer` are given: the dialer opens
-    the connections, so `tls` would have no effect.
+    InvalidConfiguration if the cluster id is not valid, or if both `tls` and a `dialer` are given: the dialer opens the
+    connections, so `tls` would have no effect.
     """
 
     _pump: ClientPump

@@ -448,7 +448,7 @@ class ClientStateMachine:
     def _conclude(self, call: Call, outcome: ResponseClass, response: Response) -> None:
         match outcome:
             case Succeeded() if call.uncertain and response.code == Code.ACCEPTED:
-                # The outcome of this attempt's entry would not show the outcome of the lost attempt's entry.
+                # The lost attempt may have made another entry, whose index and term the client does not know.
                 self._finish(call, error=OutcomeUnknown("an attempt was lost, a later one was accepted by the leader"))
             case Succeeded():
                 self._finish(call, response=response)

@@ -26,7 +26,7 @@ class SessionKeeper:
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
-        self.not_before = 0  # The earliest time of the next registration (monotonic, in ns), after a refused one.
+        self.not_before = 0  # The earliest time (monotonic, in ns) of the next registration after a refusal.
         self.refused = ""  # The reason why the last registration was refused; empty if it was not refused.
         self._used_at = 0
         self._open_max = limits.open_numbers_max

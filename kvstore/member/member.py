@@ -265,6 +265,6 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__
-        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The hint of the cause is better.
+        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The cause has the more useful hint.
     if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)

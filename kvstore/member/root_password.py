@@ -52,7 +52,7 @@ async def reset_root_password(
                 service.propose_own(command)
                 wake()
             except RaftError:
-                pass  # The next turn tries again.
+                pass  # The next check tries again.
         await trio.sleep(LOOK_SECONDS)
     told = {"node_id": node.identity.node_id, "event": "root_password_reset", "fields": {}, "message": RESET_WORDS}
     logger.warning("%(node_id)s: %(message)s", told)

@@ -37,8 +37,8 @@ except ModuleNotFoundError as missing:
 
 CONNECTIONS_MAX = 32
 """Scrapers and probes are few. If there are more connections, the member closes the oldest connection that has not sent
-its whole request. If all other connections have sent their whole requests, the member closes the oldest connection. So
-probes still get a response. Without a response, a supervisor would restart a healthy member."""
+its whole request. If all other connections have sent their whole requests, the member closes the oldest connection.
+Probes therefore still get a response. Without a response, a supervisor would restart a healthy member."""
 
 HEAD_BYTES_MAX = 8 * 1024
 """The greatest size of the head of a request, including the empty line at its end."""

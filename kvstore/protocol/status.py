@@ -80,7 +80,7 @@ class MemberStatus:
     leases: int = 0
     history_events: int = 0
     history_bytes: int = 0
-    first_revision: int = 0  # Of the oldest kept event; if above `revision`, none is kept; 0: not reported.
+    first_revision: int = 0  # Events from this revision on are kept; above `revision`: no event; 0: not reported.
 
     @property
     def lag(self) -> int:

@@ -135,7 +135,7 @@ class WorkQueue:
         assert isinstance(seen, GetResult), seen
         if seen.record is None or seen.record.lease_id != lease.id:
             return None
-        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # An earlier attempt made it.
+        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # Claimed by an earlier attempt.
 
     async def _until_changed(self, revision: int) -> None:
         """Wait for a new item, or for the end of a claim."""

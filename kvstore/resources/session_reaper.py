@@ -48,8 +48,8 @@ class SessionReaper:
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self.expiry_ticket = 0
-        """The ticket of the last empty transaction that expires sessions and leases, until `expire_more` finds that the
-        transaction has ended; 0 if there is none."""
+        """The ticket of the last empty transaction that expires sessions and leases. The ticket is 0 if there is no
+        such transaction, or if `expire_more` has found that the transaction has ended."""
         self._expiry_time = 0  # The leader time at which this transaction was proposed.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.

@@ -63,7 +63,7 @@ class PasswordCheck:
         """Check the password. Takes 50 ms. If there is no memory for a check, the password is treated as wrong."""
         try:
             self.is_right = matches(self.password, self.verifier)
-        except (ValueError, MemoryError):  # Without memory, OpenSSL raises one of these, and the member must go on.
+        except (ValueError, MemoryError):  # Without memory, OpenSSL raises one of these errors. The member goes on.
             self.is_right = False
 
 
@@ -109,8 +109,8 @@ class AccessGuard:
     # Who is there.
 
     def user_of(self, connection: Connection) -> User | None:
-        """Return the user of a connection; None if no user has authenticated. Raises Unauthenticated if the user has to
-        authenticate anew. Raises Unauthenticated if it had one."""
+        """Return the user of a connection; None if no user has authenticated. Raises Unauthenticated if the user of the
+        connection was removed, or has got another password since."""
         users = self._machine.access.users
         if connection.user:
             user = users.get(connection.user)
@@ -199,7 +199,7 @@ class AccessGuard:
         user = self._machine.access.users[rights.user]
         if user.limits.requests_per_second or user.limits.bytes_per_second:
             self._take(user, size_bytes)
-        is_state_hash = asked.kind == RequestKind.STATUS and any(asked.items[:1])  # Such a request reads all keys.
+        is_state_hash = asked.kind == RequestKind.STATUS and any(asked.items[:1])  # A state hash reads all keys.
         if need is Need.ROOT or is_state_hash:
             check_root(rights)
 

@@ -37,11 +37,11 @@ class ClusterRequests:
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
-        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Number and bound.
+        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # The number, and the bound on it.
         self.watches: Callable[[], int] = lambda: 0  # The number of watches.
         # `last_applied` at the last response about limits, and the fields of that response.
         self._limits_at, self._limits_told = -1, tuple[Any, ...]()
-        self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids of members that run twice.
+        self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids under which two processes run.
         self.own_address = ""
         self.own_peer_address = ""
 

@@ -250,7 +250,7 @@ class History:
         if place or not self.blocks:
             return max(self.first_number, self._open_number + place)
         block = self.blocks[0]
-        if block.revisions[-1] < revision:  # False for a put at a bound, which needs the first block.
+        if block.revisions[-1] < revision:  # A put at a bound needs the first block, so the condition is false.
             index = bisect_left(self.blocks, revision, key=_last_revision)
             if index == len(self.blocks):
                 return self._open_number

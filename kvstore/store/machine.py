@@ -340,7 +340,7 @@ class KvMachine:
     def _finish(self, command_count: int) -> None:
         """Finish applying entries with `command_count` commands."""
         history = self._store.history
-        events = history.open  # `settle` also checks the first two conditions, which mean a full block.
+        events = history.open  # The first two conditions mean a full block, as in `settle`.
         if len(events.keys) >= BLOCK_EVENTS or events.totals[-1] - events.totals[0] >= BLOCK_BYTES or history.dropped:
             history.settle()
         self._unreported += command_count
@@ -605,7 +605,7 @@ class KvMachine:
         answer = sessions.answered(session, item[1], self._limits, revision)
         if answer is None:
             answer = self._carry_out(item)
-            if answer[0] != ResultCode.BUSY:  # A repeated request may be carried out.
+            if answer[0] != ResultCode.BUSY:  # BUSY is not kept, so that a repeated request can be carried out.
                 sessions.keep(session, item[1], answer)
         return answer
 

@@ -589,8 +589,8 @@ class HistoryReader:
         history.compact_revision, history.first_revision = header["compact_revision"], header["first_revision"]
         self._left, self._bytes_left = header["events"], header["events_bytes"]
         history.reset(self._left, header["events_bytes"])
-        self._revision = header["revision"]  # No event that is still to be read has a greater revision,
-        self._oldest = max(header["first_revision"], FIRST_REVISION + 1)  # or a smaller one than this.
+        self._revision = header["revision"]  # The greatest possible revision of an event that is still to be read.
+        self._oldest = max(header["first_revision"], FIRST_REVISION + 1)  # The least possible revision of such events.
         self.missing = 0  # Record versions at or above `first_revision` whose events have not been read yet.
         self.older = Records()  # By key: the record before the last event that was read, or ABSENT.
         self._decoded: tuple[EventColumns, list[int]] | None = None  # Events that were decoded, but not added yet.

@@ -128,7 +128,8 @@ class BatchMaker:
         self.made += 1
         events: list[bytes] = []
         size = revision = revisions = 0  # `revision` is the revision of the last event in `events`.
-        whole = (0, 0, 0, 0, 0)  # After the last whole revision: events, size, next number, revision, revisions.
+        # As of the last whole revision: the event count, the size, the next number, the revision, the revision count.
+        whole = (0, 0, 0, 0, 0)
         for at in range(place, stop):
             event = history.event(numbers[at])
             if not wanted.admits(event):

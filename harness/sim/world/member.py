@@ -395,7 +395,7 @@ class SimMember:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
-        if due <= world.queue.now:  # The next slice of entries can run after one turn.
+        if due <= world.queue.now:  # More entries wait to be applied: the next slice runs after one turn.
             due = world.queue.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return
@@ -459,9 +459,9 @@ class SimMember:
     def _check_failure(self, effects: Effects) -> None:
         """Check that a node stops by itself after a failed sync or a read of rotten bytes, and then sends nothing more.
 
-        A node may also stop by itself after a failed read, after a failed sync on which nothing relies (of deletions or
-        of the ballast), or because its peers know another data folder under its member id. The node must not stop by
-        itself for any other reason.
+        A node may also stop by itself after a failed read, after a failed sync of deletions or of the ballast (nothing
+        relies on such a sync), or because its peers know another data folder under its member id. The node must not
+        stop by itself for any other reason.
 
         See docs/reference/specification.md#37-failed-sync.
         """

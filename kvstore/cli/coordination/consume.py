@@ -148,7 +148,7 @@ def consume(
 
     try:
         say(run_with_client(endpoints, deadline_seconds, lambda c: alone(c) if group is None else as_member(c, group)))
-    except _OutputLost:  # The exit code reports this.
+    except _OutputLost:  # The exit code reports the lost output.
         return
 
 

@@ -47,8 +47,8 @@ CarrierT = TypeVar("CarrierT", bound=WatchCarrier)
 
 def _is_of_an_old_build(error: OperationFailed) -> bool:
     """True if a member has refused a watch because its build does not know watches. A watch that has begun can then
-    continue at another member, because the member at which it began knows watches. False if the history was switched
-    off. In this case every watch ends."""
+    continue at another member, because the member at which it began knows watches. Returns False if the member has
+    refused the watch because the history was switched off. After this refusal, every watch ends."""
     return isinstance(error, Unsupported) and HISTORY_IS_OFF not in str(error)
 
 

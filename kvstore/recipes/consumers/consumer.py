@@ -298,7 +298,7 @@ class Consumer:
                     raise PositionConflict(self.group, moving.position, self.position, self.position)
                 try:
                     result = await self._attempt(moving, stored)
-                except (OutcomeUnknown, Unavailable, Busy):  # Repeatable, because it compares the position.
+                except (OutcomeUnknown, Unavailable, Busy):  # Safe to repeat: the transaction compares the position.
                     self.check()
                     await self._store.loop.sleep(PAUSE_SECONDS)
                     continue
@@ -311,7 +311,7 @@ class Consumer:
 
     async def _attempt(self, moving: PositionBuilder, stored: StoredPosition) -> TxnResult:
         is_unmoved = Compare(self._position_key, Target.MOD_REVISION, Comparison.EQUAL, self._position_revision)
-        was_unanswered, moving.is_unanswered = moving.is_unanswered, True  # Still true if this attempt is cancelled.
+        was_unanswered, moving.is_unanswered = moving.is_unanswered, True  # Stays true if the attempt is cancelled.
         try:
             result = await self._store.txn(
                 (self._guard, is_unmoved),
@@ -339,7 +339,7 @@ class Consumer:
         if found.record is not None and is_moved and stored is not None and stored.fence == self.fence:
             self._adopt(found.record)
             return
-        if is_moved and moving.is_unanswered:  # Moved by another program, perhaps after an attempt took effect.
+        if is_moved and moving.is_unanswered:  # An attempt may have moved the position before another program did.
             raise OutcomeUnknown(f"an earlier attempt to commit position {moving.position} got no answer")
         if owner.record is None or owner.record.create_revision != self.fence:
             raise LockLost(self.key, self.fence)

@@ -63,7 +63,7 @@ class GroupAbout:
     from_revision: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError if these cannot be the prefix and starts of a group."""
+        """Raises ValueError if no group can have this prefix and these starts."""
         if self.prefix.startswith(GROUPS_PREFIX) or GROUPS_PREFIX.startswith(self.prefix):
             raise ValueError(
                 f"the prefix {self.prefix!r:.80} includes keys below {GROUPS_PREFIX!r}, where groups keep their "
