@@ -46,8 +46,8 @@ NO_LEADER_LOSS_HINT = "--no-leader-loss-hint"
 
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
-"""Limits so small that within seconds, segments are deleted, and snapshots are written and sent to members that fell
-behind.
+"""Small limits, with which members delete segments and write snapshots within seconds. They send the
+snapshots to members that fell behind.
 """
 
 

@@ -1,11 +1,11 @@
 """Resets numbers that otherwise only grow. Without this reset, a member could never be in the same state twice.
 
 Time-outs are events here, so the time at which a timer fires does not matter. The clock of each member stands at 0
-between events. After a reset, no member has heard a leader so recently that it would ignore a campaign. The reset hides
-no behaviour, because an ignored message has the same effect as a lost message, and the search explores losses. The
-sequence numbers of writes are counted from the last durable write. All resets are in this file, because they change
-private fields of the core. The resets do not change the behaviour, because the core only compares these numbers with
-each other.
+between events. After a reset, no member has heard a leader so recently that it would ignore a campaign. So in the
+search no member ignores a campaign. This hides no behaviour: the search also loses messages, and a lost campaign has
+the same effect as an ignored one. The sequence numbers of writes are counted from the last durable write. All resets
+are in this file, because they change private fields of the core. The resets do not change the behaviour, because the
+core only compares these numbers with each other.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Copying a single dict takes 30, 70 and 120 ms when it exceeds 0.35, 0.7 and 1.4 
 other processes are busy. Python cannot reserve the size of a dict in advance. A part is copied in 0.5 ms, or in 5 ms if
 the system provides memory slowly. The parts have unequal shares of all keys, so they grow at different times.
 
-The part of a key differs between processes, so the order of keys in this map must never be visible outside.
+A key lies in one slot of this map. The slot depends on the hash of the key, which differs between processes, so the
+order of keys in this map must never be visible outside.
 """
 
 from __future__ import annotations
