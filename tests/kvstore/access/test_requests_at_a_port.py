@@ -123,7 +123,9 @@ def member_with_users() -> Iterator[str]:
     ):
         with connected(member.address, NOBODY) as client:
             *before, last = commands_to_enable()
-            for command in before:
+            while client.ask(SessionlessRequest(RequestKind.COMMAND, before[0])).code == Code.NOT_LEADER:
+                pass  # A new member has yet to elect itself.
+            for command in before[1:]:
                 client.do(command)
             client.do(LeaseGrant(LEASE_OF_ADA, 60_000_000_000))
             client.do(Put(b"app/leased", b"", lease_id=LEASE_OF_ADA))
