@@ -111,7 +111,7 @@ async def test_a_run_with_tls_survives_kills_partitions_and_new_members(tmp_path
         clients=8,
         keys=12,
         operations_per_second=200,
-        services=ServiceShares(watches=1),
+        services=ServiceShares(watches=1, leases=1),
         tls=True,
     )
     with trio.fail_after(80):
