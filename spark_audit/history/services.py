@@ -309,6 +309,11 @@ def number_words(op_id: int) -> str:
     return f"by the lease of #{op_id - LEASE_END_IDS}" if op_id >= LEASE_END_IDS else f"#{op_id}"
 
 
+def ended_lease(row: Row) -> str | None:
+    """Return a name of the lease whose end deleted the keys of a plain row; None for any other row."""
+    return str(row["client"]).partition(" of #")[0] if row["op_id"] >= LEASE_END_IDS else None
+
+
 def plain_rows(row: Row) -> Iterator[Row]:
     """Yield the plain rows (operations on one key, ranges and transactions) that stand for the row.
 

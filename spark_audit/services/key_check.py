@@ -169,7 +169,6 @@ class _Key:
         for revision in self.events:
             self._compare(revision)
         self._match()
-        self._settle_lease_end()
         if self.lost or self.committed:
             self._judge_told()
         self.exact = self._replayed()
@@ -261,29 +260,6 @@ class _Key:
             if kind == "delete":
                 for revision in revisions:
                     self._judge_end(self.events[revision][0], mine)
-
-    def _settle_lease_end(self) -> None:
-        """Settle the deletion of the key by its lease if only reads show the revision of the deletion.
-
-        The end of a lease deletes all its keys at one revision. Without their revision, the deletions would count as
-        operations of their own, which cannot share a revision.
-        """
-        told: dict[int, int] = {}  # The revision of a deletion without a known change → the first return of a read.
-        for read in self.reads:
-            revision, return_ns = read.deleted_revision, read.name.return_ns
-            if revision is not None and revision not in self.known and return_ns is not None:
-                told[revision] = min(return_ns, told.get(revision, return_ns))
-        settled = {one.candidate.plain_id for one in self.result.settled}
-        left = [one for one in self.candidates if one.plain_id not in settled]
-        if len(told) != 1 or len(left) != 1 or self.result.opened:
-            return
-        ((revision, seen_ns),), (candidate,) = told.items(), left
-        place = bisect_left(self.revisions, revision)
-        attached = self.attached.get(self.revisions[place - 1]) if place else None
-        if attached is None or attached.name.op_id != candidate.name.op_id or candidate.op != "lease":
-            return
-        if all(read.name.clock == candidate.name.clock for read in self.reads):
-            self.result.settled.append(Settlement(candidate, self.key, revision, seen_ns))
 
     def _judge_told(self) -> None:
         """Judge the writes that answers report as lost or committed; settle committed writes of known revision.

@@ -70,10 +70,7 @@ class Delivered(NamedTuple):
 
 
 class KeyRead(NamedTuple):
-    """A read of the key.
-
-    `at`: the revision at which it read; 0 for a read of the current state. `deleted_revision`: the exact revision of
-    the deletion; None if the answer does not include it."""
+    """A read of the key. `at`: the revision at which it read; 0 for a read of the current state."""
 
     at: int
     found: bool
@@ -82,7 +79,6 @@ class KeyRead(NamedTuple):
     mod_revision: int | None
     version: int | None
     name: RowName
-    deleted_revision: int | None = None
 
 
 class Sighting(NamedTuple):
@@ -275,10 +271,7 @@ def _first_version(key: str, record: Row) -> tuple[str | None, int | None]:
 def _read(row: Row, at: int) -> KeyRead:
     seen = row["output"]
     create, revision, version = (seen.get(name) for name in ("create_revision", "mod_revision", "version"))
-    deleted = seen.get("deleted_revision") if seen.get("exact") else None
-    return KeyRead(
-        at, bool(seen.get("found")), seen.get("value"), create, revision, version, RowName.of(row), deleted or None
-    )
+    return KeyRead(at, bool(seen.get("found")), seen.get("value"), create, revision, version, RowName.of(row))
 
 
 def _writes(plain: Row, row: Row) -> Iterator[tuple[str, KeyFact]]:

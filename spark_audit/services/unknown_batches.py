@@ -135,7 +135,7 @@ class _Settling:
     def _exclude(self) -> None:
         """If only one operation can have made a revision, remove it from the candidates of all other revisions.
 
-        The end of a lease is not excluded, because it may make several revisions.
+        The end of a lease is not excluded, because the audit does not require that a lease deletes its keys together.
         """
         revisions: dict[_SourceId, list[int]] = {}
         for revision, sources in self.possible.items():

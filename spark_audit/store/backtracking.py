@@ -1,9 +1,9 @@
 """Replays the whole store. At each gap, the search chooses the unknown write that took effect there, or no write.
 
 A gap is a revision that no acknowledged change carries. At every gap, the content of the store is known, so the effect
-of each candidate is computed exactly. Candidates that some response suggests are tried first. If a later response
-contradicts the store, choices are undone, the last choice first, until another candidate can be tried. A choice is
-skipped if none of its candidates could affect the contradicted keys.
+of each candidate is computed exactly. Deletions by one lease may take effect together. Candidates that some response
+suggests are tried first. If a later response contradicts the store, choices are undone, the last choice first, until
+another candidate can be tried. A choice is skipped if none of its candidates could affect the contradicted keys.
 
 `wide` decides which operations affect a key. If `wide` is false, only operations that write the key affect it. Such a
 search is fast and nearly always finds an explanation. If `wide` is true, all operations that are connected with the key
@@ -13,7 +13,7 @@ that no explanation exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -124,7 +124,11 @@ class BacktrackingSearch:
         conflict = self._store.meet(step.row, step.request)
         for key in step.touched:
             self._appraise(key, number, step.revision)
-        return self._fault(number, step, conflict) if conflict is not None else None
+        if conflict is not None:
+            return self._fault(number, step, conflict)
+        if step.lease is not None:
+            self._join(number, step.revision, self._plan.by_lease[step.lease])
+        return None
 
     def _fault(self, number: int, step: ReplayStep, conflict: Conflict) -> _Fault:
         assert step.row is not None
@@ -170,6 +174,14 @@ class BacktrackingSearch:
         keys = frozenset(key for one in everyone for key in one.named)
         return _Fault(step, row, reason, keys)
 
+    def _join(self, step: int, revision: int, deletions: Sequence[UnknownWrite]) -> None:
+        """Let further deletions by a lease take effect at the revision of an acknowledged one."""
+        if step in self._forced:
+            self._choose(self._mark(step, self._forced[step]), revision)
+            return
+        options = [one for gain, one in self._options(step, revision, deletions) if gain > 0]
+        self._choose(self._mark(step, options[0] if options else None), revision)
+
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
         """Yield the writes suggested for this gap by a response that names its revision or shows a missing write."""
         plan = self._plan
@@ -188,13 +200,16 @@ class BacktrackingSearch:
                     yield one
 
     def _options(self, step: int, gap: int, candidates: Iterable[UnknownWrite]) -> list[tuple[int, UnknownWrite]]:
-        """Return (gain, write) for the candidates that can have taken effect at this gap, the greatest gain first.
+        """Return (gain, write) for the candidates that can have taken effect at this gap, the greatest gain first. At
+        the step of an acknowledged deletion by a lease, only deletions by this lease can take effect.
 
         If two gains are equal, the write called later comes first.
         """
-        owner = self._plan.owner.get(gap)
+        owner, here = self._plan.owner.get(gap), self._plan.steps[step]
         found: list[tuple[int, UnknownWrite]] = []
         for one in candidates:
+            if here.row is not None and one.lease != here.lease:
+                continue
             if one.op_id in self._placed or one.earliest > gap or one.pinned not in (None, gap):
                 continue
             if owner is not None and one is not owner:
@@ -235,6 +250,12 @@ class BacktrackingSearch:
         one = choice.chosen
         if one is None:
             return
+        self._place(choice, one, gap)
+        for other in self._plan.by_lease[one.lease] if one.lease is not None else ():
+            if any(gain > 0 for gain, _ in self._options(choice.step, gap, [other])):
+                self._place(choice, other, gap)
+
+    def _place(self, choice: _Choice, one: UnknownWrite, gap: int) -> None:
         self._set(self._placed, one.op_id, gap)
         for key, value in one.effect(self._store.record).items():
             self._store.write(key, value, gap)
@@ -318,7 +339,7 @@ class BacktrackingSearch:
                 return choice.step + 1
             conflict = choice.conflict
             for one in choice.tried:
-                conflict |= self._marks(one.named) if one is not None else frozenset()
+                conflict |= self._marks(one.named | one.with_lease) if one is not None else frozenset()
         return None
 
     def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[UnknownWrite | None]:
@@ -336,7 +357,7 @@ class BacktrackingSearch:
         return frozenset(part_of[key] for key in keys if key in part_of) if self._wide else frozenset(keys)
 
     def _bears(self, one: UnknownWrite, conflict: Marks) -> bool:
-        return one.part in conflict if self._wide else not conflict.isdisjoint(one.keys)
+        return one.part in conflict if self._wide else not conflict.isdisjoint(one.with_lease)
 
 
 def _assign(where: dict[Any, Any], key: Any, value: Any) -> None:

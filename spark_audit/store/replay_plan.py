@@ -4,6 +4,9 @@ The steps of the plan are the rows in the order of revisions, and, before each r
 is a revision that no acknowledged change carries. At a gap, one unknown write may have taken effect, or a write that
 has no row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of these
 gaps as there are writes to place.
+
+The end of a lease deletes its keys at one revision. So deletions by one lease may share a gap, or join an acknowledged
+row that stands for a deletion by this lease.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import changed, rank
 from spark_audit.history.operation import WEAK
 from spark_audit.history.requests import Request, covers, parse_request
+from spark_audit.history.services import ended_lease
 from spark_audit.model.store import intervals
 from spark_audit.store.lookahead import Lookahead, Observation
-from spark_audit.store.unknown_writes import UnknownWrite, unknown_writes
+from spark_audit.store.unknown_writes import UnknownWrite, by_lease, unknown_writes
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -41,13 +45,14 @@ class ReplayStep:
     """A step of the replay: a row, or, if `row` is None, a gap.
 
     `request`: the request of a range or transaction. `touched`: the keys of `Lookahead` about which the row shows
-    something.
+    something. `lease`: the lease whose end made the row; None for any other row.
     """
 
     revision: int
     row: Row | None = None
     request: Request | None = None
     touched: tuple[str, ...] = ()
+    lease: str | None = None
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class ReplayPlan:
 
     `shown`: gap → key → (value, row), for each record that a row reports with the revision of the gap; the value is
     None if the row does not report it. `hinted`: gap → key → value, from weak reads. `owner`: gap → the write that is
-    pinned to it.
+    pinned to it. `by_lease`: lease → the unknown deletions that its end may have made.
     """
 
     steps: list[ReplayStep]
@@ -67,6 +72,7 @@ class ReplayPlan:
     hinted: dict[int, dict[str, str | None]] = field(default_factory=dict)
     owner: dict[int, UnknownWrite] = field(default_factory=dict)
     by_key: dict[str, list[UnknownWrite]] = field(default_factory=dict)
+    by_lease: dict[str, list[UnknownWrite]] = field(default_factory=dict)
     part_of: dict[str, int] = field(default_factory=dict)  # Key → `UnknownWrite.part` of the writes that name it.
     first_gap: int = 0  # The lowest revision that an unknown write can have.
 
@@ -105,6 +111,7 @@ def plan_replay(
             by_key.setdefault(key, []).append(one)
     lookahead = Lookahead(by_key, gaps)
     made = ReplayPlan([], lookahead, found, wrong, by_key=by_key, first_gap=min(one.earliest for one in found))
+    made.by_lease = by_lease(found)
     made.part_of = {key: one.part for one in found for key in one.named}
     _lay_out(made, rows, gaps)
     lookahead.forget(wrong)
@@ -128,7 +135,9 @@ def _lay_out(made: ReplayPlan, rows: Sequence[Row], gaps: Sequence[int]) -> None
             next_gap += 1
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         noted = made.lookahead.note(len(made.steps), revision, row, request)
-        made.steps.append(ReplayStep(revision, row, request, tuple({key: None for key, _ in noted})))
+        lease = ended_lease(row)
+        touched = tuple({key: None for key, _ in noted})
+        made.steps.append(ReplayStep(revision, row, request, touched, lease if lease in made.by_lease else None))
         for key, observation in noted:
             if key not in made.wrong:
                 _note_shown(made, key, observation, row, is_gap)

@@ -1,8 +1,8 @@
 """Writes of unknown outcome in the whole store: the changes that each would make, and its lowest possible revision.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. No two writes have the
-same revision. An unknown write cannot have taken effect before its call, so its revision is above the revisions of all
-operations that returned before this call.
+same revision, except for the deletions that the end of one lease makes. An unknown write cannot have taken effect
+before its call, so its revision is above the revisions of all operations that returned before this call.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.requests import Request, parse_request
+from spark_audit.history.services import ended_lease
 from spark_audit.model.store import Record, expected, holds
 
 Row: TypeAlias = Mapping[str, Any]
@@ -31,7 +32,8 @@ class UnknownWrite:
     `earliest`: the lowest revision that the write can have. `pinned`: the revision of a reported record that only this
     write can have made. `sure`: whether it is certain which branch of the write ran. `hinted`: the revision that a weak
     read suggests for the write. `part`: the number of its part; two writes are in the same part if they are connected
-    through shared keys, directly or through other writes.
+    through shared keys or a shared lease, directly or through other writes. `lease`: the lease whose end is the write;
+    None for a write of a client.
     """
 
     row: Row
@@ -42,12 +44,15 @@ class UnknownWrite:
     sure: bool = False
     hinted: int | None = None
     part: int = 0
+    lease: str | None = field(init=False)
     keys: frozenset[str] = field(init=False)  # The keys that the write may change.
+    with_lease: frozenset[str] = field(init=False)  # These keys, and those that the end of the same lease may delete.
     named: frozenset[str] = field(init=False)  # The keys that the write may change, and the keys of its comparisons.
 
     def __post_init__(self) -> None:
         compares = self.request["compares"] if self.request else ()
-        self.keys = frozenset(key for branch in self.branches for key in branch)
+        self.lease = ended_lease(self.row)
+        self.keys = self.with_lease = frozenset(key for branch in self.branches for key in branch)
         self.named = self.keys | {compare["key"] for compare in compares}
 
     @property
@@ -134,8 +139,17 @@ class ReturnedRevisions:
         return highest
 
 
+def by_lease(found: Iterable[UnknownWrite]) -> dict[str, list[UnknownWrite]]:
+    """Return the deletions that the end of each lease may have made, by the lease."""
+    made: dict[str, list[UnknownWrite]] = {}
+    for one in found:
+        if one.lease is not None:
+            made.setdefault(one.lease, []).append(one)
+    return made
+
+
 def _number_parts(found: Sequence[UnknownWrite]) -> None:
-    """Set `part` of these writes."""
+    """Set `part` and `with_lease` of these writes."""
     leader: dict[str, str] = {}
 
     def top(key: str) -> str:
@@ -148,6 +162,11 @@ def _number_parts(found: Sequence[UnknownWrite]) -> None:
         first, *others = sorted(unknown.named)
         for key in others:
             leader[top(key)] = top(first)
+    for siblings in by_lease(found).values():
+        together = frozenset(key for one in siblings for key in one.keys)
+        for one in siblings:
+            one.with_lease = together
+            leader[top(min(one.named))] = top(min(together))
     numbers: dict[str, int] = {}
     for unknown in found:
         unknown.part = numbers.setdefault(top(min(unknown.named)), len(numbers))

@@ -372,27 +372,65 @@ def test_a_revision_that_many_operations_may_have_made_is_not_taken_for_the_end_
     assert check_rows(rows).status == "linearizable"
 
 
-@pytest.mark.parametrize("keys", [1, 2, 5])
-def test_the_end_of_a_lease_that_only_reads_show_deletes_all_its_keys_at_one_revision(keys: int) -> None:
+def _leased(keys: int) -> list[Row]:
+    """A lease with keys k0, k1…, which are put at the revisions from 2 on."""
     answer = {"answer": json.dumps({"lease_id": 1, "ttl_ns": 10**3})}
-    rows = [_ok_row(op_id=1, op="lease_grant", call_ns=10, return_ns=11, output=answer)]
-    rows[0]["request"] = json.dumps({"ttl_ns": 10**3})
+    grant = _ok_row(op_id=1, op="lease_grant", call_ns=10, return_ns=11, output=answer)
+    rows = [grant | {"request": json.dumps({"ttl_ns": 10**3})}]
     for key in range(keys):
         put = _ok_row(op_id=2 + key, op="put", key=f"k{key}", value="v", output={"succeeded": True}, revision=2 + key)
         times = {"call_ns": 20 + 2 * key, "return_ns": 21 + 2 * key}
         rows.append(put | times | {"request": json.dumps({"lease_id": 1})})
-    for key in range(keys):
-        gone = {"found": False, "deleted_revision": 2 + keys, "exact": True}
-        read = _ok_row(op_id=50 + key, op="get", key=f"k{key}", output=gone, revision=2 + keys)
-        rows.append(
-            read | {"call_ns": 10**5 + 2 * key, "return_ns": 10**5 + 2 * key + 1, "consistency": "linearizable"}
-        )
-    verdict = check_rows(rows)
-    assert verdict.status == "linearizable", verdict.to_json()
-    assert verdict.settled == 1  # All deletions of one revision are one operation.
+    return rows
 
-    stays = rows[-1] | {"output": {"found": True, "value": "v", "mod_revision": 1 + keys}}
-    assert check_rows([*rows, stays | {"op_id": 99, "call_ns": 10**6, "return_ns": 10**6 + 1}]).status == "violation"
+
+def _gone(key: int, revision: int, **output: object) -> Row:
+    told = {"found": False, "deleted_revision": revision, "exact": True} | output
+    times = {"call_ns": 10**5 + 2 * key, "return_ns": 10**5 + 2 * key + 1, "consistency": "linearizable"}
+    return _ok_row(op_id=50 + key, op="get", key=f"k{key}", output=told, revision=revision, **times)
+
+
+def _listing(revision: int, *keys: int) -> Row:
+    items = [{"key": f"k{key}", "value": "v", "create_revision": 2 + key, "mod_revision": 2 + key} for key in keys]
+    fields = {"start": None, "end": None, "prefix": "k", "limit": 0, "reverse": False, "keys_only": False}
+    request = json.dumps(fields | {"count_only": False, "revision": 0})
+    output = {"items": items, "count": len(keys), "more": False}
+    times = {"call_ns": 10**6, "return_ns": 10**6 + 1, "consistency": "linearizable", "request": request}
+    return _ok_row(op_id=90, op="range", output=output, revision=revision, **times)
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5])
+def test_a_lease_deletes_its_keys_at_one_revision_that_only_gets_show(keys: int) -> None:
+    rows = [*_leased(keys), *(_gone(key, 2 + keys) for key in range(keys)), _listing(2 + keys)]
+    assert check_rows(rows).status == "linearizable"
+
+    stays = _gone(keys - 1, 2 + keys, found=True, value="v", mod_revision=1 + keys, deleted_revision=None, exact=None)
+    wrong = check_rows([*rows, stays | {"op_id": 99, "call_ns": 10**7, "return_ns": 10**7 + 1}])
+    assert wrong.status == "violation"
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5])
+def test_a_lease_deletes_its_keys_at_one_revision_that_only_a_listing_shows(keys: int) -> None:
+    assert check_rows([*_leased(keys), _listing(2 + keys)]).status == "linearizable"
+
+
+def test_a_key_that_no_watch_covers_is_deleted_together_with_a_key_of_the_same_lease() -> None:
+    """The event settles the deletion of k0, so no revision is free for the deletion of k1."""
+    key = {"request": json.dumps({"start": "k0", "end": "k0\0"})}
+    watch = _watch_of(History("r"), 0, 3, [_deletion(4, "k0")]) | {"call_ns": 30} | key
+    assert check_rows([*_leased(2), watch, _listing(4)]).status == "linearizable"
+    assert check_rows([*_leased(2), watch, _gone(1, 4), _listing(4)]).status == "linearizable"
+    assert check_rows([*_leased(2), watch, _listing(4, 1)]).status == "linearizable"
+
+
+def test_deletions_of_two_leases_do_not_share_a_revision() -> None:
+    rows = _leased(2)
+    answer = {"answer": json.dumps({"lease_id": 2, "ttl_ns": 10**3})}
+    grant = _ok_row(op_id=30, op="lease_grant", call_ns=12, return_ns=13, output=answer)
+    rows += [grant | {"request": json.dumps({"ttl_ns": 10**3})}]
+    rows[2] |= {"request": json.dumps({"lease_id": 2})}
+    assert check_rows([*rows, _listing(4)]).status == "violation"
+    assert check_rows([*rows, _listing(5)]).status == "linearizable"
 
 
 @pytest.mark.parametrize("text", ["base64:x", "base64:***", "base64:YQ", "base64:"])
