@@ -68,7 +68,7 @@ async def serve(store: EmbeddedStore, stream: trio.SocketStream) -> None:
 
 
 async def stay_registered(store: EmbeddedStore, address: str) -> None:
-    """Be listed while this instance runs. If its lease is lost, because there was no quorum, register anew."""
+    """List this instance while it runs. If its lease was lost, because there was no quorum, register again."""
     while True:
         try:
             async with ServiceRegistry(store, "instances").registered(store.node_id, address, ttl_seconds=TTL_SECONDS):

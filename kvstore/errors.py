@@ -41,6 +41,17 @@ class StoreError(Exception):
         return ""
 
 
+class UnusableFile(StoreError):
+    """A file that a client or a member needs cannot be used. `reason` names the file."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class OperationFailed(StoreError):
     """The operation certainly had no effect, and never will have one."""
 

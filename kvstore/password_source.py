@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from kvstore.access.passwords import PASSWORD_BYTES_MAX
-from kvstore.errors import StoreError
+from kvstore.errors import UnusableFile
 
 PASSWORD_VARIABLE = "HWM_PASSWORD"
 """The environment variable with the password itself. A file is safer, because other processes may see variables."""
@@ -15,15 +15,8 @@ PASSWORD_FILE_VARIABLE = "HWM_PASSWORD_FILE"
 """The environment variable with the path of a file whose first line is the password."""
 
 
-class UnusablePassword(StoreError):
+class UnusablePassword(UnusableFile):
     """There is no password for a user, or the file of the password cannot be used. `reason` names the file."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
     @property
     def hint(self) -> str:

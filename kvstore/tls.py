@@ -5,21 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvstore.errors import StoreError
+from kvstore.errors import UnusableFile
 from raft import InvalidConfiguration
 
 FilePath = str | Path
 
 
-class UnusableCertificates(StoreError):
+class UnusableCertificates(UnusableFile):
     """The certificates of a member or a client cannot be used. `reason` names the file."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
     @property
     def hint(self) -> str:

@@ -27,7 +27,7 @@ HEAD = """\
 # Commands and options
 
 Every command of `hwm`, `hwm-harness` and `hwm-audit`, with all of its options. Each command prints its part of this
-page with `-h` or `--help`. `make docs-cli` generates the page anew, and a test compares it with the commands.
+page with `-h` or `--help`. `make docs-cli` generates the page, and a test compares it with the commands.
 """
 
 VALUES = {

@@ -24,7 +24,7 @@ LEADER_TTL_SECONDS = float(os.environ.get("LEADER_TTL_SECONDS", "10"))
 
 
 def lead(store: Client, host: str) -> None:
-    """Wait until this host leads, and send what is due until it does not lead any more."""
+    """Wait until this host leads. Then send the tasks that are due, until it no longer leads."""
     with store.election("scheduler", ttl_seconds=LEADER_TTL_SECONDS) as election:
         leadership = election.campaign(host)
         print(host, "leads, fence", leadership.fence, flush=True)

@@ -1,7 +1,7 @@
 """The start of a member by name: its folder if it has one, else a cluster to join, else a cluster to begin.
 
-One command line serves for the first start, for every later one, and for the start after a lost folder. What is safe,
-and why: docs/adr/0058-a-name-is-not-an-id.md.
+The first start, every later start, and the start after the loss of the folder use the same command line. The reasons
+why this is safe are in docs/adr/0058-a-name-is-not-an-id.md.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ async def _join(config: MemberConfig, named: NamedConfig, decision: Join) -> str
         return f"it cannot join cluster {decision.cluster_id.hex()} yet: {error}" + (
             f"; {error.hint}" if error.hint else ""
         )
-    logger.warning("%s has no folder: it joins cluster %s anew", joining.own.node_id, decision.cluster_id.hex())
+    logger.warning(
+        "%s has no folder, and joins cluster %s as a new member", joining.own.node_id, decision.cluster_id.hex()
+    )
     return ""
 
 

@@ -1,6 +1,6 @@
-"""What is found at the client addresses of all names, before a member without data joins a cluster or begins one.
+"""The survey of the client addresses of all names, before a member without data joins or begins a cluster.
 
-An address is asked for its hello only: it names the cluster, and needs no password.
+The member reads only the hello of each address. The hello names the cluster, and needs no password.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ the resolver does not know."""
 
 
 class Finding(enum.Enum):
-    """What is at an address."""
+    """The answer of an address in a survey."""
 
     CLUSTER = "belongs to a cluster"
     BLANK = "has no data"

@@ -80,7 +80,7 @@ class UserRemove:
 
 @dataclass(frozen=True, slots=True)
 class UserPassword:
-    """Change the password of a user. All connections and tokens of the user have to authenticate anew."""
+    """Change the password of a user. All connections and tokens of the user have to authenticate again."""
 
     name: str
     verifier: bytes

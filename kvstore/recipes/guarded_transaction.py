@@ -65,7 +65,7 @@ class Transaction(TransactionBuilder):
 
 class GuardedBuilder(TransactionBuilder):
     """Builds a transaction that the store carries out only if the create revision of `key` is `fence`. If the key was
-    removed, or another program has created it anew, the store does nothing."""
+    removed, or another program has created it again, the store does nothing."""
 
     def __init__(self, key: bytes, fence: int, lost: type[LockLost]) -> None:
         super().__init__()

@@ -155,5 +155,6 @@ def _refuse(faults: list[Fault]) -> None:
 
 def _changed(path: Path) -> UnreadablePath:
     return UnreadablePath(
-        str(path), "is no longer what was read before; only new rows may follow. Follow it anew, with another STATE"
+        str(path),
+        "is no longer what was read before; only new rows may follow. Follow it from the beginning, with another STATE",
     )

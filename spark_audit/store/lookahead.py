@@ -27,7 +27,7 @@ FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 # after it are ignored.
 AHEAD_MAX = 12
 _MISSING_MAX = 300
-# The assumed number of missing writes if the reported record was created anew: a deletion, a put, maybe more.
+# The assumed number of missing writes if the reported record was created again: a deletion, a put, and possibly more.
 _OTHER_LIFE = 10
 _ABSENT: Row = {"found": False}
 _PRESENT: Row = {"found": True}

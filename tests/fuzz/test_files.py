@@ -55,7 +55,7 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 __all__ = ["quick_folder"]
 
@@ -127,7 +127,7 @@ def said_by(log: Wal) -> Said:
     return log.first_index, log.last_index, tuple(log.term_runs()), state.term, state.voted_for
 
 
-def reopened(files: MemoryFiles) -> Wal:
+def reopened(files: PowerLossFiles) -> Wal:
     """Open the log as a member does at its start, but without writing anything. Raises StorageError."""
     recovered: Recovered = recover_log(files, LOG, IDENTITY)
     log = Wal(
@@ -323,7 +323,7 @@ def test_a_snapshot_of_any_content_under_right_checksums_opens_or_is_refused(
     assert min(outcomes["opened"], outcomes["refused"]) > inputs // 20, outcomes
 
 
-def a_snapshot() -> tuple[MemoryFiles, str, bytes]:
+def a_snapshot() -> tuple[PowerLossFiles, str, bytes]:
     files = new_folder()
     storage = opened(files, LIMITS)
     synced(files, storage.log, write(*entries(1, 9), term=1))
@@ -375,7 +375,7 @@ def snapshot_of(body: bytes, chunks: list[bytes], random: Random) -> bytes:
     return b"".join([*parts, encode_trailer(count, total_bytes, checksum)])
 
 
-def opened_snapshot(files: MemoryFiles, path: str, number: int) -> tuple[str, SnapshotHeader | None]:
+def opened_snapshot(files: PowerLossFiles, path: str, number: int) -> tuple[str, SnapshotHeader | None]:
     """Open the folder of the one snapshot, and read it."""
     folder = SnapshotFolder(files, SNAPSHOTS, identity=IDENTITY, ballast=Ballast(files, 0))
     try:
@@ -443,7 +443,7 @@ def sealed_files() -> list[tuple[str, bytes, bytes]]:
     ]
 
 
-def read_sealed(files: MemoryFiles, path: str, number: int) -> bool:
+def read_sealed(files: PowerLossFiles, path: str, number: int) -> bool:
     """True if the file is refused. Otherwise assert that the content has the types that a node relies on."""
     try:
         identity, joins_as = read_identity(files), read_joins_as(files)

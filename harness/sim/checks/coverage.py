@@ -74,7 +74,7 @@ WANTED: dict[str, int] = {
     "a member noticed a lying disk": RARE,
     "a write was lost": SELDOM,
     "a write was misdirected": SELDOM,
-    "a half-open connection was made anew": SELDOM,
+    "a half-open connection was replaced": SELDOM,
     "a member started from short reads": SELDOM,
     "a disk was lost": SELDOM,
     "a member refused to start on an empty disk": SELDOM,

@@ -136,10 +136,10 @@ class DiskLoss:
 
     def _make_anew(self, member: MachineView) -> None:
         world = self._world
-        world.note_world(f"{member.node_id} is made anew under its old id")
-        world.cover("a member without its files was made anew")
+        world.note_world(f"{member.node_id} is made again under its old id")
+        world.cover("a member without its files was made again")
         reborn = world.make_machine(member.node_id)
-        incarnation_id = identifier(world.plan.seed, f"incarnation/{member.node_id}/anew")
+        incarnation_id = identifier(world.plan.seed, f"incarnation/{member.node_id}/again")
         reborn.identity = reborn.says_it_is = replace(member.identity, incarnation_id=incarnation_id)
         reborn.initialize()
         member.stand_in, member.says_it_is = reborn, reborn.identity

@@ -90,7 +90,7 @@ class NetworkFaults:
         self._world.network.reconnect(link)
         receiver.connections.hung_up(sender.node_id)
         sender.lose_connection(receiver.node_id)
-        self._world.cover("a half-open connection was made anew")
+        self._world.cover("a half-open connection was replaced")
 
 
 def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:

@@ -21,7 +21,7 @@ from raft import IncarnationReplaced, Node
 
 REMOVED_CODE, WRONG_INCARNATION_CODE = "removed", "wrong_incarnation"
 
-JOINER_ENDED = "a machine that was made anew before it was added ended itself"
+JOINER_ENDED = "a machine that was made again before it was added ended itself"
 BLANK_MEMBER_ENDS = "a blank member that is known with another folder ends"
 TOLD_REMOVED_END = "a removed member that learns of its removal by a refusal ends"
 ONLY_REMOVED_END = "a member that ends as removed was removed"

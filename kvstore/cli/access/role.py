@@ -135,7 +135,7 @@ def revoke(
 ) -> None:
     """Take the rights on exactly this key, prefix or range away from the role ROLE."""
     start, last = _range_of(key, end, prefix=prefix)
-    words = f"role {role_name} does not have the rights any more"
+    words = f"role {role_name} no longer has the rights"
     _change(RoleRevoke(role_name, start, last), words, endpoints, deadline_seconds, as_json=as_json)
 
 

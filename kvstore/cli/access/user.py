@@ -137,7 +137,7 @@ def grant(name: str, role: str, endpoints: str, deadline_seconds: float, as_json
 @client_options
 def revoke(name: str, role: str, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Take the role ROLE away from the user NAME."""
-    words = f"user {name} does not have the role {role} any more"
+    words = f"user {name} no longer has the role {role}"
     _change(UserRevoke(name, role), words, endpoints, deadline_seconds, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""A slow twin of the store, which was written from the specification alone. It copies, sorts and scans everything anew.
+"""A slow twin of the store, written from the specification alone. Each call copies, sorts and scans everything.
 
 It shares the command, result and error types with the real store, but no other code. See
 docs/reference/specification.md#8-store and docs/reference/specification.md#9-sessions-and-outcomes.

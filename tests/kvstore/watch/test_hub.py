@@ -474,7 +474,7 @@ def test_an_idle_watch_is_told_the_progress_at_intervals_but_nothing_that_it_kno
     assert does_not.progress == []
 
 
-# Snapshots: a restore numbers events anew, but not revisions.
+# Snapshots: a restore changes the numbers of events, but not their revisions.
 
 
 def test_an_installed_snapshot_sends_no_watch_back_or_ahead() -> None:

@@ -177,7 +177,7 @@ async def test_the_token_of_a_removed_user_is_worth_nothing(world: World, relay:
 
 
 def taking_away(guest: Guest) -> dict[str, Any]:
-    """The changes after which a guest may not read any more, and the error of its watches."""
+    """The changes after which a guest may no longer read, and the error of its watches."""
     return {
         "the role is revoked": (UserRevoke(guest.name, guest.role), PermissionDenied),
         "the right is revoked": (RoleRevoke(guest.role, *guest.range), PermissionDenied),

@@ -79,7 +79,7 @@ def test_each_add_counts_once_at_any_instance_and_when_one_is_killed(instances: 
 
     assert instances.ask("s2", "add visits") == ["4"]
     alive = [f"{node_id}={instances.addresses[node_id]}" for node_id in ("s2", "s3")]
-    until(lambda: instances.ask("s3", "who") == [" ".join(alive)], "the dead one is not listed any more")
+    until(lambda: instances.ask("s3", "who") == [" ".join(alive)], "the dead instance is no longer listed")
 
     instances.start("s1")
     instances.wait_ready("s1")

@@ -124,7 +124,7 @@ WRITES = {
     "a term nobody knows of": ("entry terms never fall", LogWrite(sequence=3, entries=(an_entry(4, 3),))),
     "term 1 again": ("terms never go back", LogWrite(sequence=3, hard_state=HardState(1, None, 0))),
     "another vote": ("one vote per term", LogWrite(sequence=3, hard_state=HardState(2, "s3", 0))),
-    "no vote any more": ("one vote per term", LogWrite(sequence=3, hard_state=HardState(2, None, 0))),
+    "the vote is gone": ("one vote per term", LogWrite(sequence=3, hard_state=HardState(2, None, 0))),
     "a cut below the mark": ("a committed entry is never cut", LogWrite(sequence=3, replace_from=2)),
 }
 

@@ -26,14 +26,14 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles, keep_everything
+from tests.storage.support.power_loss_files import PowerLossFiles, keep_everything
 
 pytestmark = pytest.mark.timeout(30)
 LIMITS = StorageLimits(segment_bytes_max=400, ballast_bytes=1000)
 WORDS = "too many files are open (limit 64)"
 
 
-def refusing(files: MemoryFiles, count: int) -> None:
+def refusing(files: PowerLossFiles, count: int) -> None:
     """From now on, `count` operations that open a file succeed, and all later ones fail."""
     left = [count]
 

@@ -24,7 +24,7 @@ from tests.storage.support.builders import (
     synced,
 )
 from tests.storage.support.builders import write as step
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 LIMITS = StorageLimits(segment_bytes_max=800, ballast_bytes=0, preallocate_bytes=0)
@@ -32,7 +32,7 @@ FIRST = (Entry(1, 1, EntryKind.NO_OP, b"\x81\x00"), entry(2), entry(3, payload=b
 REPLACING = Entry(2, 2, EntryKind.CONFIGURATION, b"\x80")
 
 
-def golden_folder() -> MemoryFiles:
+def golden_folder() -> PowerLossFiles:
     """Write the history of the golden files. It has every kind of frame, entry and file."""
     files = new_folder(seed=11)
     storage = opened(files, LIMITS, seed=12)
@@ -51,7 +51,7 @@ def golden_folder() -> MemoryFiles:
     return files
 
 
-def paths(files: MemoryFiles, folder: str = "") -> list[str]:
+def paths(files: PowerLossFiles, folder: str = "") -> list[str]:
     """All files below a folder."""
     found: list[str] = []
     for name in files.names(folder):
@@ -61,9 +61,9 @@ def paths(files: MemoryFiles, folder: str = "") -> list[str]:
     return found
 
 
-def read_golden() -> MemoryFiles:
+def read_golden() -> PowerLossFiles:
     """The committed files."""
-    files = MemoryFiles()
+    files = PowerLossFiles()
     files.submit([MakeFolder(LOG), MakeFolder(SNAPSHOTS)], lambda _: None)
     for path in sorted(GOLDEN.rglob("*")):
         if path.is_file():
@@ -100,7 +100,7 @@ def test_every_golden_frame_says_what_was_put_into_it() -> None:
     ]
 
 
-def entries_in(files: MemoryFiles, path: str) -> list[Entry]:
+def entries_in(files: PowerLossFiles, path: str) -> list[Entry]:
     """All entries of a segment, including those that are not in force."""
     data = files.read(path, 0, 1 << 20)
     return [each for frame in frames(files, path) for each in frame.entries(data)]

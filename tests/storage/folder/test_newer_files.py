@@ -30,12 +30,12 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
-Spoil = Callable[[MemoryFiles], None]
+Spoil = Callable[[PowerLossFiles], None]
 
 
-def a_member() -> MemoryFiles:
+def a_member() -> PowerLossFiles:
     """A folder with a log of one entry, and a snapshot after it."""
     files = new_folder()
     storage = opened(files)
@@ -45,7 +45,7 @@ def a_member() -> MemoryFiles:
 
 
 def sealed_version(path: str) -> Spoil:
-    def spoil(files: MemoryFiles) -> None:
+    def spoil(files: PowerLossFiles) -> None:
         damage = Damage(files, path)
         damage.set_byte(11, 2)
         damage.fix_checksum(0, files.size_bytes(path))
@@ -53,14 +53,14 @@ def sealed_version(path: str) -> Spoil:
     return spoil
 
 
-def segment_version(files: MemoryFiles) -> None:
+def segment_version(files: PowerLossFiles) -> None:
     damage = Damage(files, segment_path(1))
     damage.set_byte(11, 2)
     damage.fix_checksum(0, HEADER_BYTES)
 
 
 def frame_byte(field_offset: int, value: int) -> Spoil:
-    def spoil(files: MemoryFiles) -> None:
+    def spoil(files: PowerLossFiles) -> None:
         path, frame = next((path, frame) for path in segments(files) for frame in frames(files, path) if frame.table)
         damage = Damage(files, path)
         damage.set_byte(frame.offset + field_offset, value)
@@ -69,11 +69,11 @@ def frame_byte(field_offset: int, value: int) -> Spoil:
     return spoil
 
 
-def snapshot_path(files: MemoryFiles) -> str:
+def snapshot_path(files: PowerLossFiles) -> str:
     return f"{SNAPSHOTS}/{max(files.names(SNAPSHOTS))}"
 
 
-def snapshot_version(files: MemoryFiles) -> None:
+def snapshot_version(files: PowerLossFiles) -> None:
     path = snapshot_path(files)
     size = PREAMBLE.size + int.from_bytes(files.read(path, 12, 4), "big")
     damage = Damage(files, path)
@@ -84,7 +84,7 @@ def snapshot_version(files: MemoryFiles) -> None:
 def snapshot_field(name: str, value: object) -> Spoil:
     """Change a field of the snapshot's header. This field is checked before all other fields."""
 
-    def spoil(files: MemoryFiles) -> None:
+    def spoil(files: PowerLossFiles) -> None:
         path = snapshot_path(files)
         magic, version, length = PREAMBLE.unpack(files.read(path, 0, PREAMBLE.size))
         fields = cbor2.loads(files.read(path, PREAMBLE.size, length)) | {name: value, "more": 1}

@@ -36,7 +36,7 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import PowerLost, keep_everything, keep_nothing
+from tests.storage.support.power_loss_files import PowerLost, keep_everything, keep_nothing
 
 MANY_FRAMES = StorageLimits(frame_bytes_max=1024, ballast_bytes=0)
 BALLAST = StorageLimits(ballast_bytes=3000)

@@ -26,7 +26,7 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 CHUNKS = [b"a" * 10, b"b" * 200, b"c"]
 
@@ -68,7 +68,7 @@ def test_a_sync_that_fails_amid_a_snapshot_is_told_and_harms_nothing_that_is_sto
     assert built(files, storage, snapshot_header(8), CHUNKS).header.index == 8
 
 
-def with_a_large_older_snapshot() -> tuple[MemoryFiles, OpenedStorage, str]:
+def with_a_large_older_snapshot() -> tuple[PowerLossFiles, OpenedStorage, str]:
     """The files, the opened storage, and the name of the newer snapshot."""
     files = new_folder()
     storage = opened(files)

@@ -41,7 +41,7 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles, keep_everything
+from tests.storage.support.power_loss_files import PowerLossFiles, keep_everything
 
 CHUNKS = [b"a" * 10, b"b" * 200, b"c"]
 
@@ -55,7 +55,7 @@ def a_snapshot(index: int, term: int = 1) -> bytes:
     return storage.snapshots.read(info, 0, 1 << 20)
 
 
-def with_two_snapshots() -> tuple[MemoryFiles, str, str]:
+def with_two_snapshots() -> tuple[PowerLossFiles, str, str]:
     """A log of 20 entries with snapshots at 5 and 10. Returns the files, the older path and the newer path."""
     files = new_folder()
     storage = opened(files)

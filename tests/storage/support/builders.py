@@ -24,7 +24,7 @@ from raft import (
 from storage import Files, OpenedStorage, StorageLimits, Wal, initialize, open_storage
 from storage.wal.frame import Frame
 from storage.wal.segment import decode_header, scan_frames, segment_name
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 CONFIGURATION = Configuration.of([Member("n1"), Member("n2"), Member("n3")])
 IDENTITY = Identity(
@@ -74,9 +74,9 @@ def write(
     )
 
 
-def new_folder(seed: int = 0) -> MemoryFiles:
+def new_folder(seed: int = 0) -> PowerLossFiles:
     """The folder of a member after its first start."""
-    files = MemoryFiles()
+    files = PowerLossFiles()
     first_start(files, seed)
     return files
 
@@ -192,7 +192,7 @@ def frames(files: Files, path: str) -> list[Frame]:
 class Damage:
     """Damages a file; each method makes one kind of damage."""
 
-    def __init__(self, files: MemoryFiles, path: str) -> None:
+    def __init__(self, files: PowerLossFiles, path: str) -> None:
         self._bytes = files.edit(path)
 
     def set_byte(self, offset: int, value: int) -> None:

@@ -13,10 +13,10 @@ import pytest
 from storage import OpenedStorage, Operation, StorageLimits, Write
 from storage.ballast import BALLAST_PATH
 from tests.storage.support.builders import entries, entry, everything, new_folder, opened, synced, write
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 
-def on_a_disk_that_is_full() -> tuple[MemoryFiles, OpenedStorage]:
+def on_a_disk_that_is_full() -> tuple[PowerLossFiles, OpenedStorage]:
     """A log of nine entries. It released the ballast in order to write the last entry."""
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=8_000))

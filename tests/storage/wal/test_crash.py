@@ -27,8 +27,8 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import (
-    MemoryFiles,
+from tests.storage.support.power_loss_files import (
+    PowerLossFiles,
     PowerLost,
     keep_everything,
     keep_nothing,
@@ -36,7 +36,7 @@ from tests.storage.support.memory_files import (
     tear_some,
 )
 
-Crash = Callable[[MemoryFiles, Random], MemoryFiles]
+Crash = Callable[[PowerLossFiles, Random], PowerLossFiles]
 CRASHES: dict[str, Crash] = {
     "the cache is lost": lambda files, _: files.after_power_loss(keep_nothing),
     "the cache was written out": lambda files, _: files.after_power_loss(keep_everything),
@@ -83,7 +83,7 @@ class Picture:
 class Life:
     """The life of a node from its start to its crash. It records the promises that storage has made."""
 
-    def __init__(self, files: MemoryFiles, limits: StorageLimits) -> None:
+    def __init__(self, files: PowerLossFiles, limits: StorageLimits) -> None:
         self.files = files
         self.storage = opened(files, limits)
         self.sure = Picture.of(self.storage)
@@ -168,7 +168,7 @@ def a_foreign_snapshot() -> bytes:
 
 
 def cut_life(
-    base: MemoryFiles, operations: int, data: bytes, limits: StorageLimits = BALLAST
+    base: PowerLossFiles, operations: int, data: bytes, limits: StorageLimits = BALLAST
 ) -> tuple[Life | None, bool]:
     """Run until the power fails. Returns the life, and True if all steps of the life were done. If the power failed
     during the opening, the life is None."""
@@ -240,7 +240,7 @@ def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_memb
     random = Random(name)
     operations, finished = 0, False
     while not finished:
-        files = MemoryFiles()
+        files = PowerLossFiles()
         files.power_lost_after = operations
         try:
             first_start(files)

@@ -32,13 +32,13 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 Picture = tuple[HardState, list[Entry]]
 SEGMENTS = replace(SMALL_SEGMENTS, segment_bytes_max=550)
 
 
-def a_small_log(is_idle: bool) -> tuple[MemoryFiles, list[Picture]]:
+def a_small_log(is_idle: bool) -> tuple[PowerLossFiles, list[Picture]]:
     """A log of a few segments, which contains a cut and a vote. Also returns the state after each sync.
 
     With `is_idle`, an empty frame at the end proves all frames before it.
@@ -61,11 +61,11 @@ def a_small_log(is_idle: bool) -> tuple[MemoryFiles, list[Picture]]:
     return files, pictures
 
 
-def copy_of(files: MemoryFiles) -> MemoryFiles:
+def copy_of(files: PowerLossFiles) -> PowerLossFiles:
     return files.after_power_loss(lambda: True)
 
 
-def refused_in(files: MemoryFiles, path: str) -> bool:
+def refused_in(files: PowerLossFiles, path: str) -> bool:
     """True if the log is refused because of damage in this file. In this case the function also asserts that nothing
     was written."""
     try:
@@ -79,7 +79,7 @@ def refused_in(files: MemoryFiles, path: str) -> bool:
     return True
 
 
-def picture_of(files: MemoryFiles) -> Picture:
+def picture_of(files: PowerLossFiles) -> Picture:
     storage = opened(files)
     return storage.hard_state, everything(storage.log)
 
@@ -185,7 +185,7 @@ def test_how_much_of_a_torn_tail_was_cut_is_told_once() -> None:
     assert [opened(torn).torn_bytes for _ in range(2)] == [28, 0]
 
 
-def frames_bytes(files: MemoryFiles) -> bytes:
+def frames_bytes(files: PowerLossFiles) -> bytes:
     path = segments(files)[-1]
     return files.read(path, HEADER_BYTES, 1 << 20)
 

@@ -22,10 +22,10 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 
-def nineteen_entries_in_small_segments() -> tuple[MemoryFiles, Wal]:
+def nineteen_entries_in_small_segments() -> tuple[PowerLossFiles, Wal]:
     files = new_folder()
     log = opened(files, SMALL_SEGMENTS).log
     synced(files, log, write(term=1))
@@ -34,7 +34,7 @@ def nineteen_entries_in_small_segments() -> tuple[MemoryFiles, Wal]:
     return files, log
 
 
-def deletions(files: MemoryFiles) -> list[str]:
+def deletions(files: PowerLossFiles) -> list[str]:
     return [operation.path for operation in files.operations if isinstance(operation, Delete)]
 
 

@@ -19,7 +19,7 @@ from storage.wal.frame import CHECKSUM, Frame
 from storage.wal.recovery import Recovered, recover_log
 from storage.wal.segment import decode_header, scan_frames, scan_parts
 from tests.storage.support.builders import IDENTITY, LOG, entry, frames, new_folder, opened, segments, synced, write
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 steps = st.lists(
     st.sampled_from(
@@ -40,7 +40,7 @@ def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def a_log(plan: list[str], segment_bytes_max: int) -> MemoryFiles:
+def a_log(plan: list[str], segment_bytes_max: int) -> PowerLossFiles:
     """Write a log as a member would, with a frame for each step."""
     files = new_folder()
     log = opened(files, StorageLimits(segment_bytes_max=segment_bytes_max, ballast_bytes=0)).log
@@ -71,7 +71,7 @@ def a_log(plan: list[str], segment_bytes_max: int) -> MemoryFiles:
     return files
 
 
-def found_by(files: MemoryFiles) -> Any:
+def found_by(files: PowerLossFiles) -> Any:
     """The result of recovery; if recovery refuses the log, the refusal."""
     try:
         recovered = recover_log(files, LOG, IDENTITY)

@@ -24,19 +24,19 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles, keep_everything
+from tests.storage.support.power_loss_files import PowerLossFiles, keep_everything
 
 BALLAST_BYTES = 8000
 LIMITS = StorageLimits(ballast_bytes=BALLAST_BYTES)
 
 
-def used_bytes(files: MemoryFiles) -> int:
+def used_bytes(files: PowerLossFiles) -> int:
     folders = ("", LOG, SNAPSHOTS)
     paths = [f"{folder}/{name}".lstrip("/") for folder in folders for name in files.names(folder)]
     return sum(files.size_bytes(path) for path in paths if path != "groups")
 
 
-def with_room(room_bytes: int) -> tuple[MemoryFiles, OpenedStorage]:
+def with_room(room_bytes: int) -> tuple[PowerLossFiles, OpenedStorage]:
     """A log of eight entries, on a disk that has room for this number of further bytes."""
     files = new_folder()
     storage = opened(files, LIMITS)
@@ -51,12 +51,12 @@ def with_room(room_bytes: int) -> tuple[MemoryFiles, OpenedStorage]:
     return files, storage
 
 
-def fill(files: MemoryFiles, storage: OpenedStorage) -> None:
+def fill(files: PowerLossFiles, storage: OpenedStorage) -> None:
     synced(files, storage.log, write(entry(9)))
     assert storage.log.is_disk_full
 
 
-def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[BaseException | None]:
+def writing(files: PowerLossFiles, storage: OpenedStorage, *chunks: bytes) -> list[BaseException | None]:
     """Write chunks of a snapshot and then abandon it, as a node does after an error. Returns the errors of the
     writes."""
     writer = storage.snapshots.create(snapshot_header(8))

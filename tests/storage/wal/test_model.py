@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from raft import Entry, EntryKind, LogPosition
 from storage import StorageLimits
 from tests.storage.support.builders import built, new_folder, opened, snapshot_header, synced, write
-from tests.storage.support.memory_files import keep_some, tear_some
+from tests.storage.support.power_loss_files import keep_some, tear_some
 
 LIMITS = StorageLimits(segment_bytes_max=500, frame_bytes_max=1024, ballast_bytes=0)
 WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, ballast_bytes=0, preallocate_bytes=2_000)

@@ -16,7 +16,7 @@ from storage.files.interface import Operation, Write
 from storage.wal.segment import HEADER_BYTES, segment_name
 from storage.wal.wal import PREALLOCATE_SHARE
 from tests.storage.support.builders import LOG, Damage, entries, everything, new_folder, opened, synced, write
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 
 AHEAD = StorageLimits(ballast_bytes=0, preallocate_bytes=4_096)
 PATH = f"{LOG}/{segment_name(2)}"  # This is the first segment that is written after `initialize`.
@@ -26,7 +26,7 @@ def large(index: int, size_bytes: int) -> Entry:
     return Entry(index, 1, EntryKind.COMMANDS, b"l" * size_bytes)
 
 
-def content_bytes(files: MemoryFiles) -> int:
+def content_bytes(files: PowerLossFiles) -> int:
     """The bytes of the segment without the zeroes after its frames. No frame in these tests ends with a zero byte."""
     return len(files.read(PATH, 0, 1 << 20).rstrip(b"\0"))
 
@@ -162,7 +162,7 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
     assert HEADER_BYTES < len(data) == len(data.rstrip(b"\0"))
 
 
-def _short_write(files: MemoryFiles, operation: Operation, bytes_max: int) -> OSError | None:
+def _short_write(files: PowerLossFiles, operation: Operation, bytes_max: int) -> OSError | None:
     """On a full disk, a write first writes the bytes that fit, and then fails."""
     error = _no_space_for(operation, bytes_max)
     if error is not None and isinstance(operation, Write):

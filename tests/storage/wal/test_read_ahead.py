@@ -27,7 +27,7 @@ from tests.storage.support.builders import (
     synced,
     write,
 )
-from tests.storage.support.memory_files import MemoryFiles
+from tests.storage.support.power_loss_files import PowerLossFiles
 from tests.storage.wal.test_fast_frames import a_log, rows_together, steps
 
 __all__ = ["rows_together"]
@@ -39,7 +39,7 @@ MANY = 1 << 40
 FRAMES = 20
 
 
-def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
+def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[PowerLossFiles, Wal]:
     """A log with the entries 1 … count. Each entry has a few bytes and is alone in its frame."""
     files = new_folder()
     log = opened(files, limits).log
@@ -133,14 +133,14 @@ def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: S
 
 
 @contextmanager
-def flipped(files: MemoryFiles, path: str, at: int) -> Iterator[None]:
+def flipped(files: PowerLossFiles, path: str, at: int) -> Iterator[None]:
     """In this block one byte of a file is changed."""
     Damage(files, path).flip(at)
     yield
     Damage(files, path).flip(at)
 
 
-def unreadable(files: MemoryFiles, path: str, at: int) -> AbstractContextManager[object]:
+def unreadable(files: PowerLossFiles, path: str, at: int) -> AbstractContextManager[object]:
     """In this block one byte of a file cannot be read, and no read that includes it succeeds."""
     read = files.read
 

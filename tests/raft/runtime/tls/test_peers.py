@@ -133,7 +133,7 @@ async def test_a_refusal_counts_only_from_the_member_that_was_dialled(
     async def refuse(plain: trio.SocketStream) -> None:
         stream = await Handshakes(answerer).accept(plain)
         try:
-            await stream.send_all(frame(Refusal("removed", "you are no member any more").encode()))
+            await stream.send_all(frame(Refusal("removed", "you are no longer a member").encode()))
             heard.append(bytes(await stream.receive_some()))
         finally:
             await trio.aclose_forcefully(stream)

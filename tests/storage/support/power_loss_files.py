@@ -39,7 +39,7 @@ class PowerLost(Exception):
     """Raised from `submit` at the first operation that is not carried out. No later operation is carried out either."""
 
 
-class MemoryFiles:
+class PowerLossFiles:
     """`submit` carries operations out, and `run()` calls their `done`. `operations` lists all operations that were
     carried out."""
 
@@ -86,13 +86,15 @@ class MemoryFiles:
         inside = [path for path in (*self._names, *self._folders) if path and _parent(path) == folder]
         return sorted(PurePosixPath(path).name for path in inside)
 
-    def after_power_loss(self, keep: Callable[[], bool], tear: Callable[[int], int] = lambda size: size) -> MemoryFiles:
+    def after_power_loss(
+        self, keep: Callable[[], bool], tear: Callable[[int], int] = lambda size: size
+    ) -> PowerLossFiles:
         """The files that the next start finds. Everything that was synced is kept. For each other change, `keep()`
         decides whether it is kept.
 
         If a write is kept, `tear(size)` returns the number of its bytes that are kept.
         """
-        found = MemoryFiles()
+        found = PowerLossFiles()
         found._folders = set(self._folders)
         names = dict(self._durable_names)
         for path, inode in self._name_changes:
@@ -110,10 +112,10 @@ class MemoryFiles:
         found._durable_names = dict(found._names)
         return found
 
-    def after_kill(self) -> MemoryFiles:
+    def after_kill(self) -> PowerLossFiles:
         """The files after the process was killed. All changes are in these files. But a later loss of power can take
         away the unsynced changes."""
-        found = MemoryFiles()
+        found = PowerLossFiles()
         found._folders = set(self._folders)
         inodes = [*self._names.values(), *self._durable_names.values()]
         inodes += [inode for _, inode in self._name_changes if inode is not None]
