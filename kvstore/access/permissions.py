@@ -49,22 +49,26 @@ class KeyRanges:
 
 
 class Rights:
-    """What one user may do. `user` is empty while authentication is off, and then everything is allowed."""
+    """What one user may do. `user` is empty while authentication is off, and then everything is allowed.
+    `bytes_per_second`: the bound of the user; 0: none."""
 
-    __slots__ = ("is_root", "read", "user", "write")
+    __slots__ = ("bytes_per_second", "is_root", "read", "user", "write")
 
-    def __init__(self, user: str, read: KeyRanges, write: KeyRanges, *, is_root: bool) -> None:
+    def __init__(
+        self, user: str, read: KeyRanges, write: KeyRanges, *, is_root: bool, bytes_per_second: int = 0
+    ) -> None:
         self.user, self.read, self.write, self.is_root = user, read, write, is_root
+        self.bytes_per_second = bytes_per_second
 
     @classmethod
     def of(cls, user: User, state: AccessState) -> Rights:
         """Return the rights that the roles of a user give. Cost: O(n log n) for n ranges of the roles."""
         if ROOT in user.roles:
             everything = KeyRanges([(b"", None)])
-            return cls(user.name, everything, everything, is_root=True)
+            return cls(user.name, everything, everything, is_root=True, bytes_per_second=user.limits.bytes_per_second)
         permissions = [permission for role in user.roles for permission in state.roles[role]]
         read, write = (
             KeyRanges((start, end) for start, end, rights in permissions if rights & right)
             for right in (Right.READ, Right.WRITE)
         )
-        return cls(user.name, read, write, is_root=False)
+        return cls(user.name, read, write, is_root=False, bytes_per_second=user.limits.bytes_per_second)

@@ -67,27 +67,42 @@ class PasswordCheck:
             self.is_right = False
 
 
-class _Allowance:
-    """The unused rest of the bounds per second of one user: two buckets, which hold at most one second's worth."""
+RENEWALS = (CommandKind.KEEP_ALIVE, CommandKind.LEASE_RENEW)
+"""These commands are not refused because of bytes. Events that others cause must not cost a user its locks."""
 
-    __slots__ = ("at", "byte_count", "requests")
+
+class _Allowance:
+    """The unused rest of the bounds per second of one user: two buckets, which hold at most one second's worth. A
+    bucket without a bound is not used."""
+
+    __slots__ = ("at", "byte_count", "limits", "requests")
 
     def __init__(self, limits: UserLimits, now: int) -> None:
+        self.limits = limits
         self.requests, self.byte_count, self.at = float(limits.requests_per_second), float(limits.bytes_per_second), now
 
-    def take(self, user: User, size_bytes: int, now: int) -> None:
+    def take(self, user: User, size_bytes: int, now: int, *, is_renewal: bool) -> None:
         """Take one request from the buckets. Raises Busy, and takes nothing."""
-        limits = user.limits
-        passed, self.at = (now - self.at) / SECOND_NS, now
-        requests_max, bytes_max = limits.requests_per_second, limits.bytes_per_second
-        self.requests = min(self.requests + passed * requests_max, requests_max)
-        self.byte_count = min(self.byte_count + passed * bytes_max, bytes_max)
+        self._refill(now)
+        requests_max, bytes_max = self.limits.requests_per_second, self.limits.bytes_per_second
         if requests_max and self.requests < 1:
             raise Busy(f"requests_per_second of user {user.name}", requests_max)
-        if bytes_max and self.byte_count <= 0:  # One request or answer may exceed the bound: then the next ones wait.
+        # One request or answer may exceed the bound: then the next requests wait.
+        if bytes_max and self.byte_count <= 0 and not is_renewal:
             raise Busy(f"bytes_per_second of user {user.name}", bytes_max)
         self.requests -= 1
         self.byte_count -= size_bytes
+
+    def spend(self, size_bytes: int, now: int) -> None:
+        """Take bytes that are sent to the user."""
+        self._refill(now)
+        self.byte_count -= size_bytes
+
+    def _refill(self, now: int) -> None:
+        passed, self.at = (now - self.at) / SECOND_NS, now
+        requests_max, bytes_max = self.limits.requests_per_second, self.limits.bytes_per_second
+        self.requests = min(self.requests + passed * requests_max, requests_max)
+        self.byte_count = min(self.byte_count + passed * bytes_max, bytes_max)
 
 
 class AccessGuard:
@@ -198,26 +213,26 @@ class AccessGuard:
         rights = self.rights_of(connection)
         user = self._machine.access.users[rights.user]
         if user.limits.requests_per_second or user.limits.bytes_per_second:
-            self._take(user, size_bytes)
+            is_renewal = asked.kind == RequestKind.COMMAND and any(
+                kind in RENEWALS for kind in asked.items[HEADER_ITEMS : HEADER_ITEMS + 1]
+            )
+            self._allowance_of(user).take(user, size_bytes, self._now(), is_renewal=is_renewal)
         is_state_hash = asked.kind == RequestKind.STATUS and any(asked.items[:1])  # A state hash reads all keys.
         if need is Need.ROOT or is_state_hash:
             check_root(rights)
 
-    def _take(self, user: User, size_bytes: int) -> None:
-        self._allowance_of(user).take(user, size_bytes, self._now())
-
     def _allowance_of(self, user: User) -> _Allowance:
         allowance = self._allowances.get(user.name)
-        if allowance is None:
+        if allowance is None or allowance.limits != user.limits:
             allowance = self._allowances[user.name] = _Allowance(user.limits, self._now())
         return allowance
 
     def count_output(self, rights: Rights, size_bytes: int) -> None:
-        """Count bytes that are sent to a user. They are never refused, but later requests wait for them."""
+        """Count bytes that are sent to a user with a bound. They are never refused: later requests wait for them."""
         state = self._machine.access
         user = state.users.get(rights.user) if state.is_enabled else None
-        if user is not None and user.limits.bytes_per_second:
-            self._allowance_of(user).byte_count -= size_bytes
+        if user is not None:
+            self._allowance_of(user).spend(size_bytes, self._now())
 
     def is_limited(self, rights: Rights) -> bool:
         """True if the requests of a user are counted."""

@@ -433,6 +433,7 @@ class Service:
         """Send a message of a watch, unless the connection is closed."""
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.closed:
+            self._count(connection, data)
             self._put_frames(connection, data)
 
     def wants_place(self, connection_id: int) -> bool:
@@ -1062,7 +1063,9 @@ class Service:
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
-        self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
+        body = encode_response(request_id, code, revision, consistency, self._node_id, fields)
+        self._count(connection, body)
+        self._put(connection, body)
 
     def _respond_acknowledged(self, connection: Connection, request_id: int, told: AppliedInSync) -> None:
         """Respond to a write of level IN_SYNC with its result and the members that hold the write durably. A write that
@@ -1073,7 +1076,9 @@ class Service:
             code, fields = Code.UNDER_REPLICATED, [min_in_sync, holders, *fields]
         elif code == Code.OK:
             fields.append(holders)
-        self._put(connection, encode_response(request_id, code, revision, 0, self._node_id, fields))
+        body = encode_response(request_id, code, revision, 0, self._node_id, fields)
+        self._count(connection, body)
+        self._put(connection, body)
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         """Respond to a bounded read. The age of the state is checked again, because the response may have waited for
@@ -1093,16 +1098,22 @@ class Service:
         if len(body) > FRAME_BYTES_MAX_CLIENT:
             sizes = (len(body), FRAME_BYTES_MAX_CLIENT)
             body = encode_response(request_id, Code.TOO_LARGE, revision, 0, self._node_id, sizes)
-        # A refusal is not counted: otherwise a user who tries again after `busy` would never be served again.
-        self._put(connection, body, is_counted=code == Code.OK)
+        # If refusals were counted, a user who tries again after `busy` would never be served again.
+        if code == Code.OK:
+            self._count(connection, body)
+        self._put(connection, body)
 
-    def _put(self, connection: Connection, body: bytes, *, is_counted: bool = True) -> None:
-        self._put_frames(connection, frame(body), is_counted=is_counted)
+    def _count(self, connection: Connection, sent: bytes) -> None:
+        """Count what is sent to a user with a bound. The requests of such a user take no fast path."""
+        rights = connection.rights
+        if rights is not None and rights.bytes_per_second:
+            self.guard.count_output(rights, len(sent))
 
-    def _put_frames(self, connection: Connection, data: bytes, *, is_counted: bool = True) -> None:
+    def _put(self, connection: Connection, body: bytes) -> None:
+        self._put_frames(connection, frame(body))
+
+    def _put_frames(self, connection: Connection, data: bytes) -> None:
         size = len(data)
-        if is_counted and connection.rights is not None:
-            self.guard.count_output(connection.rights, size)
         connection.out.append(data)
         connection.unsent_bytes += size
         self._dirty[connection.connection_id] = connection

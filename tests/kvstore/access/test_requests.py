@@ -24,7 +24,9 @@ from kvstore.protocol.commands import (
     Command,
     CommandKind,
     Get,
+    KeepAlive,
     LeaseGrant,
+    LeaseRenew,
     Put,
     RegisterSession,
     encode_command,
@@ -334,6 +336,44 @@ def test_the_events_of_a_watch_count_as_bytes_of_its_user(cluster: Cluster) -> N
     get = encode_request(7, read_request(Get(b"app/a"), Consistency.LINEARIZABLE))
     client._splitter.feed(output[2])
     assert "bytes_per_second of user ada" in client.ask(get).fields[0]
+
+
+def test_a_large_event_after_a_pause_is_not_forgiven(cluster: Cluster) -> None:
+    """A user saves the bytes of at most one second."""
+    root, client = ask_as(cluster, ROOT), ask_as(cluster, ADA, 2)
+    assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=10_000))))
+    assert client.ask(encode_request(50, watch_request(WatchSpec(b"app/", b"app0")))).fields[0] == MessageKind.CREATED
+    cluster.wait(30)
+    cluster.hosts["s1"].service.receive(1, frame(of_command(Put(b"app/large", bytes(50_000)))))
+    cluster.settle()
+    client._splitter.feed(dict(cluster.hosts["s1"].service.take_output())[2])
+    get = encode_request(7, read_request(Get(b"app/a"), Consistency.LINEARIZABLE))
+    cluster.wait(3)
+    assert "bytes_per_second of user ada" in client.ask(get).fields[0]
+    cluster.wait(2)
+    assert done(client.ask(get))
+
+
+def test_a_user_with_too_many_bytes_keeps_its_leases_and_its_session(cluster: Cluster) -> None:
+    """Events that others cause must not cost a user its locks."""
+    root = ask_as(cluster, ROOT)
+    assert done(root.ask(of_command(Put(b"app/large", bytes(50_000)))))
+    assert done(root.ask(of_command(LeaseGrant(77, 10**12))))
+    assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=1_000))))
+    client = ask_as(cluster, ADA, 2)
+    assert done(client.ask(encode_request(7, read_request(Get(b"app/large"), Consistency.LINEARIZABLE))))
+    assert "bytes_per_second of user ada" in client.ask(of_command(Put(b"app/a", b""))).fields[0]
+    assert done(client.ask(of_command(LeaseRenew((77,)))))
+    assert client.ask(of_command(KeepAlive())).code != Code.BUSY
+
+
+def test_a_new_bound_does_not_count_what_came_before_it(cluster: Cluster) -> None:
+    root = ask_as(cluster, ROOT)
+    assert done(root.ask(of_command(ChangeUserLimits("ada", requests_per_second=100))))
+    client = ask_as(cluster, ADA, 2)
+    assert done(client.ask(of_command(Put(b"app/a", bytes(50_000)))))
+    assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=10_000))))
+    assert done(client.ask(of_command(Put(b"app/a", b""))))
 
 
 def test_the_connections_and_watches_of_a_user_are_bounded(cluster: Cluster) -> None:
