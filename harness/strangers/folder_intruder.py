@@ -35,8 +35,8 @@ class FolderIntruder:
     async def _try(self, cluster: Cluster, node_id: str) -> None:
         """Remove the lock file of a member's folder, and open the folder with the function that `hwm serve` uses.
 
-        The attempt runs in this process, which cannot start the member at the same time. A separate process could still
-        have the folder open when the harness starts the member again.
+        The attempt runs in the process of the harness, so the harness cannot start the member at the same time. A
+        separate process could still have the folder open when the harness starts the member again.
         """
         member = cluster.members.get(node_id)
         if member is None or not member.running:

@@ -640,8 +640,8 @@ class ClientStateMachine:
         self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
 
     def _drop(self, call: Call) -> None:
-        """Mark the call as ended. A call on a connection stays in flight until the member responds, since the member
-        still works on it."""
+        """Mark the call as ended. If its request was sent, the request counts as in flight on its connection until the
+        member responds, since the member still works on it."""
         assert not call.done, call
         call.done = True
         del self._calls[call.ticket]

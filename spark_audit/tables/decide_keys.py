@@ -140,7 +140,7 @@ def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
 class _Doubted:
     """The *doubted* reads, which may contradict the revision that they carry.
 
-    `key`: the number of each read's key. `row`: the number of its row in the table.
+    For each read, `key` is the number of its key, and `row` is the number of the read's row in the table.
     """
 
     key: Int64s

@@ -124,7 +124,7 @@ def read_piece(payload: bytes) -> pa.Table:
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the tables of several pieces of one kind as one table.
 
-    In the result, each column has one chunk, the columns NAMES are dictionaries, and numbers have 64 bits.
+    In the result, each column has one chunk, the columns in `NAMES` are dictionary-encoded, and numbers have 64 bits.
     """
     coded = [_coded(table) for table in tables]
     return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
