@@ -17,11 +17,11 @@ BLOCK_ROWS = 1 << 16
 class Block:
     """Consecutive keys of the columns, [`first_key`, `last_key`), with their rows [`begin`, `end`).
 
-    The numbers of keys, rows and tokens in the other fields count from the start of the block. `key`: the key of each row. `starts`: as
-    in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the number of tokens. `call`,
-    `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys before it. So a
-    running maximum over the block is a running maximum within each key. `origin`: for each key, a stamp below all
-    stamps of this key and above all stamps of the keys before it.
+    The numbers of keys, rows and tokens in the other fields count from the start of the block. `key`: the key of
+    each row. `starts`: as in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the
+    number of tokens. `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of
+    the keys before it. So a running maximum over the block is a running maximum within each key. `origin`: for each
+    key, a stamp below all stamps of this key and above all stamps of the keys before it.
     """
 
     columns: Columns

@@ -378,7 +378,8 @@ def test_requests_that_wait_for_the_mark_are_bounded_over_all_connections(quick_
 
     cluster.wait(5)
     for client, ticket in zip(clients, waiting, strict=True):
-        assert isinstance(client.ended[ticket].error, NotCommitted)  # The third client was refused at first, and tried again.
+        # The third client was refused at first, and tried again.
+        assert isinstance(client.ended[ticket].error, NotCommitted)
     assert len(service._mark_waits) == 0
 
 

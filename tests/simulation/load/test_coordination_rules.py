@@ -33,7 +33,8 @@ A, B = (b"1", 2, 2, 1, 0), (b"2", 3, 3, 1, 0)
 
 
 def a_replay() -> StoreReplay:
-    """A replay in which revision 2 sets a=1, revision 3 sets b=2, and revision 4 deletes a. The revisions from 3 on can be read."""
+    """A replay in which revision 2 sets a=1, revision 3 sets b=2, and revision 4 deletes a. The revisions from 3 on can
+    be read."""
     replay = StoreReplay()
     replay.applied(1, 1, [[0, 0, 0, 20, 2]], [(0, 1, (20,))])
     puts = [[0, 0, 0, 1, b"a", b"1"], [0, 0, 0, 1, b"b", b"2"]]
