@@ -291,7 +291,7 @@ _ANSWERS: dict[str, dict[str, _Field]] = {
     "lock": {"key": _Field(_text), "fence": _Field(_above_zero), "lease_id": _Field(_above_zero)},
 }
 
-APPENDED_BYTES = 8  # An append makes a key from a prefix and its revision, as this many bytes, big-endian.
+APPENDED_BYTES = 8  # The key of an append is the prefix, and then the revision in this many bytes (big-endian).
 
 
 def appended_key(prefix: bytes, revision: int) -> str:

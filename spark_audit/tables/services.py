@@ -54,7 +54,8 @@ def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def plain(frame: Frame, settled: Settled) -> Frame:
-    """Return the plain rows of these rows (`plain_rows`). Settled plain rows are replaced.
+    """Return `frame` with each row of a service replaced by the plain rows that stand for it (`plain_rows`), and with
+    settled plain rows replaced.
 
     All rows must be well-formed. A frame without rows of services and without settled rows is returned unchanged.
     """
