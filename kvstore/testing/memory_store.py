@@ -137,7 +137,11 @@ class _BlockingClient(BlockingClient):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.loop_thread.run(self._control)
+        try:
+            self.loop_thread.run(self._control)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def _control(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -232,3 +233,15 @@ def test_a_loop_whose_time_cannot_be_moved_is_refused(hwm_store: MemoryStore) ->
 
     with pytest.raises(WrongContext, match="FixedLoop: run the test on a loop of the standard library"):
         hwm_store.clock.control(FixedLoop())  # type: ignore[abstract]
+
+
+def test_a_blocking_client_on_such_a_loop_leaves_no_thread_behind(
+    hwm_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: asyncio.AbstractEventLoop) -> None:
+        raise WrongContext("a test cannot move the time of this loop")
+
+    monkeypatch.setattr(hwm_store.clock, "control", refuse)
+    with pytest.raises(WrongContext, match="of this loop"), hwm_store.blocking_client():
+        raise AssertionError("it was entered")
+    assert "kvstore.blocking" not in [thread.name for thread in threading.enumerate()]
