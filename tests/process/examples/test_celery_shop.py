@@ -18,6 +18,29 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 SHOP = EXAMPLES / "celery_shop"
 
+PROCESSES = """
+import os, threading
+from store import client
+
+begin, found = threading.Barrier(8), set()
+
+def use():
+    begin.wait()
+    found.add(client())
+
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("clients of 8 threads:", len(found), flush=True)
+if (child := os.fork()) == 0:
+    print("key in the child:", client().get("key").value, "own client:", client() not in found, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+"""A program with the `store` of the shop."""
+
 
 class Shop:
     """The processes of one shop, with a broker of its own."""
@@ -62,6 +85,13 @@ def state_of(url: str, order: str) -> str:
 def charges_of(cluster: Cluster) -> Iterator[kvstore.blocking.Client]:
     with kvstore.blocking.connect(cluster.url) as client:
         yield client
+
+
+def test_the_threads_of_a_process_share_a_client_and_a_child_has_its_own(shop: Shop) -> None:
+    program = shop.start("-c", PROCESSES)
+
+    program.wait_for("clients of 8 threads: 1\n")
+    program.wait_for("key in the child: None own client: True\n")
 
 
 def test_an_order_is_charged_once_however_often_it_is_sent(shop: Shop, hwm_cluster: Cluster) -> None:
