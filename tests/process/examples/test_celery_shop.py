@@ -118,6 +118,19 @@ def test_orders_are_taken_and_charged_while_the_leader_is_gone(shop: Shop, hwm_c
             until(lambda order=order: state_of(url, order) == "paid", f"order {order} is paid")  # type: ignore[misc]
 
 
+def test_an_order_is_charged_once_when_a_quorum_is_back(shop: Shop, hwm_cluster: Cluster) -> None:
+    """A task that the store cannot serve, or whose outcome is unknown, is tried again until it is decided."""
+    workers = shop.start_workers()
+    with charges_of(hwm_cluster) as client:
+        client.put("orders/7", "placed")
+        with hwm_cluster.without_quorum():
+            shop.start("-c", "from tasks import charge; charge.delay('7')")
+            workers.wait_for(r"Retry in 1s: (Unavailable|OutcomeUnknown)")
+        until(lambda: client.get("orders/7").value == b"paid", "order 7 is paid")
+        workers.wait_for("charged: 7")
+        assert client.range(prefix="charges/7/").count == 1
+
+
 def test_one_scheduler_leads_and_another_follows_when_it_dies(shop: Shop, hwm_cluster: Cluster) -> None:
     url, workers = shop.start_web(), shop.start_workers()
     times = {"PERIOD_SECONDS": "1", "LEADER_TTL_SECONDS": "2"}
