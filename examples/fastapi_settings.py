@@ -13,9 +13,11 @@ So requests are served from the copy even while the store has no leader, and onl
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException
 
@@ -25,6 +27,8 @@ from kvstore.recipes import LocalCopy, local_copy
 
 PREFIX = "settings/"
 
+logger = logging.getLogger("uvicorn.error")
+
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -32,16 +36,29 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with connect(os.environ["STORE_URL"]) as store, local_copy(store, PREFIX) as settings:
         app.state.store, app.state.settings = store, settings
         following = asyncio.create_task(follow(settings))
+        following.add_done_callback(end_without)
         yield
         following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
+        await asyncio.wait([following])
 
 
 async def follow(settings: LocalCopy) -> None:
     """Keep the copy up to date. It goes on by itself when the member that sends the changes has ended."""
     async for change in settings:
-        print("setting", change.key.decode(), change.kind, "at revision", change.revision, flush=True)
+        print("setting", text(change.key), change.kind, "at revision", change.revision, flush=True)
+
+
+def end_without(following: asyncio.Task[None]) -> None:
+    """End this instance, as after SIGTERM, if it no longer follows the settings: it would serve old ones. Whoever runs
+    the service starts another instance."""
+    if not following.cancelled():
+        logger.critical("the settings are no longer followed", exc_info=following.exception())
+        signal.raise_signal(signal.SIGTERM)
+
+
+def text(data: bytes) -> str:
+    """The text of a key or a value. Another program may have written bytes that are no UTF-8."""
+    return data.decode(errors="replace")
 
 
 app = FastAPI(lifespan=lifespan)
@@ -50,7 +67,7 @@ app = FastAPI(lifespan=lifespan)
 def setting(name: str, default: str) -> str:
     """The value of a setting in the copy of this instance."""
     record = app.state.settings.records.get(f"{PREFIX}{name}".encode())
-    return default if record is None else record.value.decode()
+    return default if record is None else text(record.value)
 
 
 @app.get("/greet/{name}")
@@ -61,7 +78,7 @@ async def greet(name: str) -> dict[str, str]:
 @app.get("/settings")
 async def settings() -> dict[str, str]:
     records = app.state.settings.records
-    return {key.decode().removeprefix(PREFIX): record.value.decode() for key, record in records.items()}
+    return {text(key).removeprefix(PREFIX): text(record.value) for key, record in records.items()}
 
 
 @app.put("/settings/{name}")

@@ -139,6 +139,13 @@ class NotCarriedOut(OSError):
     disk.
     """
 
+    @classmethod
+    def because_of(cls, error: Exception) -> NotCarriedOut:
+        """The error for an exception of this program, which becomes the `__cause__`."""
+        made = cls(f"it was not carried out: {type(error).__name__}: {error}")
+        made.__cause__ = error
+        return made
+
 
 class NewerFormat(StorageError, NewerBuildNeeded):
     """A newer build has written a file. The file is valid, but this build does not know all of its content.

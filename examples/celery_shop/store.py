@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import atexit
 import os
-from functools import cache
+import threading
 
 from kvstore.blocking import Client, connect
+
+_lock = threading.Lock()
+_client: Client | None = None
 
 
 def client() -> Client:
     """The client of this process, for all its threads."""
-    return _client_of(os.getpid())
+    global _client
+    with _lock:  # Without the lock, two threads could make two clients.
+        if _client is None:
+            _client = connect(os.environ["STORE_URL"]).__enter__()
+            atexit.register(_client.__exit__, None, None, None)
+        return _client
 
 
-@cache
-def _client_of(_pid: int) -> Client:
-    entered = connect(os.environ["STORE_URL"]).__enter__()
-    atexit.register(entered.__exit__, None, None, None)
-    return entered
+def _begin_anew() -> None:
+    """Forget the client of the parent, and the lock, which another thread of the parent may have held."""
+    global _lock, _client
+    _lock, _client = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -15,10 +15,22 @@ from celery import Celery
 from celery.utils.log import get_task_logger
 from store import client
 
-from kvstore import LeaseLost, LockTimeout
+from kvstore import Busy, LeaseLost, LockLost, LockTimeout, OutcomeUnknown, Unavailable
 
 FOLDER = Path(os.environ["BROKER_FOLDER"])
 """The messages are files in this folder, so that the example needs no broker. A real shop uses a real broker."""
+
+RETRY_SECONDS = 1
+
+NOT_SERVED = (Unavailable, Busy)
+"""Nothing was read or written. The store may serve the next attempt."""
+
+NOT_CHARGED = (LockTimeout, LockLost)
+"""Another worker has the order, or has taken it over. The order was not changed."""
+
+UNDECIDED = (OutcomeUnknown, LeaseLost)
+"""The order may be paid already, or a moment later. The next attempt finds out: as soon as it holds the lock, the write
+of an earlier holder has happened or is refused, because the lock guards the write."""
 
 logger = get_task_logger(__name__)
 
@@ -45,14 +57,16 @@ def charge(task, order: str) -> None:
             if store.get(f"orders/{order}").value != b"placed":
                 logger.info("charged before: %s", order)
                 return
-            time.sleep(0.2)  # The bank. Give it `lock.fence`, which it compares with the last one for this order.
+            # The bank. Give it the order, so that a second attempt is the same charge, and `lock.fence`, which it
+            # compares with the last one for this order.
+            time.sleep(0.2)
             lock.guarded().put(f"orders/{order}", "paid").put(f"charges/{order}/{lock.fence}", task.request.id).commit()
             logger.info("charged: %s", order)
-    except (LockTimeout, LeaseLost) as error:
-        raise task.retry(exc=error, countdown=1) from error
+    except (*NOT_SERVED, *NOT_CHARGED, *UNDECIDED) as error:
+        raise task.retry(exc=error, countdown=RETRY_SECONDS) from error
 
 
-@app.task
+@app.task(autoretry_for=(*NOT_SERVED, OutcomeUnknown), default_retry_delay=RETRY_SECONDS, max_retries=None)
 def report(period: int) -> None:
     """Count the paid orders. The report of a period may be written twice: it replaces the first."""
     store = client()

@@ -165,8 +165,9 @@ class LoopThread:
             raise
 
     def tell(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the loop, without waiting. Does nothing before `start`, and once the loop is gone."""
-        if self._thread is None:
+        """Call a function in the loop, without waiting. Does nothing before `start`, once the loop is gone, and in a
+        forked child, which has no loop but shares the wake-up socket of its parent's loop."""
+        if self._thread is None or self.is_forked:
             return
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function, *arguments)

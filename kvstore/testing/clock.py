@@ -77,19 +77,14 @@ _shifts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shift] = weakref.
 
 
 def _shift_of(loop: asyncio.AbstractEventLoop) -> _Shift:
-    shift = _shifts.get(loop)
-    if shift is None:
-        shift = _Shift()
-        machine_time = loop.time
-        added = shift  # The closure must not refer to the loop, but to what it needs.
-        try:
-            loop.time = lambda: machine_time() + added.seconds  # type: ignore[method-assign]
-        except AttributeError:
-            kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
-            raise WrongContext(
-                f"a test cannot move the time of a {kind}: run the test on a loop of the standard library"
-            ) from None
-        _shifts[loop] = shift
+    if not isinstance(loop, asyncio.BaseEventLoop):  # Only the loops of the standard library ask `time` for each timer.
+        kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
+        raise WrongContext(f"a test cannot move the time of a {kind}: run the test on a loop of the standard library")
+    if (known := _shifts.get(loop)) is not None:
+        return known
+    shift = _shifts[loop] = _Shift()
+    machine_time = loop.time
+    loop.time = lambda: machine_time() + shift.seconds  # type: ignore[method-assign]
     return shift
 
 

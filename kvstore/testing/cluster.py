@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import trio
 
@@ -19,6 +19,8 @@ from kvstore.member.member import RunningMember, run_member
 from kvstore.testing.gate import Gate, open_gate
 from kvstore.trio_thread import TrioThread
 from raft import Member
+
+FoundT = TypeVar("FoundT")
 
 NODE_IDS = ("s1", "s2", "s3")
 
@@ -92,12 +94,17 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._members: list[_MemberOfCluster] = []
+        self._delay_seconds = 0.0
         self._nursery: trio.Nursery
         self._thread = TrioThread(self._block(), "kvstore cluster")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.wait_for_leader()
+        try:
+            self.wait_for_leader()
+        except BaseException:
+            self._thread.stop()
+            raise
         return self
 
     def __exit__(
@@ -150,15 +157,17 @@ class Cluster:
         """
         if not seconds >= 0:
             raise ValueError(f"an answer cannot come {seconds} s later")
+        former_seconds = self._delay_seconds
         self._delay(seconds)
         try:
             yield
         finally:
-            self._delay(0.0)
+            self._delay(former_seconds)
 
     @contextmanager
     def _gone(self, node_ids: Sequence[str]) -> Iterator[None]:
-        gone = [member for member in self._members if member.node_id in node_ids]
+        # A member that a fault around this one has ended begins again at the end of that fault.
+        gone = [member for member in self._members if member.node_id in node_ids and member.running is not None]
         self._thread.run(lambda: self._end(gone))
         try:
             yield
@@ -176,17 +185,10 @@ class Cluster:
         leader = next(member for member in self._members if member.node_id == leader_id)
         assert leader.running is not None
         index = leader.running.node.core.commit_index
-        await self._wait(f"{[m.node_id for m in members]} follow {leader_id}", lambda: self._has_applied(index))
-
-    def _has_applied(self, index: int) -> bool:
-        return all(
-            member.running is not None
-            and member.running.node.core.leader_id is not None
-            and member.running.node.core.last_applied >= index
-            for member in self._members
-        )
+        await self._wait(f"{[m.node_id for m in members]} follow {leader_id}", lambda: _have_applied(members, index))
 
     def _delay(self, seconds: float) -> None:
+        self._delay_seconds = seconds
         for member in self._members:
             member.clients.delay_seconds = seconds
 
@@ -218,14 +220,21 @@ class Cluster:
                     return node_id
             return None
 
-        await self._wait("a member leads a majority", lambda: found() is not None)
-        leader = found()
-        assert leader is not None
-        return leader
+        return await self._wait("a member leads a majority", found)
 
-    async def _wait(self, wanted: str, is_reached: Callable[[], bool]) -> None:
+    async def _wait(self, wanted: str, look: Callable[[], FoundT | None]) -> FoundT:
+        """Look until there is something true to be found, and return it. Raises ClusterStuck."""
         with trio.move_on_after(WAIT_SECONDS_MAX):
-            while not is_reached():  # noqa: ASYNC110
+            while not (found := look()):  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
-            return
+            return found
         raise ClusterStuck(wanted, WAIT_SECONDS_MAX, "; ".join(member.describe() for member in self._members))
+
+
+def _have_applied(members: Sequence[_MemberOfCluster], index: int) -> bool:
+    return all(
+        member.running is not None
+        and member.running.node.core.leader_id is not None
+        and member.running.node.core.last_applied >= index
+        for member in members
+    )

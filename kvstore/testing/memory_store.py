@@ -18,7 +18,7 @@ import trio.testing
 from kvstore.asyncio.client import AsyncioClient
 from kvstore.blocking.client import BlockingClient
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client, ClientCalls
-from kvstore.embedded import IN_PROCESS_ADDRESS, EmbeddedNode, EmbeddedStore
+from kvstore.embedded import IN_PROCESS_ADDRESS, EmbeddedNode
 from kvstore.member.config import MemberConfig
 from kvstore.node_thread import NodeThread
 from kvstore.testing.clock import MovableClock
@@ -137,30 +137,24 @@ class _BlockingClient(BlockingClient):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.loop_thread.run(self._control)
+        try:
+            self.loop_thread.run(self._control)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def _control(self) -> None:
         self._clock.control(self.loop_thread.loop)
 
 
-class open_memory_node:  # noqa: N801 (used like a function)
+def open_memory_node(*, deadline_seconds: float = DEADLINE_SECONDS_DEFAULT) -> EmbeddedNode:
     """Run a member in memory in this trio loop, during the block `async with open_memory_node() as store`.
 
     The member has the clock of the loop. On a `trio.testing.MockClock` with an `autojump_threshold` (the fixture
     `autojump_clock` of pytest-trio), time jumps to the next thing that is due, and a lease is renewed on its way.
     """
-
-    def __init__(self, *, deadline_seconds: float = DEADLINE_SECONDS_DEFAULT) -> None:
-        self._node = _node(deadline_seconds=deadline_seconds)
-
-    async def __aenter__(self) -> EmbeddedStore:
-        return await self._node.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        return await self._node.__aexit__(kind, error, traceback)
+    return _node(deadline_seconds=deadline_seconds)
 
 
 def _node(*, listen: bool = False, deadline_seconds: float = DEADLINE_SECONDS_DEFAULT) -> EmbeddedNode:

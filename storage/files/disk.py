@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from storage.errors import NotCarriedOut, is_short_of_descriptors
 from storage.files.interface import (
@@ -81,9 +81,7 @@ class Disk:
         except OSError as error:
             return with_limit(error)
         except Exception as error:
-            failed = NotCarriedOut(f"it was not carried out: {type(error).__name__}: {error}")
-            failed.__cause__ = error
-            return failed
+            return NotCarriedOut.because_of(error)
         return None
 
     def read(self, path: str, offset: int, length: int) -> bytes:
@@ -155,6 +153,8 @@ class Disk:
                 # `mkdir(parents=True)` would not apply FOLDER_MODE to the parents.
                 for each in reversed([Path(path), *Path(path).parents]):
                     (self.folder / each).mkdir(FOLDER_MODE, exist_ok=True)
+            case _:
+                assert_never(operation)
 
     def _full(self, path: str) -> str:
         return self._prefix + path

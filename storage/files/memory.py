@@ -6,6 +6,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from storage.errors import NotCarriedOut
 from storage.files.interface import (
@@ -46,8 +47,7 @@ class MemoryFiles:
         except OSError as failed:
             error = failed
         except Exception as failed:  # A defect of this program; the log must learn that nothing was written.
-            error = NotCarriedOut(f"it was not carried out: {type(failed).__name__}: {failed}")
-            error.__cause__ = failed
+            error = NotCarriedOut.because_of(failed)
         self._completions.append((done, error))
         if self._is_held:
             self.has_waiting = True
@@ -119,6 +119,8 @@ class MemoryFiles:
             case SyncFolder(path):
                 if path not in self._folders:
                     raise _os_error(errno.ENOENT, path)
+            case _:
+                assert_never(operation)
 
     def _content(self, path: str) -> bytearray:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,9 +70,8 @@ def client_user() -> UserOptions:
         return NO_USER
     if path is not None:
         return UserOptions(user, read_password_file(path))
-    if PASSWORD_VARIABLE in os.environ:
-        return UserOptions(user, os.environ[PASSWORD_VARIABLE])
-    return UserOptions(user, ask_password(f"Password of {user}", confirm=False))
+    password = password_source.password_of_environment()
+    return UserOptions(user, ask_password(f"Password of {user}", confirm=False) if password is None else password)
 
 
 def read_password_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,42 @@ def test_nothing_that_was_acknowledged_is_lost_in_a_row_of_faults(hwm_cluster: C
         with hwm_cluster.without_quorum():
             pass
         assert [each.key for each in client.range(prefix="key/").items] == [b"key/0", b"key/1", b"key/2"]
+
+
+def test_a_fault_in_a_fault_ends_before_the_fault_around_it(hwm_cluster: Cluster) -> None:
+    """The end of the inner fault waits only for the members that begin again then."""
+    with kvstore.blocking.connect(hwm_cluster.url) as client:
+        client.put("before", "1")
+        for inner in (hwm_cluster.without_leader, hwm_cluster.without_quorum):
+            with hwm_cluster.without_leader() as first:
+                with inner() as second:
+                    assert second != first
+                    with pytest.raises((OutcomeUnknown, Unavailable)):
+                        client.put("meanwhile", "2", deadline_seconds=SHORT_SECONDS)
+                assert hwm_cluster.wait_for_leader() != first
+                client.put("between", "3", deadline_seconds=20)
+            assert client.status(first).node_id == first
+        assert client.get("before").value == b"1"
+
+
+def test_a_delay_in_a_delay_ends_with_the_delay_around_it(hwm_cluster: Cluster) -> None:
+    with kvstore.blocking.connect(hwm_cluster.url) as client:
+        client.put("before", "1")
+        with hwm_cluster.slow(0.3):
+            with hwm_cluster.slow(0.0):
+                pass
+            began = time.monotonic()
+            client.put("meanwhile", "2")
+            assert time.monotonic() - began >= 0.3
+
+
+def test_a_cluster_that_elects_no_leader_leaves_no_member_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "WAIT_SECONDS_MAX", 0.0)
+    with pytest.raises(ClusterStuck, match="a member leads a majority"), Cluster(tmp_path):
+        raise AssertionError("it was entered")
+    assert "kvstore cluster" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_fault_ends_when_the_test_fails_in_it(hwm_cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -227,17 +228,20 @@ def test_two_stores_move_the_time_of_one_loop_one_after_the_other() -> None:
 
 
 def test_a_loop_whose_time_cannot_be_moved_is_refused(hwm_store: MemoryStore) -> None:
-    class FixedLoop(asyncio.SelectorEventLoop):
-        """As that of uvloop, the time of this loop cannot be replaced."""
+    class FixedLoop(asyncio.AbstractEventLoop):
+        """As in uvloop, the method `time` can be replaced, but the timers of the loop do not ask it."""
 
-        def __setattr__(self, name: str, value: object) -> None:
-            if name == "time":
-                raise AttributeError("read-only")
-            super().__setattr__(name, value)
+    with pytest.raises(WrongContext, match="FixedLoop: run the test on a loop of the standard library"):
+        hwm_store.clock.control(FixedLoop())  # type: ignore[abstract]
 
-    async def scenario() -> None:
-        async with hwm_store.asyncio_client():
-            raise AssertionError("it was entered")
 
-    with asyncio.Runner(loop_factory=FixedLoop) as runner, pytest.raises(WrongContext, match="FixedLoop: run the test"):
-        runner.run(scenario())
+def test_a_blocking_client_on_such_a_loop_leaves_no_thread_behind(
+    hwm_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: asyncio.AbstractEventLoop) -> None:
+        raise WrongContext("a test cannot move the time of this loop")
+
+    monkeypatch.setattr(hwm_store.clock, "control", refuse)
+    with pytest.raises(WrongContext, match="of this loop"), hwm_store.blocking_client():
+        raise AssertionError("it was entered")
+    assert "kvstore.blocking" not in [thread.name for thread in threading.enumerate()]

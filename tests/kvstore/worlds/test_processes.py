@@ -255,6 +255,28 @@ def test_a_client_that_was_entered_before_a_fork_is_the_parents_alone(member_add
     assert out == ("42 b'child' True\n" if world == "threads" else "42 b'parent' True\n")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_does_not_wake_the_loop_of_its_parent() -> None:
+    """A refused call in the child is also withdrawn. The child shares the socket that wakes the loop of its parent."""
+    source = """
+        import os
+        from kvstore import WrongContext
+        from kvstore.blocking.loop_thread import LoopThread
+        thread = LoopThread("loop")
+        thread.start()
+        child = os.fork()
+        if child == 0:
+            told = []
+            thread.loop.call_soon_threadsafe = lambda *call: told.append(call)
+            thread.tell(print)
+            os._exit(len(told))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status))
+        thread.stop()
+    """
+    assert program(source) == (0, "0\n", "")
+
+
 class InterruptedAt:
     """Raises KeyboardInterrupt in this thread, at one line of `kvstore.blocking`: the `number`-th that runs."""
 

@@ -23,6 +23,7 @@ import trio
 import kvstore
 import kvstore.asyncio
 import kvstore.blocking
+from kvstore.trio_thread import TrioThread
 
 SECONDS_MAX = 30.0
 """The time that a scenario may take."""
@@ -346,18 +347,12 @@ class MemberThread:
 
     def __init__(self, folder: Any, **options: Any) -> None:
         self.address = ""
-        self._folder, self._options = folder, options
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._token: trio.lowlevel.TrioToken
-        self._stop: trio.Event
-        self._thread = threading.Thread(target=self._run, name="member of a test")
+        known: dict[str, Any] = {"bootstrap": True, "listen_client": "127.0.0.1:0"} | options
+        self._thread = TrioThread(kvstore.open_node(folder, **known), "member of a test")
 
     def __enter__(self) -> MemberThread:
         self._thread.start()
-        assert self._ready.wait(SECONDS_MAX)
-        if self._failure is not None:
-            raise self._failure
+        self.address = self._thread.value.client_address
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -365,26 +360,7 @@ class MemberThread:
 
     def stop(self) -> None:
         """Stop the member, and wait for its end."""
-        if self._thread.is_alive():
-            self._token.run_sync_soon(self._stop.set)
-        self._thread.join(SECONDS_MAX)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._serve)
-        except BaseException as error:
-            self._failure = error
-            self._ready.set()
-            raise
-
-    async def _serve(self) -> None:
-        options: dict[str, Any] = {"bootstrap": True, "listen_client": "127.0.0.1:0"} | self._options
-        async with kvstore.open_node(self._folder, **options) as store:
-            self.address = store.client_address
-            self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
-            self._ready.set()
-            await self._stop.wait()
+        self._thread.stop()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -18,6 +18,29 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 SHOP = EXAMPLES / "celery_shop"
 
+PROCESSES = """
+import os, threading
+from store import client
+
+begin, found = threading.Barrier(8), set()
+
+def use():
+    begin.wait()
+    found.add(client())
+
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("clients of 8 threads:", len(found), flush=True)
+if (child := os.fork()) == 0:
+    print("key in the child:", client().get("key").value, "own client:", client() not in found, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+"""A program with the `store` of the shop."""
+
 
 class Shop:
     """The processes of one shop, with a broker of its own."""
@@ -64,6 +87,13 @@ def charges_of(cluster: Cluster) -> Iterator[kvstore.blocking.Client]:
         yield client
 
 
+def test_the_threads_of_a_process_share_a_client_and_a_child_has_its_own(shop: Shop) -> None:
+    program = shop.start("-c", PROCESSES)
+
+    program.wait_for("clients of 8 threads: 1\n")
+    program.wait_for("key in the child: None own client: True\n")
+
+
 def test_an_order_is_charged_once_however_often_it_is_sent(shop: Shop, hwm_cluster: Cluster) -> None:
     url, workers = shop.start_web(), shop.start_workers()
     assert state_of(url, "7") == "404"
@@ -86,6 +116,19 @@ def test_orders_are_taken_and_charged_while_the_leader_is_gone(shop: Shop, hwm_c
         ask(f"{url}/orders/2", "POST")
         for order in "12":
             until(lambda order=order: state_of(url, order) == "paid", f"order {order} is paid")  # type: ignore[misc]
+
+
+def test_an_order_is_charged_once_when_a_quorum_is_back(shop: Shop, hwm_cluster: Cluster) -> None:
+    """A task that the store cannot serve, or whose outcome is unknown, is tried again until it is decided."""
+    workers = shop.start_workers()
+    with charges_of(hwm_cluster) as client:
+        client.put("orders/7", "placed")
+        with hwm_cluster.without_quorum():
+            shop.start("-c", "from tasks import charge; charge.delay('7')")
+            workers.wait_for(r"Retry in 1s: (Unavailable|OutcomeUnknown)")
+        until(lambda: client.get("orders/7").value == b"paid", "order 7 is paid")
+        workers.wait_for("charged: 7")
+        assert client.range(prefix="charges/7/").count == 1
 
 
 def test_one_scheduler_leads_and_another_follows_when_it_dies(shop: Shop, hwm_cluster: Cluster) -> None:

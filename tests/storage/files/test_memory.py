@@ -127,6 +127,20 @@ def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> 
     assert files.names("") == ["x"]
 
 
+def test_an_operation_of_an_unknown_kind_is_not_carried_out(tmp_path: Path) -> None:
+    ends: list[BaseException | None] = []
+    unknown: Sequence[Operation] = ["sync everything"]  # type: ignore[list-item]
+    on_disk, in_memory = InlineFiles(tmp_path), MemoryFiles(Posted().callbacks.append)
+    for files in (on_disk, in_memory):
+        files.submit(unknown, ends.append)
+        files.run()
+    on_disk.close()
+
+    assert [type(end) for end in ends] == [NotCarriedOut, NotCarriedOut]
+    assert [str(end) for end in ends[1:]] == [str(ends[0])]
+    assert "sync everything" in str(ends[0])
+
+
 def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk() -> None:
     ends: list[BaseException | None] = []
     files = MemoryFiles(Posted().callbacks.append)
