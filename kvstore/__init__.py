@@ -20,7 +20,8 @@ from kvstore.access.calls import (
     list_roles,
     list_users,
 )
-from kvstore.access.passwords import InvalidPassword
+from kvstore.access.credentials import Credentials
+from kvstore.access.passwords import InvalidPassword, verifier_with
 from kvstore.access.requests import AccessSwitch, RoleView, UserView
 from kvstore.cli.standard_streams import end_with_true_exit_code
 from kvstore.client.calls import CallEnded, ClientEffects
@@ -186,6 +187,7 @@ from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.lock import Lock
 from kvstore.recipes.optimistic_transaction import OptimisticTransaction
+from kvstore.server.access_guard import PasswordCheck
 from kvstore.server.min_in_sync import has_too_few_in_sync, is_under_replicated
 from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
@@ -264,6 +266,7 @@ __all__ = [
     "Consistency",
     "ConsumedRecord",
     "Consumer",
+    "Credentials",
     "Delete",
     "DeleteRange",
     "DeleteRangeResult",
@@ -327,6 +330,7 @@ __all__ = [
     "OperationFailed",
     "OptimisticTransaction",
     "OutcomeUnknown",
+    "PasswordCheck",
     "PeerView",
     "PermissionDenied",
     "PositionConflict",
@@ -421,4 +425,5 @@ __all__ = [
     "status_request",
     "to_text",
     "transfer_request",
+    "verifier_with",
 ]

@@ -50,9 +50,14 @@ def password_bytes(password: str) -> bytes:
 def make_verifier(password: str) -> bytes:
     """Return the verifier of a password: the parameters, a random salt and the hash. Takes 50 ms. Raises
     InvalidPassword."""
-    salt = os.urandom(SALT_BYTES)
-    head = _HEAD.pack(_MAGIC, COST_LOG2, BLOCK_SIZE, PARALLELISM)
-    return head + salt + _hash(password_bytes(password), salt, COST_LOG2, BLOCK_SIZE, PARALLELISM)
+    return verifier_with(password, os.urandom(SALT_BYTES), COST_LOG2, BLOCK_SIZE, PARALLELISM)
+
+
+def verifier_with(password: str, salt: bytes, cost_log2: int, block_size: int, parallelism: int) -> bytes:
+    """Return the verifier of a password with the given salt of SALT_BYTES bytes and the given parameters of scrypt.
+    Raises InvalidPassword."""
+    head = _HEAD.pack(_MAGIC, cost_log2, block_size, parallelism)
+    return head + salt + _hash(password_bytes(password), salt, cost_log2, block_size, parallelism)
 
 
 def matches(password: str, verifier: bytes) -> bool:

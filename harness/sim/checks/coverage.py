@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from harness.sim.checks.access import coverage as access
 from harness.sim.checks.acknowledgements import fates, levels, responses
 from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
@@ -162,6 +163,13 @@ WANTED: dict[str, int] = {
     levels.DEPOSED: SELDOM,
     responses.UNDER_REPLICATED: SELDOM,
     responses.REFUSED: SELDOM,
+    access.CHANGED: SELDOM,
+    access.SWITCHED_OFF: SELDOM,
+    access.OUTDATED: SELDOM,
+    access.DENIED: SELDOM,
+    access.BEHIND: SELDOM,
+    access.WATCH_DENIED: SELDOM,
+    access.NOT_LET_IN: SELDOM,
     fates.COMMITTED_TOLD: SELDOM,
     fates.LOST_TOLD: RARE,
     fates.LOST: SELDOM,

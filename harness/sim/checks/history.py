@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cbor2
 
@@ -55,7 +55,12 @@ BODY_ITEMS = {
 }
 """How many items may follow the kind of a command in the log, without and with options, for each kind."""
 
-NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
+NOT_CARRIED_OUT = {
+    ResultCode.BUSY,
+    ResultCode.SESSION_EXPIRED,
+    ResultCode.REQUEST_CLOSED,
+    ResultCode.AUTH_REVISION_OLD,
+}
 """Results that a session does not keep: a later attempt under the same request number may end differently."""
 
 
@@ -248,16 +253,44 @@ class HistoryChecker:
         return row | {"status": "ok", "return_ns": end_ns, "output": output, "revision": result[1]}
 
 
+class Mark(NamedTuple):
+    """The items that the member which has judged a command has added to it: the auth revision under which it has judged
+    the command, and the user. The user of a command of a member's own is empty."""
+
+    auth_revision: int
+    user: str
+
+
 def read_commands(index: int, payload: bytes) -> tuple[int, list[list[Any]]]:
-    """The leader_time and the commands of a committed entry. Raises Violation if `payload` cannot be read."""
+    """The leader_time and the commands of a committed entry, without marks. Raises Violation if `payload` cannot be
+    read."""
+    leader_time, marked = read_marked_commands(index, payload)
+    return leader_time, [command for command, _ in marked]
+
+
+def read_marked_commands(index: int, payload: bytes) -> tuple[int, list[tuple[list[Any], Mark | None]]]:
+    """The leader_time of a committed entry, and its commands, each with its mark or None. Raises Violation if `payload`
+    cannot be read.
+
+    See docs/reference/specification.md#816-users-and-roles.
+    """
     try:
-        leader_time, *commands = cbor2.loads(payload)
-        are_sound = isinstance(leader_time, int) and all(map(is_command, commands))
+        leader_time, *items = cbor2.loads(payload)
+        commands = [_without_mark(item) for item in items]
+        are_sound = isinstance(leader_time, int) and all(is_command(command) for command, _ in commands)
     except (ValueError, TypeError, EOFError, cbor2.CBORDecodeError):
         are_sound = False
     if not are_sound:
         broken(PROPOSED, f"at {index} nobody can read {payload.hex()}")
     return leader_time, commands
+
+
+def _without_mark(item: Any) -> tuple[Any, Mark | None]:
+    """Return an item of the log as the command that a client has sent, and the mark of the member; None without one."""
+    match item:
+        case [session_id, request_no, acknowledged_up_to, CommandKind.JUDGED, int() as revision, str() as user, *body]:
+            return [session_id, request_no, acknowledged_up_to, *body], Mark(revision, user)
+    return item, None
 
 
 def is_command(item: Any) -> bool:

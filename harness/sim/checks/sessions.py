@@ -38,8 +38,13 @@ class SessionChecker:
         self._last_id = 0
 
     def applied(self, leader_time: int, commands: Sequence[Any], results: Sequence[Any]) -> None:
-        """Check the next batch of the log. A session expires if its deadline is not after `leader_time`."""
+        """Check the next batch of the log. A session expires if its deadline is not after `leader_time`.
+
+        A command that was judged under an earlier auth revision does not reach its session.
+        """
         for command, result in zip(commands, results, strict=True):
+            if result[0] == ResultCode.AUTH_REVISION_OLD:
+                continue
             if command[0]:
                 self._under_a_session(leader_time, command, result)
             elif command[3] == CommandKind.REGISTER_SESSION and result[0] == ResultCode.OK:

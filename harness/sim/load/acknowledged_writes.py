@@ -12,6 +12,7 @@ from harness.sim.checks.acknowledgements.responses import ResponseChecker
 from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.history import HistoryChecker
 from harness.sim.engine.rng import stream
+from harness.sim.load.access.users import OF_ROOT
 from harness.sim.load.client import SimClient
 from harness.sim.plan.plan import MILLISECOND_NS
 from harness.sim.world.client_connections import ClientConnections
@@ -65,7 +66,8 @@ class AcknowledgedWrites:
             connections.watcher = ResponseChecker(world.cover)
         if self._plan.is_on and self._plan.min_in_sync_max:
             endpoints = [f"{machine}:1" for machine in world.plan.members]
-            self._operator = SimClient(world, connections, "limits", endpoints, ClientLimits(), 0)
+            root = OF_ROOT if world.plan.access.is_on else None
+            self._operator = SimClient(world, connections, "limits", endpoints, ClientLimits(), 0, root)
 
     def start(self) -> None:
         """Let the operator begin to change `min_in_sync`."""

@@ -9,7 +9,7 @@ from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
 from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import World
-from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
+from kvstore import CallEnded, ClientLimits, ClientStateMachine, Credentials, Request
 
 Ended = Callable[[CallEnded], None]
 
@@ -34,8 +34,10 @@ class SimClient:
         endpoints: Sequence[str],
         limits: ClientLimits,
         ttl_ns: int,
+        credentials: Credentials | None = None,
     ) -> None:
         self.name = name
+        self.credentials = credentials  # A change takes effect when the next process begins.
         self._world, self._connections = world, connections
         self._clock = Clock(world.queue, world.plan.seed, name, world.plan.clocks.client_spread)
         self._endpoints, self._limits = endpoints, limits
@@ -53,6 +55,7 @@ class SimClient:
             now=self._clock.now(),
             limits=self._limits,
             session_ttl_ns=ttl_ns,
+            credentials=self.credentials,
         )
 
     def vanish(self) -> None:

@@ -18,6 +18,8 @@ from harness.sim.checks.history import HistoryChecker, read_commands
 from harness.sim.checks.sessions import SessionChecker
 from harness.sim.engine.errors import Violation, require
 from harness.sim.engine.rng import stream
+from harness.sim.load.access.load import AccessLoad
+from harness.sim.load.access.users import OF_LOAD
 from harness.sim.load.acknowledged_writes import AcknowledgedWrites
 from harness.sim.load.bursts import EACH_EVERY_NS, Burst
 from harness.sim.load.bursts import KEYS as BURST_KEYS
@@ -107,6 +109,7 @@ class ServiceLoad:
         self._workers: list[SimWorker] = []
         self._bursts: list[Burst[SimWorker]] = []
         self._history = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
+        self._credentials = OF_LOAD if world.plan.access.is_on else None
         self.writes = AcknowledgedWrites(world, self.connections, self._history)
         self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
         self._probe: LivenessProbe | None = None
@@ -117,6 +120,7 @@ class ServiceLoad:
         self.coordination: CoordinationLoad | None = None
         if world.plan.coordination.is_on:
             self.coordination = CoordinationLoad(world, self.connections)
+        self.access = AccessLoad(world, self.connections) if world.plan.access.is_on else None
         clients = [self._add_client(number) for number in range(self._plan.clients)]
         for client in clients if self._plan.burst else ():
             self._add_crowd(client)
@@ -124,7 +128,13 @@ class ServiceLoad:
     def _add_client(self, number: int) -> SimClient:
         plan = self._plan
         client = SimClient(
-            self.world, self.connections, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
+            self.world,
+            self.connections,
+            f"c{number}",
+            self._endpoints,
+            plan.client_limits,
+            plan.session_ttl_ns,
+            self._credentials,
         )
         for slot in range(plan.workers):
             place = number * plan.workers + slot
@@ -154,6 +164,8 @@ class ServiceLoad:
                 self._stay(client)
         if self.coordination is not None:
             self.coordination.start()
+        if self.access is not None:
+            self.access.start()
 
     def _clients(self) -> list[SimClient]:
         return list({worker.client.name: worker.client for worker in self._workers}.values())
@@ -176,16 +188,21 @@ class ServiceLoad:
         self.connections.is_calm = True
         if self.coordination is not None:
             self.coordination.stop()
+        if self.access is not None:
+            self.access.stop()
 
     def more_client_names(self) -> list[str]:
-        """The names of the clients of the coordination load."""
-        return self.coordination.client_names() if self.coordination is not None else []
+        """The names of the clients of the coordination load and the access load."""
+        loads = (self.coordination, self.access)
+        return [name for load in loads if load is not None for name in load.client_names()]
 
     def jump(self, whose: float, by_ns: int) -> None:
         """Let one client's clock jump forwards. `whose`: the client's position among all, as a fraction from 0 to 1."""
         clients = self._clients()
         if self.coordination is not None:
             clients += self.coordination.clients()
+        if self.access is not None:
+            clients += self.access.clients()
         clients[int(whose * len(clients))].jump(by_ns)
 
     def counts(self) -> dict[str, int]:
@@ -203,7 +220,7 @@ class ServiceLoad:
         patience = self._plan.patience_ns // (8 if self._random.random() < 0.2 else 1)
         deadline, extra = self.world.queue.now + patience, worker.extras.next()
         usual = worker.source.next() if extra is None else extra
-        if self.coordination is not None:
+        if self.coordination is not None or self.access is not None:
             usual = without_own_keys(usual)
             extra = None if extra is None else usual
         if extra is None:
@@ -333,6 +350,8 @@ class ServiceLoad:
             self.connections.flushed(member, service)
             if self.coordination is not None:
                 self.coordination.on_flush(member)
+            if self.access is not None:
+                self.access.on_flush(member)
             if self._was_refused and member.machine is not None:
                 self._was_refused = False
                 check_store(member.machine)
@@ -345,13 +364,15 @@ class ServiceLoad:
         """Check the commands of a committed entry. Call this method once for each entry, in order."""
         if self.coordination is not None:
             self.coordination.on_first_applied(entry, results)
+        if self.access is not None:
+            self.access.on_first_applied(entry, results)
         if entry.kind is not EntryKind.COMMANDS:
             return
         leader_time, commands = read_commands(entry.index, entry.payload)
         self._sessions.applied(leader_time, commands, results)
         for command, result in zip(commands, results, strict=True):
             self._was_refused |= result[0] != ResultCode.OK
-            if self.coordination is not None and is_of_coordination(command[3:]):
+            if (self.coordination is not None or self.access is not None) and is_of_coordination(command[3:]):
                 continue
             self._history.carried_out(entry.index, command, result)
             if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
@@ -366,7 +387,7 @@ class ServiceLoad:
         unknown outcome, the client writes again.
         """
         self._probe = LivenessProbe(PROBE_VALUE)
-        client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0)
+        client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0, self._credentials)
         self._final_reads_open = len(self._all_keys)
         self._is_settled = False
         place = len(self._workers) + len(self._bursts) * self._plan.burst
@@ -419,8 +440,11 @@ class ServiceLoad:
         """Check the whole history at once."""
         for row in self._history.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
-        is_unclear = self.coordination is not None or self.world.plan.acknowledgements.is_on
+        is_unclear = self.coordination is not None or self.access is not None or self.world.plan.acknowledgements.is_on
         self._history.check(is_unclear=is_unclear)
+        if self.access is not None:
+            self.access.check()
+            self.access.vanish()
         if self.coordination is not None:
             for client in self._clients():  # Without clients, the leader is idle and must end leases without requests.
                 client.vanish()

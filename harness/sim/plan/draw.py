@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from harness.sim.engine.rng import stream
+from harness.sim.plan.draw_access import with_access
 from harness.sim.plan.draw_acknowledgements import with_acknowledgements
 from harness.sim.plan.draw_coordination import with_coordination, with_key_limit
 from harness.sim.plan.draw_membership import (
@@ -396,6 +397,7 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
     "plan/coordination": with_coordination,
     "plan/key limit": with_key_limit,
     "plan/acknowledgements": with_acknowledgements,
+    "plan/access": with_access,
 }
 """The stages that change a plan after its profile was applied, in this order. Each has a random stream of its own.
 

@@ -53,17 +53,7 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
     """
     if random.random() >= COORDINATION_SHARE or not plan.load.with_service:
         return plan
-    usual = RaftConfig()
-    raft = replace(
-        plan.raft,
-        batch_bytes_max=usual.batch_bytes_max,
-        pending_bytes_max=usual.pending_bytes_max,
-        uncommitted_bytes_max=usual.uncommitted_bytes_max,
-        unapplied_bytes_max=usual.unapplied_bytes_max,
-        proposals_pending_max=usual.proposals_pending_max,
-        snapshot_chunk_bytes=max(plan.raft.snapshot_chunk_bytes, CHUNK_BYTES_MIN),
-        snapshot_log_bytes=max(plan.raft.snapshot_log_bytes, LOG_BYTES_MIN),
-    )
+    raft = with_room_for_history(plan.raft)
     if random.random() < 0.5:  # The log is so short that members get a snapshot after an absence.
         raft = replace(raft, snapshot_log_bytes=LOG_BYTES_MIN, retention_bytes_max=RETENTION_BYTES)
     load = replace(
@@ -88,6 +78,21 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
         first_build=plan.first_build if is_upgraded else LEVEL,
         upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
         coordination=_with_steps_per_grain(draw_coordination(random), plan.clocks.grain_ns),
+    )
+
+
+def with_room_for_history(raft: RaftConfig) -> RaftConfig:
+    """Return bounds that are large enough for the commands and snapshots of feature level 2 and above."""
+    usual = RaftConfig()
+    return replace(
+        raft,
+        batch_bytes_max=usual.batch_bytes_max,
+        pending_bytes_max=usual.pending_bytes_max,
+        uncommitted_bytes_max=usual.uncommitted_bytes_max,
+        unapplied_bytes_max=usual.unapplied_bytes_max,
+        proposals_pending_max=usual.proposals_pending_max,
+        snapshot_chunk_bytes=max(raft.snapshot_chunk_bytes, CHUNK_BYTES_MIN),
+        snapshot_log_bytes=max(raft.snapshot_log_bytes, LOG_BYTES_MIN),
     )
 
 

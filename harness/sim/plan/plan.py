@@ -271,6 +271,29 @@ USUAL_LEVELS = AcknowledgementPlan()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessPlan:
+    """A load that needs feature level 3 and runs beside the ordinary load: users whose rights change.
+
+    Each of the `users` has a program that reads and writes with its rights. `watchers`: the number of programs that
+    watch keys, each as one of the users at a time. `think_ns`: the average pause of a program between two operations.
+    `change_ns`: the average pause of the operator between two changes of users and roles.
+    """
+
+    users: int = 0
+    watchers: int = 0
+    think_ns: int = 50 * MILLISECOND_NS
+    change_ns: int = 200 * MILLISECOND_NS
+
+    @property
+    def is_on(self) -> bool:
+        """True if the plan has users."""
+        return self.users > 0
+
+
+NO_ACCESS = AccessPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """The behaviour of clients. Each worker of a client waits `think_ns` on average between two operations.
 
@@ -412,6 +435,7 @@ class Plan:
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     coordination: CoordinationPlan = NO_COORDINATION  # This value is used only with service.
     acknowledgements: AcknowledgementPlan = USUAL_LEVELS
+    access: AccessPlan = NO_ACCESS  # This value is used only with service.
     first_build: int = 1  # The highest feature level that the first builds know.
 
     @property
@@ -453,4 +477,5 @@ class Plan:
         words += f", {len(self.changes)} changes of the members" if self.changes else ""
         words += f", coordination by {self.coordination.clients} clients" if self.coordination.is_on else ""
         words += ", mixed acknowledgement levels" if self.acknowledgements.is_on else ""
+        words += f", {self.access.users} users whose rights change" if self.access.is_on else ""
         return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words

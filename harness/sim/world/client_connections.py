@@ -157,6 +157,10 @@ class ClientConnections:
             if connection.accepted and self._random[connection.client.name].random() < 0.7:
                 self._carry(connection, 1, self._tell_client, "reset")
 
+    def at(self, member: MachineView) -> list[ClientConnection]:
+        """Return the open connections of a member."""
+        return [each for each in self._at_member.values() if each.member is member]
+
     # -- arrivals
 
     def _accept(self, connection: ClientConnection) -> None:

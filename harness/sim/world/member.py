@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from harness.sim.engine.clock import Clock
@@ -19,7 +20,7 @@ from harness.sim.world.disk_image import DiskImage
 from harness.sim.world.peer_connections import PeerConnections
 from harness.sim.world.probes import LOG_FOLDER, LogProbe, MachineProbe, NodeProbe, StoreProbe
 from harness.sim.world.process import ProcessScheduler
-from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
+from kvstore import KvMachine, PasswordCheck, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
     Effects,
     Identity,
@@ -35,6 +36,9 @@ from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, ini
 
 EXPIRY_NS = 1_000_000_000
 """The interval at which a service looks for expired sessions and leases, in ns by the clock of its machine."""
+
+PASSWORD_NS = 1_000_000
+"""How long a member takes to check a password. The simulator uses the cheapest parameters of scrypt."""
 
 TICKS_IN_PLACE_MAX = 1_000
 """A node is stuck if it asks for this many ticks although no time passes and nothing is applied."""
@@ -208,6 +212,7 @@ class SimMember:
         self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)
+            self.service.check_password = self._check_password
             self._expire_later()
 
     def _lose_process(self, life: int, reason: str) -> None:
@@ -373,6 +378,16 @@ class SimMember:
             self._expire_later()
             self.serve(life, "expiry", Service.expire_sessions)
 
+    def _check_password(self, check: PasswordCheck) -> None:
+        """Check a password, and report the result later, as the thread of a real host does.
+
+        The check of a user that does not exist is left out, because its result is known and its cost is not lowered by
+        the cheap parameters of the simulator's verifiers.
+        """
+        if check.verifier:
+            check.compute()
+        self.world.queue.after(PASSWORD_NS, self.serve, self.life, "password", partial(_report, check))
+
     def _tick(self) -> None:
         assert self.node is not None
         now = self.now()
@@ -482,3 +497,7 @@ class SimMember:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
         self.world.cover("a node stopped after a failed " + ("sync" if self.files.has_failed else "read"))
         self.world.disk_failed(self)
+
+
+def _report(check: PasswordCheck, service: Service) -> None:
+    service.password_checked(check)

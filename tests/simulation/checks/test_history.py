@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import cbor2
 import pytest
 
-from harness.sim.checks.history import PROPOSED, HistoryChecker, read_commands
+from harness.sim.checks.history import PROPOSED, HistoryChecker, Mark, read_commands, read_marked_commands
 from harness.sim.engine.errors import Violation
 from harness.sim.load.direct import Open
 from harness.sim.load.service import ServiceLoad, check_requests, check_store
@@ -25,6 +25,7 @@ from kvstore import (
     Unavailable,
     encode_command,
 )
+from kvstore.protocol.commands import judged_command, judged_mark
 from raft import Applied, Busy, Effects, Entry, EntryKind, ReadReady, Refused, encode_batch
 from tests.simulation.support.stage import Stage
 
@@ -100,6 +101,13 @@ class Client:
         self.ends(self.call(PUT), said(CommandKind.PUT, 2))
         self.ends(self.call(Get(b"k")), said(CommandKind.GET, 2))
         self.book.check()
+
+
+def test_a_command_of_a_user_is_read_as_it_was_sent_and_its_mark_beside_it() -> None:
+    marked = cbor2.loads(judged_command(cbor2.dumps(PUT_IN_LOG), judged_mark(9, "ada")))
+    payload = cbor2.dumps([5, list(PUT_IN_LOG), marked])
+    assert read_commands(1, payload) == (5, [list(PUT_IN_LOG)] * 2)
+    assert read_marked_commands(1, payload) == (5, [(list(PUT_IN_LOG), None), (list(PUT_IN_LOG), Mark(9, "ada"))])
 
 
 WRONG: dict[str, list[Callable[[Client], object]]] = {

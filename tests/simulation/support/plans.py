@@ -11,6 +11,7 @@ from harness.sim.plan.plan import (
     CALM,
     GOOD_CLOCKS,
     MILLISECOND_NS,
+    NO_ACCESS,
     SECOND_NS,
     USUAL_LEVELS,
     HealPlan,
@@ -43,6 +44,7 @@ def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
         faults=(),
         heal=heal,
         acknowledgements=USUAL_LEVELS,
+        access=NO_ACCESS,
     )
 
 

@@ -81,6 +81,20 @@ def test_a_value_of_a_failed_write_is_named_as_such() -> None:
     assert "#0" in violation.text
 
 
+@pytest.mark.parametrize("error", ["permission_denied", "unauthenticated"])
+def test_a_write_that_was_refused_for_a_missing_right_certainly_did_not_happen(error: str) -> None:
+    """The history is linearizable without the write, and no read may return its value."""
+    h = History()
+    h.put("v1", 0, 10, 2)
+    h.put("v2", 20, 30).update(status="fail", error=error, revision=None, output=None)
+    h.get("v1", 40, 50, 2, mod_revision=2)
+    assert check_rows(h.rows).exit_code == 0
+
+    h.get("v2", 60, 70, 3, mod_revision=3)
+    (violation,) = check_rows(h.rows).violations
+    assert "a value that no operation wrote" in violation.text
+
+
 def test_a_lower_revision_than_one_already_returned_breaks_the_order_over_all_keys() -> None:
     """Each key by itself is linearizable, but the revision of the store went back."""
     h = History()
