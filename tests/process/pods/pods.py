@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,8 @@ from tests.process.pods import host_names
 ROOT = Path(__file__).resolve().parents[3]
 MANIFEST = ROOT / "examples" / "operations" / "kubernetes.yaml"
 END_SECONDS_MAX = 20.0
+PODS_MAX = 9
+"""The greatest number of ordinals, so that no two pods have one address."""
 
 
 def manifest(kind: str) -> dict[str, Any]:
@@ -73,6 +76,8 @@ class Pods:
         self._hosts = folder / "hosts"
         self._hosts.write_text("", encoding="utf-8")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._former: list[subprocess.Popen[bytes]] = []
+        self._successions = Counter[int]()
         host_names.install(self._hosts)
 
     @property
@@ -86,7 +91,7 @@ class Pods:
 
     def volume(self, ordinal: int) -> Path:
         """The folder in the volume of a pod."""
-        return self.folder / f"volume-{ordinal}" / "member"
+        return self.folder / f"volume-{ordinal}.{self._successions[ordinal]}" / "member"
 
     def log(self, ordinal: int) -> str:
         """What the pod has written to stderr, in all its runs."""
@@ -115,6 +120,14 @@ class Pods:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
                     env={**clean, **given, host_names.HOSTS_FILE: str(self._hosts)},
                 )  # fmt: skip
+
+    def leave_running(self, ordinal: int) -> subprocess.Popen[bytes]:
+        """Let the process of this pod run on with its volume and its address, as a node does that is cut off from the
+        control plane. The next pod of this name gets an empty volume and another address. Return the process."""
+        process = self._processes.pop(ordinal)
+        self._former.append(process)
+        self._successions[ordinal] += 1
+        return process
 
     def end(self, ordinal: int, number: signal.Signals = signal.SIGTERM) -> int:
         """Stop a pod with a signal; return the exit code."""
@@ -166,14 +179,16 @@ class Pods:
 
     def kill_all(self) -> None:
         """Kill the processes of all pods."""
-        for process in self._processes.values():
+        processes = [*self._processes.values(), *self._former]
+        for process in processes:
             process.kill()
-        for process in self._processes.values():
+        for process in processes:
             process.wait(END_SECONDS_MAX)
         self._processes.clear()
+        self._former.clear()
 
     def _address(self, ordinal: int) -> str:
-        return f"{self._network}.{ordinal + 1}"
+        return f"{self._network}.{PODS_MAX * self._successions[ordinal] + ordinal + 1}"
 
 
 @contextmanager
