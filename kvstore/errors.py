@@ -513,7 +513,7 @@ class ClientClosed(OperationFailed):
     """The client is closed, or was never entered (`async with`). The operation was not sent."""
 
     def __str__(self) -> str:
-        return "the client is closed, or was not entered yet (`async with`)"
+        return "the client or its watch is closed, or was not entered yet (`async with`; in plain threads `with`)"
 
 
 class WrongContext(OperationFailed, RuntimeError):

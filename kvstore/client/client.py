@@ -1433,7 +1433,7 @@ def cluster_id_of(text: bytes | str) -> bytes:
 def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> None:
     """Raise InvalidAddress if `endpoints` is not a list of addresses. With a dialer, endpoints are any texts."""
     if isinstance(endpoints, str):
-        raise InvalidAddress(endpoints, "endpoints are a list of addresses")
+        raise InvalidAddress(endpoints, f"endpoints are a list of addresses, such as [{endpoints!r}]")
     if are_addresses:
         for endpoint in endpoints:
             parse_address(endpoint)

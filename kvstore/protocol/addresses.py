@@ -57,7 +57,7 @@ def host_flaw(host: str) -> str:
     if host == "*" or _is_ipv6(host):
         return ""
     if ":" in host:
-        return "its host has a colon and is not an IPv6 address"
+        return "its host has a colon and is not an IPv6 address (an address is host:port; `connect` reads hwm:// URLs)"
     if len(host) > HOST_NAME_BYTES_MAX + 1:  # The ASCII form is never shorter than the host itself.
         return f"its host has {len(host)} characters; a name has up to {HOST_NAME_BYTES_MAX}"
     if not host.isprintable():

@@ -113,7 +113,8 @@ def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[
 
 
 def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
-    """Of the writes that returned before `reader` was called, take the two called last. Yield [write, reader] for each."""
+    """Of the writes that returned before `reader` was called, take the two called last. Yield [write, reader] for
+    each."""
     before = (w for w in excerpt.operations if w.writes and not w.unknown and w.return_ns < reader.call_ns)
     for write in nsmallest(2, before, key=lambda w: -w.call_ns):
         yield [write, reader]
