@@ -45,7 +45,7 @@ class ResolvedAppends:
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
     def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
-        """Return the operations of a proof together with the reads that show the texts that its appends found."""
+        """Return the operations of a proof, and the reads that show which texts the appends of the proof found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
         # Longer values come first, because one read of a long value may show the texts that several appends found.

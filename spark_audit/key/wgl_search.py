@@ -278,7 +278,7 @@ def _is_idle(op: Operation) -> bool:
 
 
 def _write_ranks(operations: Sequence[Operation]) -> dict[int, int]:
-    """Return for each acknowledged write with a revision its rank (0, 1, 2…) by revision: position → rank."""
+    """Return position → rank of each acknowledged write with a revision. Ranks (0, 1, 2…) ascend with revisions."""
     revisions = [(op.revision, p) for p, op in enumerate(operations) if op.writes and op.revision is not None]
     return {position: rank for rank, (_, position) in enumerate(sorted(revisions))}
 

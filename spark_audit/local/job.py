@@ -271,8 +271,7 @@ def _name(key: KeyFindings) -> tuple[str, str]:
 
 
 def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict) -> None:
-    """Make the checks that no single key can decide: of listings and transactions, and of the unknown writes of all
-    keys together.
+    """Check what no single key can decide: the listings and transactions, and the unknown writes of all keys together.
 
     The run is replayed if this is necessary.
     """

@@ -112,7 +112,7 @@ class WholeStore:
             self._deleted[key] = record[1]
 
     def live(self, request: Request) -> list[tuple[str, Record]]:
-        """Return all live records in the interval of the request, in its order. Its limit is ignored."""
+        """Return all live records in the interval of the request, in the order of the request. The limit is ignored."""
         low = request["prefix"] if request["prefix"] is not None else request["start"]
         found: list[tuple[str, Record]] = []
         for raw in self._records.irange(as_bytes(low) if low is not None else None):

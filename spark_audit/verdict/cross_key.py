@@ -1,4 +1,4 @@
-"""Compares the claims and unplaced writes of a run (its traces, `store/revision_claims.py`) with all of its rows.
+"""Compares the traces of a run (claims and unplaced writes, `store/revision_claims.py`) with all rows of the run.
 
 The results are contradictions, and the keys that still need a replay. All engines use this module; each engine
 implements the access to the rows (`RunRows`).
@@ -63,7 +63,7 @@ class RevisionQuery:
 class RevisionFacts:
     """The answer to a query, from the rows that *take part*.
 
-    These are the completed rows that carry a revision and promise linearizability. `reached`: for each call of the
+    A row takes part if it is completed, has a revision and promises linearizability. `reached`: for each call of the
     query, the highest revision among the rows that returned before it; 1 if there is none. `taken`: the revisions of
     changes, from `low` to `high` of the query, as ascending ranges that are not adjacent.
     """
