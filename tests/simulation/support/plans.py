@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import replace
 
-from harness.sim.plan.draw import draw_plan
+import pytest
+
+from harness.sim.plan.draw import STAGES, draw_plan
 from harness.sim.plan.plan import (
     ALL_HEALED,
     CALM,
     GOOD_CLOCKS,
     MILLISECOND_NS,
-    NO_ACCESS,
     SECOND_NS,
     USUAL_LEVELS,
     HealPlan,
@@ -32,7 +33,9 @@ MEMBERS = ("n1", "n2", "n3", "n4", "n5")
 
 def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
     """A plan with a second of load on quick disks, and without faults."""
-    plan = draw_plan(seed)
+    with pytest.MonkeyPatch.context() as patch:  # Users would change the load, the builds and the bounds of the plan.
+        patch.setitem(STAGES, "plan/access", lambda plan, _: plan)
+        plan = draw_plan(seed)
     disk = replace(plan.disks["n1"], sync_ns=MILLISECOND_NS, stall_rate=0.0)
     return replace(
         plan,
@@ -44,7 +47,6 @@ def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
         faults=(),
         heal=heal,
         acknowledgements=USUAL_LEVELS,
-        access=NO_ACCESS,
     )
 
 
