@@ -4,6 +4,7 @@ killed."""
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,14 +36,16 @@ async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
     return leader, away
 
 
-def offsets_of(life: Life) -> list[int]:
-    """The offsets of the chunks that the member receives."""
+def offsets_of(life: Life, at_tenth: Callable[[], None] = lambda: None) -> list[int]:
+    """The offsets of the chunks that the member receives. `at_tenth` is called when the tenth chunk arrives."""
     offsets: list[int] = []
     receive = life.node.receive
 
     def recording(peer_id: str, message: Message) -> None:
         if isinstance(message, InstallSnapshot):
             offsets.append(message.offset)
+            if len(offsets) == 10:
+                at_tenth()
         receive(peer_id, message)
 
     life.node.receive = recording  # type: ignore[method-assign]
@@ -56,17 +59,17 @@ async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_
             leader, away = await a_slow_transfer(lives)
             await lives.start(away)
             returned = lives.now[away]
-            offsets = offsets_of(returned)
-            await until(lambda: len(offsets) >= 10)
 
-            assert leader.driver._transport is not None
-            connection = leader.driver._transport._peers.all[away]._stream
-            assert connection is not None
-            connection.socket.shutdown(socket.SHUT_RDWR)
-            before = len(offsets)
+            def cut() -> None:
+                assert leader.driver._transport is not None
+                connection = leader.driver._transport._peers.all[away]._stream
+                assert connection is not None
+                connection.socket.shutdown(socket.SHUT_RDWR)
+
+            offsets = offsets_of(returned, cut)
             await until(lambda: returned.machine.items == leader.machine.items)
 
-            again = [offset for offset in offsets[before:] if offset < offsets[before - 1] - 4 * CHUNK_BYTES]
+            again = [offset for offset in offsets[10:] if offset < offsets[9] - 4 * CHUNK_BYTES]
             assert again == [0]
             events = [event.name for event in returned.recorder.events]
             assert events.count("snapshot_installed") == 1
