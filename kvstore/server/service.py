@@ -141,7 +141,7 @@ class Service:
         self._grown_bytes = 0  # The bytes reported to `held` since the last computation of the sums.
         self._budget = WorkBudget()
         self._deferring: dict[int, Connection] = {}  # Connections with long reads that wait for a later turn.
-        self.work_wanted: Callable[[], None] = _nobody  # Requests that the host call `work` in the next turn.
+        self.work_wanted: Callable[[], None] = _nobody  # Asks the host to call `work` in the next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
         self._batcher = ResponseBatcher(self._node_id, self._open, self._connections, self._put_frames, self._answer)

@@ -210,7 +210,7 @@ class Cluster:
             self._nursery.cancel_scope.cancel()
 
     async def _leader(self) -> str:
-        """The id of the member that leads, and that a majority of the others follows."""
+        """The id of the member that leads, once a majority of the members follows it."""
 
         def found() -> str | None:
             cores = {member.node_id: member.running.node.core for member in self._members if member.running}

@@ -31,8 +31,8 @@ class _PendingRequest:
 
 
 class ReadIndexClient:
-    """The reads of one member that wait for a read index, over all terms. If `has_work` is True, the core calls
-    `advance`."""
+    """The waiting reads of one member. The object stays the same when the term changes. If `has_work` is True,
+    the core calls `advance`."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state

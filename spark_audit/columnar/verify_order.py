@@ -140,8 +140,8 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """For the place of each write, return the number of writes up to there that leave a record, and the place of the
-    last creation.
+    """Return two arrays. At the place of each write, the first has the number of writes up to this one that leave a
+    record, and the second has the place of the last creation.
 
     The writes of all keys are counted together. The place of the last creation is -1 if there is no creation up to
     that write. Entries at places without a write have no meaning.

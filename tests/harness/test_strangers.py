@@ -1,4 +1,4 @@
-"""Strangers reach the port that they claim to reach, no matter how the server treats their bytes."""
+"""Each kind of stranger reaches a port of its target, even if the server hangs up early."""
 
 from __future__ import annotations
 

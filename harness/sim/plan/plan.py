@@ -96,7 +96,7 @@ DISK_KINDS: Kinds = {
     # A bit changes during a power loss, and the next start must notice the change; or a bit of a snapshot in use
     # changes.
     "bit rot": (0.4, 1.0),
-    "rotting log": (0.3, 2.0),  # A frame that is about to be read back changes, or another frame replaces it.
+    "rotting log": (0.3, 2.0),  # Just before a frame is read back, its bytes change, or another frame replaces it.
     # All files are lost. Only `with_losses` draws this fault, together with machines for new members.
     "lose a disk": (0.0, 0.5),
     # A write of the log is lost or misdirected although its sync succeeds; later the machine loses power.

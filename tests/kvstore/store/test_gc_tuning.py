@@ -76,7 +76,7 @@ assert gc.is_tracked(records)
 
 
 def test_what_a_collection_took_long_to_walk_is_walked_only_once() -> None:
-    """One example is a restored state that has replaced the first state."""
+    """For example, the collector walks a restored state only once after it has replaced the first state."""
     in_a_process("""
 from kvstore.store import gc_tuning
 gc_tuning.freeze_state()
