@@ -20,7 +20,7 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
 
-# This time is longer than a client waits for an answer, and longer than a recorder buffers rows.
+# A client waits for an answer for less than this time, and a recorder buffers rows for less than this time.
 SETTLED_SECONDS = 30.0
 
 

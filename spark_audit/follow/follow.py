@@ -246,8 +246,8 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        # The unplaced writes of a key are in order. So a bound that is below the bound of the previous write is raised
-        # to that bound.
+        # The unplaced writes of a key are in order. So each lower bound is raised to at least the lower bound of the
+        # previous write.
         least = max(least, write.low, carry.reached[write.call_ns] + 1)
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)

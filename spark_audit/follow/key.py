@@ -21,7 +21,7 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 Row: TypeAlias = Mapping[str, Any]
 
-BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. No unknown write precedes a return at this stamp.
+BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. An operation that returns at this stamp precedes all others.
 # The maximum number of a key's last acknowledged writes that are kept for the check of old reads. If a read is older
 # than all kept writes, all rows of the key are read again.
 TAIL_WRITES_MAX = 4
@@ -119,7 +119,7 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
 
 
 def _before(state: State) -> State:
-    """Return a state that one write of the carried record changes to `state`."""
+    """Return a state from which the write of the carried record leads to `state`."""
     value, _, create, version = state
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 

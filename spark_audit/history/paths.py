@@ -50,8 +50,8 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
 def replaceable_file(path: Path) -> Path:
     """Return the file that `path` leads to, with links resolved, so that a rename can replace it.
 
-    Raises UnreadablePath if `path` leads to something other than a regular file, such as a device or a pipe. The rename
-    would replace it, although other programs use it.
+    Raises UnreadablePath if `path` leads to something other than a regular file, such as a device or a pipe. A rename
+    would replace the device or pipe, although other programs use it.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():

@@ -80,8 +80,8 @@ def _keys(*lists: list[Request]) -> list[str]:
 def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
     """Return the part of a transaction that concerns one key.
 
-    In its request, `exact` is true if all comparisons concern this key, so that the key alone decides which branch
-    runs.
+    In the request of the part, `exact` is true if all comparisons of the transaction concern this key. In this case the
+    key alone decides which branch runs.
     """
     mine = {
         name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]

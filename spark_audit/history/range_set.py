@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class RangeSet:
-    """A set of integers. With n ranges, a look-up costs O(log n), the insertion of a range O(n)."""
+    """A set of integers. With n ranges, a look-up costs O(log n), and the insertion of a range costs O(n)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         """`ranges`: the (first, last) of each range, ascending. Ranges must not overlap or be adjacent."""

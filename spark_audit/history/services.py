@@ -31,8 +31,8 @@ SERVICE_OPS = (
 )
 # The service operations whose acknowledged rows have `output.answer`.
 ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock", "consume", "outcome")
-# The operations of a single key that may have a `request`. A put may have one for its lease or its prefix, a get for
-# its revision.
+# The operations of a single key that may have a `request`. The request of a put names a lease, a prefix or both. The
+# request of a get names a revision.
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
 KINDS = ("put", "delete")

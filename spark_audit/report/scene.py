@@ -1,6 +1,6 @@
 """Draws one violation: a lane per client, and a bar per operation.
 
-The operations of the violation are red, their neighbours grey.
+The operations of the violation are red, and their neighbours are grey.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def assign(appends: Iterable[Append], sightings: Iterable[Sighting]) -> tuple[di
     """Find the keys of the appends of unknown outcome whose records were seen.
 
     Appends of the same value are exchangeable, so the append that was called first gets the lowest revision. If only
-    the key of a record was seen, all remaining appends to its prefix are exchangeable. `sightings`: the sightings of
-    records that no acknowledged operation made. Return op_id → the row that replaces the row of the append, and a
-    finding for each event that no append explains.
+    the key of a record was seen, all remaining appends to the prefix of this key are exchangeable. `sightings`: the
+    sightings of records that no acknowledged operation made. Return op_id → the row that replaces the row of the
+    append, and a finding for each event that no append explains.
     """
     by_key: dict[str, list[Sighting]] = {}
     for one in sorted(sightings, key=lambda one: (as_bytes(one.key), one.seen_ns, one.name.op_id)):

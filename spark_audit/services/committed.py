@@ -143,7 +143,8 @@ def _revision_of(read: KeyRead) -> int | None:
 
 
 def _cover(low: int, high: int, closed: Collection[_Closed]) -> list[_Closed] | None:
-    """Return intervals that together contain all revisions above `low` up to `high`; None if there are none."""
+    """Return intervals that together contain all revisions above `low` up to `high`; None if a revision is in no
+    interval."""
     used: list[_Closed] = []
     ordered = sorted(closed, key=lambda each: (each.after, each.upto, each.shown.op_id))
     place = 0

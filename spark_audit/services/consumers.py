@@ -20,7 +20,8 @@ CONSUMERS = "consumers"
 
 
 class Group(NamedTuple):
-    """A consumer group. `log`: the prefix of its records. `from_revision`: the first revision that it consumes."""
+    """A consumer group. `log`: the prefix of its records. `from_revision`: the first revision that the group
+    consumes."""
 
     name: str
     log: str
@@ -66,7 +67,8 @@ def consumer_findings(commits: Iterable[Commit], appends: Iterable[Append]) -> I
 
     The acknowledged commits of a group are judged in the order of their revisions. Each position is above all earlier
     positions, and below the revision of its commit. No fence is below an earlier fence. Each acknowledged append to the
-    log that lies between two positions must be the record of a commit of unknown outcome.
+    log, from the first revision of the group up to its last position, must be the record of some commit. The outcome of
+    this commit may be unknown.
     """
     by_group: dict[Group, list[Commit]] = {}
     for commit in commits:

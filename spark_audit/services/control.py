@@ -76,7 +76,8 @@ class Summary:
     held: list[HeldWrite] = field(default_factory=list)
 
     def note(self, row: Row) -> None:
-        """Add a well-formed row; ignore all but rows of services, writes with a level and unknown transactions."""
+        """Add a well-formed row. Ignore the row unless it is of a service, has a level, or is an unknown
+        transaction."""
         if row.get("acknowledge") is not None:
             self.levels += 1
             self._note_level(row)

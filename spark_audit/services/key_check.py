@@ -35,9 +35,9 @@ class KeyResult:
     `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
     number of judgements. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag. The lag of an
     event is the time from the return of the write to the arrival of the event. `ends`: the ends of leases that events
-    show. `opened`: the events made by an unknown write that only the check of the whole run can find. `listed`: the
-    messages about revisions that no acknowledged operation of several changes made. `sightings`: sightings of records
-    that appends of unknown outcome may have made.
+    show. `opened`: the events whose unknown write only the check of the whole run can find. `listed`: the messages
+    about revisions that no acknowledged operation of several changes made. `sightings`: sightings of records that
+    appends of unknown outcome may have made.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """Facts about single keys, from the rows of a run: changes, writes of unknown outcome, events, and some reads.
 
-Facts are collected only for keys that a watch covers, that were attached to a lease, or that were read at a revision
-(`Interest`). There are facts about single revisions, too, if a revision has several changes (`revision_order.py`).
+Facts are collected only for some keys (`Interest`), such as keys that a watch covers, keys that were attached to a
+lease, and keys that were read at a revision. There are facts about single revisions, too, if a revision has several
+changes (`revision_order.py`).
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ Subject: TypeAlias = str | int  # The subject of a fact: a key or a revision.
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """The keys about which facts are collected: the keys in the ranges of watches, in `keys` and in `leased`, and the
-    keys that an append of unknown outcome may have made.
+    """The keys about which facts are collected: the keys in the ranges of watches, in `keys`, in `leased` and in
+    `told`, and the keys that an append of unknown outcome may have made.
 
     `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
     that were attached to a lease. `prefixes`: the prefixes of appends of unknown outcome. `told`: the keys of accepted
@@ -177,7 +178,7 @@ def prefix_and_revision(key: str) -> tuple[bytes, int]:
 def facts_of(row: Row, interest: Interest) -> Iterator[tuple[Subject, Fact]]:
     """Yield (key or revision, fact) for each fact in a well-formed row.
 
-    Events, and reads at a revision, are yielded for all keys; other facts only for the keys in `interest`.
+    Events, and reads at a revision, are yielded for all keys. Other facts are yielded only for the keys in `interest`.
     """
     if interest.prefixes and row["status"] == "ok":
         for key, seen_ns, record in _shown(row):

@@ -38,7 +38,8 @@ class LeaseCall(NamedTuple):
 
 
 class LeaseEnd(NamedTuple):
-    """Evidence that a lease had ended by `seen_ns`. `name`: the row with the evidence. `words`: its description."""
+    """Evidence that a lease had ended by `seen_ns`. `name`: the row with the evidence. `words`: a description of the
+    evidence."""
 
     lease_id: int
     seen_ns: int

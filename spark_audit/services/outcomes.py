@@ -92,7 +92,7 @@ class Fates:
 
 
 def accepted_of(row: Mapping[str, Any]) -> AcceptedWrite | None:
-    """Return the accepted write that a well-formed row records; None if it records none."""
+    """Return the accepted write that a well-formed row records; None for any other row."""
     if row.get("accepted_index") is None:
         return None
     plain = next((one for one in plain_rows(row) if one["op_id"] == row["op_id"]), None)
@@ -126,7 +126,7 @@ def told_of(row: Mapping[str, Any]) -> Told | None:
 
 
 def held_of(row: Mapping[str, Any]) -> HeldWrite | None:
-    """Return the acknowledged write of level IN_SYNC that a well-formed row records; None if it records none."""
+    """Return the acknowledged write of level IN_SYNC that a well-formed row records; None for any other row."""
     if row.get("acknowledge") != "in_sync" or row["status"] != "ok":
         return None
     return HeldWrite(row["key"], len(set(row["acknowledged_by"])), bool(row.get("under_replicated")), RowName.of(row))
@@ -193,10 +193,10 @@ def _lost_rows(write: AcceptedWrite, told: RowName) -> dict[int, list[Row]]:
 
 
 def copies_findings(held: Iterable[HeldWrite], min_in_sync: int | None) -> list[Finding]:
-    """Return a finding for each write of level IN_SYNC that fewer than `min_in_sync` members have, unless the answer to
-    the write says so (`under_replicated`).
+    """Return a finding for each write of level IN_SYNC that too few members have, although its answer does not say so.
 
-    `min_in_sync`: None if the run does not state the limit; then there are no findings.
+    Fewer than `min_in_sync` members are too few. An answer says so with the flag `under_replicated`. If the run does
+    not state the limit, `min_in_sync` is None, and there are no findings.
     """
     found: list[Finding] = []
     for write in held if min_in_sync is not None else ():

@@ -133,7 +133,7 @@ class _Settling:
         return self.unknown.get(source[1]) if source[0] == "row" else None
 
     def _exclude(self) -> None:
-        """If only one operation can have made a revision, remove it from the candidates of all other revisions.
+        """If only one operation can have made a revision, remove this operation from the candidates of all others.
 
         The end of a lease is not excluded, because the audit does not require that a lease deletes its keys together.
         """
@@ -214,7 +214,8 @@ class _Settling:
     # -- findings
 
     def _impossible(self, revision: int, source: _SourceId | None = None) -> None:
-        """Report a revision that no operation can have made. `source`: a last candidate that made another revision."""
+        """Report a revision that no operation can have made. `source`: the last candidate of this revision, if the
+        candidate made another revision."""
         first, *others = self.events[revision]
         told = self._told(first)
         text = f"{self.parts[first.watch].name.words} {told}"

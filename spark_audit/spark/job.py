@@ -233,7 +233,8 @@ def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
 
 
 def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
-    """Refuse malformed requests (if `multi_key`), and rows that contradict each other, such as rows with one op_id."""
+    """Refuse malformed requests (if `multi_key`), and rows that contradict each other, such as two rows with the same
+    op_id."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (

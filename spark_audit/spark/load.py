@@ -23,8 +23,8 @@ from spark_audit.tables.parquet import check_footers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# This number is added to the `_at` of each row from a Parquet file, so that it differs from the `_at` of every JSON
-# line.
+# This number is added to the `_at` of each row from a Parquet file. So the `_at` of such a row differs from the `_at`
+# of every JSON line.
 PARQUET_AT = 1 << 60
 _ATOMS: dict[str, spark.DataType] = {
     "string": spark.StringType(),

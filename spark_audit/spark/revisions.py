@@ -115,7 +115,7 @@ def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
 
 
 def _less(stamps: Int64s, margin: int) -> Int64s:
-    """Return each stamp minus the margin, but at least the least int64."""
+    """Return each stamp minus the margin. A difference below the range of int64 becomes the least int64."""
     if margin > _LATEST:
         return np.array([max(_EARLIEST, stamp - margin) for stamp in stamps.tolist()], np.int64)
     less: Int64s = np.maximum(stamps, _EARLIEST + margin) - margin

@@ -175,7 +175,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _join(self, step: int, revision: int, deletions: Sequence[UnknownWrite]) -> None:
-        """Let further deletions by a lease take effect at the revision of an acknowledged one."""
+        """Let an unknown deletion by a lease take effect at the revision of an acknowledged deletion by this lease."""
         if step in self._forced:
             self._choose(self._mark(step, self._forced[step]), revision)
             return
@@ -183,7 +183,7 @@ class BacktrackingSearch:
         self._choose(self._mark(step, options[0] if options else None), revision)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Yield the writes suggested for this gap by a response that names its revision or shows a missing write."""
+        """Yield the writes to keys about which a response names this revision, or shows that a write is missing."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]

@@ -65,9 +65,9 @@ def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Seque
 def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
     """Return a matching of writes with free revisions; it is a maximum matching unless STEPS_MAX is reached.
 
-    `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. Revisions outside of the ranges
-    of `wanted` may be missing. First each free revision, in ascending order, is assigned to the open write whose first
-    range ends soonest. This takes O(n log n). Then a shortest augmenting path is sought for each remaining write.
+    `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. `taken` may leave out revisions
+    that are in no range of `wanted`. First each free revision, in ascending order, is assigned to the open write whose
+    first range ends soonest. This takes O(n log n). Then a shortest augmenting path is sought for each remaining write.
     """
     matching = _Matching(wanted, taken)
     left = [number for number in matching.in_order() if not matching.augment(number)]

@@ -31,11 +31,11 @@ WIDER = (0, 1, 4, 16, 64)
 # The maximum number of rounds of reassignment. Each round decides again the parts around writes without a revision.
 ROUNDS_MAX = 12
 TRIES_MAX = 4_000  # The maximum number of segments that are decided in total. Most segments take a few milliseconds.
-# At most this many free revisions of equal cost are offered between two successive acknowledged operations: the highest
-# ones.
+# Of the free revisions between two successive acknowledged operations, at most this many of equal cost are offered: the
+# highest ones.
 ALIKE_MAX = 8
 _LOOKED_AT_MAX = 256  # Between two acknowledged operations, at most this many free revisions are considered.
-# The cost of a revision that another write has, and its cost if that write can have no other revision.
+# _HELD is the cost of a revision that another write has. _ALONE is the cost if that write can have no other revision.
 _HELD, _ALONE = 100, 300
 
 
@@ -60,7 +60,8 @@ class NearbyRows(Protocol):
         ...
 
     def rows_in(self, windows: Sequence[RevisionWindow], /) -> Iterable[Sequence[Any] | None]:
-        """Return for each window its rows, sorted by rank; None if it has more than ROWS_MAX from `low` to `high`."""
+        """Return the rows of each window, sorted by rank; None for a window with more than ROWS_MAX rows from `low` to
+        `high`."""
         ...
 
     def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:
@@ -101,7 +102,7 @@ class _Part:
         )
 
     def cuts(self, write: UnplacedWrite) -> bool:
-        """Return whether the write may be inside the part or outside of it, depending on the revision that it gets."""
+        """Return whether some possible revisions of the write are inside the part, and others are outside."""
         least, most = min(write.low, write.high), max(write.low, write.high)
         return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
 
@@ -217,7 +218,8 @@ class _Reassignment:
     def _learn(self, keys: Sequence[str]) -> None:
         """Fetch the states (`_KeyState`) of these keys, except for the states that are already known.
 
-        A state is None if it is not certain which unknown writes took effect, or if one of them would be used twice.
+        A state is None if it is not certain which unknown writes took effect, or if an unknown write would be used
+        twice.
         """
         fresh = sorted(set(keys) - self._keys.keys())
         if not fresh:

@@ -235,5 +235,5 @@ def _expectation(row: Row) -> Row:
 
 
 def _equal(target: str, value: object) -> Row:
-    """Return the part of the found record that a successful comparison for equality shows."""
+    """Return the field of the found record, or the absence, that a successful comparison for equality shows."""
     return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

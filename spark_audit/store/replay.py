@@ -70,7 +70,7 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
     """Run a fast search, then a wide search, then a wide search without hints, until one of them explains the run.
 
-    The last search ignores hints, because they may mislead. Only a wide search proves a contradiction.
+    The last search ignores hints, because hints may mislead. Only a wide search proves a contradiction.
     """
     for wide in (False, True):
         outcome = BacktrackingSearch(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
@@ -80,7 +80,7 @@ def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
 
 
 def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
-    """Return whether to replay a run. `multi_key`: its number of listings and transactions over several keys.
+    """Return whether to replay a run. `multi_key`: how many listings and transactions over several keys the run has.
 
     A run with listings or such transactions is always replayed. Any other run is replayed only if some key needs a
     replay (`unproven`) and the run is small.

@@ -30,7 +30,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A write of the key at this revision, as a weak read suggests it. The suggestion proves nothing.
+    """A suggestion by a weak read: the key was written at this revision. The suggestion proves nothing.
 
     `value`: the value written; None for a deletion, or if the value was not reported.
     """
@@ -60,8 +60,8 @@ class ReplayPlan:
     """The plan of a replay.
 
     `shown`: gap → key → (value, row), for each record that a row reports with the revision of the gap; the value is
-    None if the row does not report it. `hinted`: gap → key → value, from weak reads. `owner`: gap → the write that is
-    pinned to it. `by_lease`: lease → the unknown deletions that its end may have made.
+    None if the row does not report a value. `hinted`: gap → key → value, from weak reads. `owner`: gap → the write that
+    is pinned to it. `by_lease`: lease → the unknown deletions that its end may have made.
     """
 
     steps: list[ReplayStep]
@@ -79,7 +79,8 @@ class ReplayPlan:
     def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
         """Return the keys of a conflict at this step.
 
-        If `keys` has a `*`, the result is instead all keys in the listings of the step that unknown writes may change.
+        If `keys` has a `*`, the result is instead each key that a listing of the step covers and an unknown write may
+        change.
         """
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)

@@ -32,8 +32,8 @@ class UnknownWrite:
     `earliest`: the lowest revision that the write can have. `pinned`: the revision of a reported record that only this
     write can have made. `sure`: whether it is certain which branch of the write ran. `hinted`: the revision that a weak
     read suggests for the write. `part`: the number of its part; two writes are in the same part if they are connected
-    through shared keys or a shared lease, directly or through other writes. `lease`: the lease whose end is the write;
-    None for a write of a client.
+    through shared keys or a shared lease, directly or through other writes. `lease`: the lease whose end would make the
+    write; None for a write of a client.
     """
 
     row: Row
@@ -140,7 +140,7 @@ class ReturnedRevisions:
 
 
 def by_lease(found: Iterable[UnknownWrite]) -> dict[str, list[UnknownWrite]]:
-    """Return the deletions that the end of each lease may have made, by the lease."""
+    """Return lease → the deletions that the end of this lease may have made."""
     made: dict[str, list[UnknownWrite]] = {}
     for one in found:
         if one.lease is not None:

@@ -46,10 +46,10 @@ PROVEN: pa.Schema = pa.schema(_PROVEN)
 class DecidedTable:
     """The decisions for all keys of a table; each key is in one of the two fields.
 
-    `proven`: the linearizable keys without any findings. Its columns (PROVEN) are fields of KeyFindings, but `traces`
-    is JSON (`Traces.from_json`), or null if there are none. `method` is one of METHODS. `others`: all other keys. Each
-    of these keys is decided when the iteration reaches the key. Some of these keys are linearizable, but have reads
-    that must be checked again.
+    `proven`: one row for each linearizable key without findings. The columns of this table (PROVEN) are fields of
+    KeyFindings, but `traces` is JSON (`Traces.from_json`), or null if the key has no traces. `method` is one of
+    METHODS. `others`: all other keys. Each of these keys is decided when the iteration reaches the key. Some of these
+    keys are linearizable, but have reads that must be checked again.
     """
 
     proven: pa.Table
@@ -126,7 +126,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """Return those of these keys for which a response reports a record that no acknowledged write made."""
+    """Return the keys, among `keys`, of which a response reports a record that no acknowledged write made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]
@@ -247,9 +247,9 @@ class _Rest:
 
 
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
-    """Return for each row of `mine` whether it is a write whose value operations of `core` found or expected.
+    """Return for each row of `mine` whether it is a write that the operations of `core` depend on.
 
-    A write is included, too, if operations of `core` compared with its revision.
+    They depend on a write if one of them found or expected its value, or compared a revision with its revision.
     """
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])

@@ -147,7 +147,8 @@ def distinct(numbers: Int64s) -> Int64s:
 def nulls(rows: int, kind: pa.DataType) -> Any:
     """Return an array of nulls.
 
-    A short array is a slice of a shared one, because memory allocations would take most of the time of `conform`.
+    A short array is a slice of a shared array. If each array were allocated, the allocations would take most of the
+    time of `conform`.
     """
     return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
 

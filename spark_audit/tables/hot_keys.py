@@ -33,8 +33,8 @@ from spark_audit.tables.shuffle import concat
 
 SAMPLE_STRIDE = 256  # One row in this many is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
 _LINES_EVERY_BYTES = 1 << 24
-# This many bytes of every _LINES_EVERY_BYTES of JSON lines are read. Each row in these bytes also represents skipped
-# rows.
+# Of every _LINES_EVERY_BYTES bytes of JSON lines, this many bytes are read. Each row that is read also represents rows
+# that are skipped.
 _LINES_BYTES = 1 << 18
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [
@@ -52,7 +52,7 @@ _READ = ["run_id", "key", "revision", "call_ns"]
 class HotKey:
     """One hot key. `ranks`, `calls`: the (rank, call) at which each range after the first begins, ascending.
 
-    Here the rank of an operation is 2·revision, plus one if it changes nothing.
+    Here the rank of an operation is 2·revision, plus one if the operation changes nothing.
     """
 
     run_id: str

@@ -58,8 +58,8 @@ def blocks_of(
 ) -> Iterator[BlockSummary]:
     """Yield the summaries of the blocks in a table of kind ORDER. The table must have all rows of each of its blocks.
 
-    `carries`: (run_id, number of the block) → carry. If it is given, only these blocks are summarized, each starting
-    from its carry.
+    `carries`: (run_id, number of the block) → carry. If `carries` is given, only its blocks are summarized, each
+    starting from its carry.
     """
     frame = Frame(table)
     run, revision, reads = frame.codes("run_id"), frame.numbers("revision", 0), _flags(table)
@@ -93,7 +93,8 @@ class _BlockRows:
 def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: Latest) -> BlockSummary:
     made = BlockSummary(run_id, number, {}, {})
     codes = np.unique(rows.clock).tolist()
-    # Place of a late row → op_id of a row that precedes it in the order, but was called only after its return.
+    # Place of a late row → op_id of a row that precedes the late row in the order, but was called only after the late
+    # row had returned.
     guilty: dict[int, int] = {}
     for clock in dict.fromkeys((*carry, *(rows.clocks[code] for code in codes))):
         code = rows.clocks.index(clock) if clock in rows.clocks else -1

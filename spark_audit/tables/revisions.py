@@ -65,7 +65,8 @@ class RowsOfFrame:
         return RevisionFacts(self.reached(query.calls), revision_ranges(self.taken(query.low, query.high)))
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        """Yield the rows of each window as dicts; None if it has more than ROWS_MAX from `low` to `high`."""
+        """Yield the rows of each window as dicts; None for a window with more than ROWS_MAX rows from `low` to
+        `high`."""
         for one, mine, first, end in self._found(windows):
             if end - first > ROWS_MAX:
                 yield None

@@ -36,7 +36,7 @@ def summary_rows(frame: Frame) -> Bools:
 
 
 def fact_rows(frame: Frame, interests: Collection[Interest]) -> Bools:
-    """Return for each row whether it may have facts about the keys of interest in one of the runs."""
+    """Return for each row whether it may have facts about the keys in one of these interests."""
     appended = any(interest.prefixes for interest in interests)
     leased = any(interest.leased for interest in interests)
     told = any(interest.told for interest in interests)
@@ -55,7 +55,7 @@ def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
 
 def plain(frame: Frame, settled: Settled) -> Frame:
     """Return `frame` with each row of a service replaced by the plain rows that stand for it (`plain_rows`), and with
-    settled plain rows replaced.
+    each settled plain row replaced by its rows in `settled`.
 
     All rows must be well-formed. A frame without rows of services and without settled rows is returned unchanged.
     """

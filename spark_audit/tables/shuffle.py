@@ -299,7 +299,8 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
 
 
 def _ids(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield pieces of kind IDS with ranges of consecutive op_ids. If an op_id occurs twice, yield only a CLASH."""
+    """Yield pieces of kind IDS with ranges of consecutive op_ids. If an op_id occurs twice in a run, yield only a piece
+    of kind CLASH."""
     run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
     if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
         order = np.lexsort((op_id, run))
@@ -331,7 +332,7 @@ def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
     """Yield pieces of kind CLIENTS with the first call and the last return of each client.
 
     The last return is _ENDLESS if an operation of the client never returned. If two operations of a client overlap,
-    yield only a CLASH.
+    yield only a piece of kind CLASH.
     """
     run, client = frame.codes("run_id"), frame.codes("client")
     call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
