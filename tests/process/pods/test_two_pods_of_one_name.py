@@ -7,6 +7,8 @@ See docs/adr/0058-a-name-is-not-an-id.md.
 from __future__ import annotations
 
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import Popen
 
@@ -18,6 +20,7 @@ from kvstore.protocol.membership import VOTER
 from raft import name_of
 from tests.process.pods.pods import END_SECONDS_MAX, Pods, stateful_set
 from tests.process.pods.test_pods import under_writes
+from tests.process.test_server_kills import Ledger
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 
@@ -28,6 +31,24 @@ async def ordinal_of(pods: Pods, *, leads: bool) -> int:
         leader_id = (await client.membership(of_leader=True)).node_id
     leader = int(name_of(leader_id)[-1])
     return leader if leads else max({0, 1, 2} - {leader})
+
+
+@asynccontextmanager
+async def a_second_pod(
+    folder: Path, *, leads: bool
+) -> AsyncIterator[tuple[Pods, int, dict[int, str], Popen[bytes], Ledger]]:
+    """Three pods under writes, of which one leaves its name to a second pod and runs on.
+
+    Yields the pods, this name, the voters before, the first process of the name, and the writes. The caller starts the
+    second pod.
+    """
+    with stateful_set(folder) as pods, trio.fail_after(120):
+        pods.start(0, 1, 2)
+        await pods.ready(0, 1, 2)
+        before = await pods.voters(0, 1, 2)
+        name = await ordinal_of(pods, leads=leads)
+        async with under_writes(pods) as ledger:
+            yield pods, name, before, pods.leave_running(name), ledger
 
 
 async def ends_and_is_replaced(pods: Pods, first: Popen[bytes], name: int, before: dict[int, str]) -> None:
@@ -41,60 +62,42 @@ async def ends_and_is_replaced(pods: Pods, first: Popen[bytes], name: int, befor
 
 async def test_a_follower_that_is_heard_keeps_the_vote_while_a_second_pod_waits(tmp_path: Path) -> None:
     """The second pod says what it waits for, and takes the place once the first one has ended."""
-    with stateful_set(tmp_path) as pods, trio.fail_after(120):
-        pods.start(0, 1, 2)
-        await pods.ready(0, 1, 2)
-        before = await pods.voters(0, 1, 2)
-        name = await ordinal_of(pods, leads=False)
-        async with under_writes(pods) as ledger:
-            first = pods.leave_running(name)
-            pods.start(name)
-            await pods.waits_for(name, f"{before[name]} has the same name and answers")
-            await ledger.wait_for(20)
-            assert not await trio.to_thread.run_sync(pods.is_ready, name)
-            async with pods.client() as client:
-                now = await client.membership(of_leader=True)
-            assert {each.node_id for each in now.members if each.part == VOTER} == set(before.values())
-            await ends_and_is_replaced(pods, first, name, before)
+    async with a_second_pod(tmp_path, leads=False) as (pods, name, before, first, ledger):
+        pods.start(name)
+        await pods.waits_for(name, f"{before[name]} has the same name and answers")
+        await ledger.wait_for(20)
+        assert not await trio.to_thread.run_sync(pods.is_ready, name)
+        async with pods.client() as client:
+            now = await client.membership(of_leader=True)
+        assert {each.node_id for each in now.members if each.part == VOTER} == set(before.values())
+        await ends_and_is_replaced(pods, first, name, before)
 
 
 async def test_a_leader_whose_address_a_second_pod_has_taken_leads_on_while_that_pod_waits(tmp_path: Path) -> None:
     """The host name of the leader leads to the second pod, which has no data. So the second pod, like every new client,
     does not find the leader. It makes no folder and waits. Clients that are connected to the leader write on."""
-    with stateful_set(tmp_path) as pods, trio.fail_after(120):
-        pods.start(0, 1, 2)
-        await pods.ready(0, 1, 2)
-        before = await pods.voters(0, 1, 2)
-        name = await ordinal_of(pods, leads=True)
-        async with under_writes(pods) as ledger:
-            first = pods.leave_running(name)
-            pods.start(name)
-            await pods.waits_for(name, "it cannot join cluster")
-            await ledger.wait_for(20)
-            assert not await trio.to_thread.run_sync(pods.is_ready, name)
-            assert not pods.volume(name).exists()
-            await ends_and_is_replaced(pods, first, name, before)
+    async with a_second_pod(tmp_path, leads=True) as (pods, name, before, first, ledger):
+        pods.start(name)
+        await pods.waits_for(name, "it cannot join cluster")
+        await ledger.wait_for(20)
+        assert not await trio.to_thread.run_sync(pods.is_ready, name)
+        assert not pods.volume(name).exists()
+        await ends_and_is_replaced(pods, first, name, before)
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
 async def test_a_pod_that_stands_still_is_replaced_and_ends_when_it_goes_on(tmp_path: Path, leads: bool) -> None:
     """A process that is stopped keeps its connections and its ports, and is silent. The leader is one of them: when it
     goes on, it still takes itself for the leader."""
-    with stateful_set(tmp_path) as pods, trio.fail_after(120):
-        pods.start(0, 1, 2)
-        await pods.ready(0, 1, 2)
-        before = await pods.voters(0, 1, 2)
-        name = await ordinal_of(pods, leads=leads)
-        async with under_writes(pods) as ledger:
-            first = pods.leave_running(name)
-            first.send_signal(signal.SIGSTOP)
-            pods.start(name)
-            await pods.ready(name)
-            after = await pods.voters(0, 1, 2)
-            assert {each for each in before if before[each] != after[each]} == {name}
+    async with a_second_pod(tmp_path, leads=leads) as (pods, name, before, first, ledger):
+        first.send_signal(signal.SIGSTOP)
+        pods.start(name)
+        await pods.ready(name)
+        after = await pods.voters(0, 1, 2)
+        assert {each for each in before if before[each] != after[each]} == {name}
 
-            first.send_signal(signal.SIGCONT)
-            await ledger.wait_for(20)
-            assert await trio.to_thread.run_sync(first.wait, END_SECONDS_MAX) == ExitCode.REMOVED
-            assert f"{before[name]} was permanently removed from its cluster" in pods.log(name)
-            assert await pods.voters(0, 1, 2) == after
+        first.send_signal(signal.SIGCONT)
+        await ledger.wait_for(20)
+        assert await trio.to_thread.run_sync(first.wait, END_SECONDS_MAX) == ExitCode.REMOVED
+        assert f"{before[name]} was permanently removed from its cluster" in pods.log(name)
+        assert await pods.voters(0, 1, 2) == after
