@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,10 +21,19 @@ from kvstore.errors import ClientClosed, WrongContext
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
 
+LOOK_SECONDS = 1.0
+"""How often a waiting thread looks for Ctrl-C. The kernel interrupts a wait, but not if the signal came just before."""
+
 OWN_THREAD = (
     "this is a call in the thread of the client itself, which would wait for itself: let another thread call, or use "
     "kvstore.asyncio"
 )
+
+
+def acquire_patiently(lock: LockType) -> None:
+    """Acquire a lock. Ctrl-C ends the wait, at the latest after LOOK_SECONDS."""
+    while not lock.acquire(timeout=LOOK_SECONDS):
+        pass
 
 
 class Work(Protocol):
@@ -77,7 +86,7 @@ class Job(Generic[ResultT]):
 
     def wait(self) -> ResultT:
         """Wait for the result; called in another thread."""
-        self._done.acquire()
+        acquire_patiently(self._done)
         if self._error is not None:
             try:
                 raise self._error

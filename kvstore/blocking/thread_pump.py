@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from kvstore.asyncio.loop import AsyncioLoop
 from kvstore.asyncio.pump import AsyncioPump
-from kvstore.blocking.loop_thread import LoopThread
+from kvstore.blocking.loop_thread import LOOK_SECONDS, LoopThread, acquire_patiently
 from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
@@ -101,7 +102,7 @@ class _Call:
 
     def wait(self) -> None:
         """Sleep until the call has ended. Ctrl-C interrupts the sleep."""
-        self._lock.acquire()
+        acquire_patiently(self._lock)
 
     def _wake(self) -> None:
         self._lock.release()
@@ -187,7 +188,7 @@ class ThreadPump:
                     thread.post(call)
                 if not calls:
                     continue
-                one: _CallOfMany | None = ends.get()
+                one: _CallOfMany | None = _first_of(ends)
                 while one is not None:
                     _note_end(group, calls.pop(one), one)
                     one = None if ends.empty() else ends.get()
@@ -215,6 +216,13 @@ class ThreadPump:
     async def wait_for_news(self, stream: WatchStream) -> None:
         """Refuse."""
         raise WrongContext(f"{stream} is read in the loop of the client, not in a thread")
+
+
+def _first_of(ends: SimpleQueue[_CallOfMany]) -> _CallOfMany:
+    """Wait for the first end. Ctrl-C interrupts the wait, at the latest after LOOK_SECONDS."""
+    while True:
+        with suppress(Empty):
+            return ends.get(timeout=LOOK_SECONDS)
 
 
 def _note_end(group: BulkCall[Any], ticket: int, call: _CallOfMany) -> None:

@@ -97,6 +97,32 @@ def test_ctrl_c_in_a_put_of_a_thread_that_gets_no_answer() -> None:
     assert "interrupted" in out
 
 
+@pytest.mark.parametrize("call", ["put('key', '1')", "put_many({'key': '1'})", "watch('key').__enter__()"])
+def test_ctrl_c_that_comes_just_before_the_thread_begins_to_wait_ends_the_wait(call: str) -> None:
+    """`interrupt_main` notes a signal, but does not interrupt the system call in which the main thread waits. The same
+    happens if a signal comes between the last look of the interpreter and this system call."""
+    source = f"""
+        import _thread, socket, sys, threading, time
+        from kvstore.blocking import Client
+        main = threading.main_thread().ident
+        def interrupt():
+            while sys._current_frames()[main].f_code.co_name not in ("acquire_patiently", "_first_of"):
+                time.sleep(0.001)
+            _thread.interrupt_main()
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0)); silent.listen()
+            with Client([f"127.0.0.1:{{silent.getsockname()[1]}}"], deadline_seconds=600) as client:
+                thread = threading.Thread(target=interrupt)
+                thread.start()
+                try:
+                    client.{call}
+                except KeyboardInterrupt:
+                    print("interrupted")
+                thread.join()
+    """
+    assert program(source) == (0, "interrupted\n", "")
+
+
 def test_ctrl_c_while_a_thread_waits_for_a_lock_leaves_the_line(member_address: str) -> None:
     source = """
         import sys
