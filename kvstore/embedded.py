@@ -25,15 +25,13 @@ from kvstore.member.config import MemberConfig
 from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
+from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.server.client_listener import ClientListener
 from kvstore.tls import MemberTls, Tls
 from raft import Member, RaftConfig
 from storage import StorageLimits
 
 check_not_shadowed()
-
-IN_PROCESS_ADDRESS = "in-process:0"
-"""The address of the member in this program. No network socket has this address."""
 
 
 class EmbeddedStore(Client):
@@ -181,6 +179,7 @@ class NodeOptions:
     new member of that cluster. In this case `members` contains only the new member, which must also be added to the
     cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
     serves other programs. Without `listen_client`, a store of one node does not listen on any port.
+    `etcd`: serve etcd's clients at the client port, too (needs the extra `etcd`).
     `tls`: the certificates of the member's ports. With the certificates in `tls.client`, calls on a follower reach the
     leader. `user`, `password`: the user of this program's calls, if authentication is on. A member in the same program
     requires them like any other member.
@@ -207,6 +206,7 @@ class NodeOptions:
         listen_peer: str | None = None,
         listen_client: str | None = None,
         dial: Mapping[str, str] | None = None,
+        etcd: bool = False,
         insecure: bool = False,
         tls: MemberTls | None = None,
         user: str | None = None,
@@ -241,6 +241,7 @@ class NodeOptions:
             listen_client=listen_client,
             listen_when_alone=listen_client is not None or joining is not None,
             dial=dict(dial or {}),
+            etcd=etcd,
             insecure=insecure,
             tls=tls,
             raft=raft_config or RaftConfig(),

@@ -10,10 +10,12 @@ from raft import InvalidConfiguration
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user and the password. The password is not shown by `repr`."""
+    """A user, and the password or a token of an earlier check of the password. `repr` shows neither. Without a
+    password, the client cannot prove the user again once the token has become invalid."""
 
     user: str
     password: str = field(repr=False)
+    token: bytes = field(default=b"", repr=False)
 
 
 def credentials_of(user: str | None, password: str | None) -> Credentials | None:

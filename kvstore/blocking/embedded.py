@@ -7,8 +7,9 @@ from types import TracebackType
 from kvstore.access.credentials import Credentials
 from kvstore.asyncio.embedded import AsyncioStore
 from kvstore.blocking.client import BlockingClient
-from kvstore.embedded import IN_PROCESS_ADDRESS, NodeOptions
+from kvstore.embedded import NodeOptions
 from kvstore.node_thread import NodeThread
+from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.tls import Tls
 
 

@@ -96,7 +96,7 @@ class ClientStateMachine:
         cluster_id: bytes = b"",
         credentials: Credentials | None = None,
     ) -> None:
-        self._credentials, self._token = credentials, b""
+        self._credentials, self._token = credentials, b"" if credentials is None else credentials.token
         self.limits = limits = limits or ClientLimits()
         self._random, self._now = random, now
         self.book = AddressBook(
@@ -125,6 +125,11 @@ class ClientStateMachine:
     def session_id(self) -> int:
         """The session under which commands are sent now; 0 means no session."""
         return self._session.session_id
+
+    @property
+    def token(self) -> bytes:
+        """The proof that a member has checked the password; empty before the first check."""
+        return self._token
 
     @property
     def members(self) -> MembersView | None:
@@ -515,7 +520,9 @@ class ClientStateMachine:
     def _authenticate_again(self, connection: MemberConnection) -> None:
         """Prove the user again on a connection whose user the member no longer knows."""
         if self._credentials is not None and connection.is_ready:
-            connection.state, self._token = ConnectionState.AUTHENTICATING, b""
+            connection.state = ConnectionState.AUTHENTICATING
+            if self._credentials.password:
+                self._token = b""
             self._authenticate(connection, self._credentials)
 
     def _authenticated(
@@ -524,15 +531,16 @@ class ClientStateMachine:
         """Process the answer to a proof. Only the leader can refuse a password. Another member names the
         leader instead."""
         assert self._credentials is not None
+        credentials = self._credentials
         match outcome:
             case Succeeded():
                 self._token = told if isinstance(told, bytes) else b""
                 self._begin_calls(connection)
             case Failed(error=Unsupported()):  # A member of an older build knows no users.
                 self._begin_calls(connection)
-            case Failed(error=Unauthenticated()) if isinstance(call.request.items[1], bytes):
+            case Failed(error=Unauthenticated()) if isinstance(call.request.items[1], bytes) and credentials.password:
                 self._token = b""
-                self._authenticate(connection, self._credentials)
+                self._authenticate(connection, credentials)
             case Failed():
                 self._refuse_waiting(outcome.error)
                 raise ProtocolError(str(outcome.error))

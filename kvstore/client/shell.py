@@ -87,6 +87,11 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
         return self._core.addresses if self._core else list(self._endpoints)
 
     @property
+    def token(self) -> bytes:
+        """The proof that a member has checked the password; empty before the first check."""
+        return self._core.token if self._core else b""
+
+    @property
     def members(self) -> MembersView | None:
         """The members of the cluster, as last reported by any member."""
         return self._core.members if self._core else None
@@ -190,6 +195,11 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
             self._flush_soon()
         if (watcher := self._watchers.pop(stream, None)) is not None:
             watcher.set()
+
+    def ask_progress(self, stream: WatchStream) -> None:
+        """Ask the member that serves a watch for its progress. Raises ClientClosed, WrongContext."""
+        self._running().ask_progress(stream)
+        self._flush_soon()
 
     def take_batch(self, stream: WatchStream) -> WatchBatch | None:
         """The next batch of a watch; None if there is none yet. Raises the error with which the watch has ended."""

@@ -57,6 +57,7 @@ class MemberConfig:
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
+    etcd: bool = False  # True: the client port also serves etcd's clients.
     listen_when_alone: bool = True  # False: a store of one node has no client port.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False  # True: ports without TLS may listen where other machines can connect.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random, SystemRandom
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kvstore.client.dial import dialer_of
+from kvstore.etcd import EtcdNotInstalled
 from kvstore.limits import FEATURE_LEVELS
 from kvstore.member.certificates import MemberCertificates
 from kvstore.member.config import MemberConfig
@@ -21,6 +24,7 @@ from kvstore.member.listeners import Listeners, address_of, open_listeners
 from kvstore.member.replacement import PlaceKeeper
 from kvstore.member.root_password import reset_root_password
 from kvstore.monitoring.audit_trail import AuditTrail
+from kvstore.protocol.addresses import IN_PROCESS_ADDRESS, parse_address
 from kvstore.resources.descriptor_budget import budget_descriptors
 from kvstore.server.client_listener import ClientListener
 from kvstore.server.service import Service
@@ -33,7 +37,7 @@ from raft import (
     Node,
     NodeStopped,
 )
-from raft.runtime import CompletionQueue, Driver, Transport, now_ns
+from raft.runtime import CompletionQueue, Driver, Transport, is_loopback, now_ns
 from storage import (
     DataFolder,
     Files,
@@ -45,6 +49,7 @@ from storage import (
 )
 
 if TYPE_CHECKING:
+    from kvstore.etcd.port import EtcdPort
     from kvstore.monitoring.metrics_http import MetricsServer
 
 logger = logging.getLogger("kvstore.member")
@@ -182,6 +187,8 @@ async def _run(
     service.cluster.own_address = address_of(listeners.clients)
     service.cluster.own_peer_address = address_of(listeners.peers)
     port = ClientListener(service, certificates.clients)
+    etcd = None if not config.etcd else _etcd_port(config, node, machine, port, own, listeners)
+    port.http = etcd
     if transport is not None:
         service.cluster.duplicate_members = lambda: transport.duplicate_members
     driver = (metrics.driver if metrics else Driver)(
@@ -194,7 +201,7 @@ async def _run(
         reset = partial(reset_root_password, config.root_password, node, machine, service, driver.wake)
     keeper = None if config.named is None else PlaceKeeper(config.named, node)
     member = RunningMember(driver, port, listeners, certificates)
-    await _serve(member, driver, listeners, metrics, reset, keeper, task_status)
+    await _serve(member, driver, listeners, metrics, reset, keeper, etcd, task_status)
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
@@ -217,6 +224,37 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
     return advertised
 
 
+def _etcd_port(
+    config: MemberConfig, node: Node, machine: KvMachine, port: ClientListener, own: Member, listeners: Listeners
+) -> EtcdPort:
+    """Return the port for etcd's clients. Its own clients reach this member without a socket of the network. Raises
+    EtcdNotInstalled."""
+    try:
+        from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
+    except ModuleNotFoundError as missing:
+        raise EtcdNotInstalled((missing.name or "").partition(".")[0]) from missing
+    address = address_of(listeners.clients)
+    near_addresses = {IN_PROCESS_ADDRESS, own.client_address, address}
+    dial_there = dialer_of(None if config.tls is None else config.tls.client)
+
+    async def dial(wanted: str) -> trio.abc.Stream:
+        if wanted not in near_addresses:
+            return await dial_there(wanted)
+        near, far = trio.socket.socketpair()
+        trio.lowlevel.spawn_system_task(_serve_near, port, far)
+        return trio.SocketStream(near)
+
+    has_tls = config.tls is not None and config.tls.protects("clients")
+    facts = MemberFacts(node, machine, IN_PROCESS_ADDRESS, has_tls=has_tls)
+    return EtcdPort(facts, dial, is_loopback=bool(address) and is_loopback(parse_address(address)[0]))
+
+
+async def _serve_near(port: ClientListener, connection: trio.socket.SocketType) -> None:
+    """Serve a client in this program."""
+    with suppress(BaseException):
+        await port.serve_stream(trio.SocketStream(connection))
+
+
 def _metrics_server(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsServer | None:
     if config.metrics is None:
         return None
@@ -232,6 +270,7 @@ async def _serve(
     metrics: MetricsServer | None,
     reset: Callable[[], Awaitable[None]] | None,
     keeper: PlaceKeeper | None,
+    etcd: EtcdPort | None,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     failure: NodeStopped | None = None
@@ -246,6 +285,8 @@ async def _serve(
             nursery.cancel_scope.cancel()
 
         await nursery.start(drive)
+        if etcd is not None:
+            await nursery.start(etcd.serve)
         await nursery.start(member.port.serve, listeners.clients)
         if metrics is not None:
             await nursery.start(

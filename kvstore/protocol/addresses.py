@@ -24,6 +24,10 @@ _ZONE = re.compile(r"(?=.{1,15}$)[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*")
 """The name or number of a network interface after the `%` of a link-local IPv6 address (RFC 4007 §11): `eth0.100`."""
 
 
+IN_PROCESS_ADDRESS = "in-process:0"
+"""The address of the member in this program. No network socket has this address."""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, whose text explains the mistake.
 

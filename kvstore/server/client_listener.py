@@ -44,6 +44,10 @@ HELLO_SECONDS_MAX = 10.0
 """The time from the connection to the hello. Without this bound, a client that never sends its hello would never give
 up its place."""
 
+FIRST_BYTES_MIN = 4
+"""The number of bytes that show the protocol of a connection. A frame's length cannot be `PRI `, `GET ` or `POST`,
+because such a frame would be longer than any frame may be."""
+
 HALF_FRAME_SECONDS_MAX = 30.0
 """The time from the first to the last byte of a frame. Without this bound, a client that never finishes a frame would
 never give up its place and up to 4 MiB of memory. The arrival of further bytes does not extend the time."""
@@ -99,6 +103,7 @@ class _Connection(ConnectionPlace):
         self.has_room = trio.Event()
         self.is_greeted = False  # Copied from the service at the reader's last check.
         self.is_hurried = True  # True if `patience` has a deadline. This copy is faster to read.
+        self.is_http = False
         self.frame_bytes = 0  # Received bytes of an unfinished frame at the last check.
         self.frame_began = 0.0
 
@@ -128,6 +133,22 @@ class NodeDriver(Protocol):
         ...
 
 
+class HttpPort(Protocol):
+    """Serves connections that speak HTTP instead of the store's own protocol."""
+
+    def is_http(self, first: bytes) -> bool:
+        """True if these first bytes of a connection, at least four, are those of HTTP."""
+        ...
+
+    def is_idle(self, stream: trio.abc.Stream) -> bool:
+        """True if no request of a connection is under way."""
+        ...
+
+    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes) -> None:
+        """Serve a connection until it ends. `first`: its first bytes."""
+        ...
+
+
 class _NoDriver:
     """The default driver: flushes nothing."""
 
@@ -152,7 +173,8 @@ class ClientListener:
         self._turn_bytes = 0  # Bytes read since the last flush of the node.
         self._turnstile = trio.StrictFIFOLock()  # Readers wait for this lock until a turn has room.
         self._connections: dict[int, _Connection] = {}
-        self._places = ConnectionPlaces(service.limits, service.is_idle)
+        self._places = ConnectionPlaces(service.limits, self._is_idle)
+        self.http: HttpPort | None = None  # Set before `serve`, if connections may speak HTTP.
         self._closing: dict[int, _Connection] = {}  # Oldest first.
         self._scarce_until = -1.0
         self._stalled: set[int] = set()  # Connections at a bound, which are not read.
@@ -264,8 +286,14 @@ class ClientListener:
                 async with stream, trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_forever, stream, connection_id, connection)
                     self._flush()
+                    first = b""
                     with connection.patience:
-                        await self._read_forever(stream, connection_id, connection)
+                        if self.http is not None and connection.origin != IN_PROCESS:
+                            first = await self._first_bytes(stream)
+                        if self.http is None or not self.http.is_http(first):
+                            await self._read_forever(stream, connection_id, connection, first)
+                    if self.http is not None and self.http.is_http(first) and not connection.is_closing:
+                        await self._serve_http(self.http, stream, connection, first)
                     if connection.patience.cancelled_caught and connection.is_greeted and not connection.is_closing:
                         self._service.close(connection_id, "the rest of a frame did not come in time")
                         self._flush()
@@ -278,6 +306,41 @@ class ClientListener:
             self._closing.pop(connection_id, None)
             self._places.leave(connection)
             self._service.disconnected(connection_id)
+
+    async def _first_bytes(self, stream: trio.abc.Stream) -> bytes:
+        """Read the first bytes of a connection, at least FIRST_BYTES_MIN unless it ends before."""
+        first = b""
+        while len(first) < FIRST_BYTES_MIN:
+            data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
+            if not data:
+                break
+            first += data
+        return first
+
+    async def _serve_http(
+        self, http: HttpPort, stream: trio.abc.HalfCloseableStream, connection: _Connection, first: bytes
+    ) -> None:
+        """Serve a connection that speaks HTTP. It keeps its place, and the service forgets it. A connection with a
+        reserved place is closed, because only the store's own protocol has requests for operators."""
+        if connection.is_reserved:
+            return
+        connection.is_http = True
+        self._service.disconnected(connection.connection_id)
+        await http.serve_stream(stream, first)
+
+    def _is_idle(self, connection_id: int) -> bool:
+        connection = self._connections.get(connection_id)
+        if connection is not None and connection.is_http and self.http is not None:
+            return self.http.is_idle(connection.stream)
+        return self._service.is_idle(connection_id)
+
+    def _close_place(self, connection_id: int, reason: str) -> None:
+        """Close a connection whose place is needed."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and connection.is_http:
+            connection.everything.cancel()
+        else:
+            self._service.close(connection_id, reason)
 
     async def _secure(
         self, security: SecurePort, stream: trio.SocketStream, connection: _Connection
@@ -297,7 +360,7 @@ class ClientListener:
     def _admit(self, connection: _Connection) -> None:
         victim = self._places.admit(connection)
         if victim is not None:
-            self._service.close(victim.connection_id, RESERVE_NEEDED if victim.is_reserved else PLACE_NEEDED)
+            self._close_place(victim.connection_id, RESERVE_NEEDED if victim.is_reserved else PLACE_NEEDED)
         self._service.connected(connection.connection_id, is_reserved=connection.is_reserved)
         if connection.is_reserved or victim is not None:
             self._tell_of_scarcity()
@@ -318,7 +381,7 @@ class ClientListener:
             if not place.is_reserved:
                 self._service.promote(place.connection_id)
             if victim is not None:
-                self._service.close(victim.connection_id, PLACE_NEEDED)
+                self._close_place(victim.connection_id, PLACE_NEEDED)
         if self._service.has_output:
             self._flush()
 
@@ -332,7 +395,10 @@ class ClientListener:
             )
         self._scarce_until = now + SCARCITY_SECONDS_MIN
 
-    async def _read_forever(self, stream: trio.abc.Stream, connection_id: int, connection: _Connection) -> None:
+    async def _read_forever(
+        self, stream: trio.abc.Stream, connection_id: int, connection: _Connection, first: bytes
+    ) -> None:
+        """Pass received bytes to the service until the connection ends. `first`: bytes that were read already."""
         places, byte_count = self._places, 0
         while True:
             while not self._service.wants_input(connection_id) and not connection.is_closing:
@@ -357,7 +423,7 @@ class ClientListener:
             elif not connection.is_hurried:  # The deadline was lifted while the reader waited.
                 connection.patience.deadline = trio.current_time() + HELLO_SECONDS_MAX
                 connection.is_hurried = True
-            data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
+            data, first = first or await receive_at_once(stream, RECEIVE_BYTES_MAX), b""
             if not data:
                 return
             byte_count, connection.used_tick = len(data), places.tick

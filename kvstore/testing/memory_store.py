@@ -18,9 +18,10 @@ import trio.testing
 from kvstore.asyncio.client import AsyncioClient
 from kvstore.blocking.client import BlockingClient
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client, ClientCalls
-from kvstore.embedded import IN_PROCESS_ADDRESS, EmbeddedNode
+from kvstore.embedded import EmbeddedNode
 from kvstore.member.config import MemberConfig
 from kvstore.node_thread import NodeThread
+from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.testing.clock import MovableClock
 from storage import StorageLimits
 

@@ -248,6 +248,7 @@ def init(
     "--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach the peer ID at this address."
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
+@click.option("--etcd", is_flag=True, help="Also serve etcd's clients at the client port.")
 @member_tls_options
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect, even without TLS.")
 @click.option(
@@ -338,6 +339,7 @@ def serve_command(
     listen_client: str | None,
     dials: tuple[tuple[str, str], ...],
     metrics: str | None,
+    etcd: bool,
     insecure: bool,
     reset_root_password: Path | None,
     ready_file: Path | None,
@@ -390,6 +392,7 @@ def serve_command(
             listen_client=listen_client,
             dial=dict(dials),
             metrics=metrics,
+            etcd=etcd,
             insecure=insecure,
             tls=member_tls(),
             root_password=None if reset_root_password is None else read_password_file(reset_root_password),

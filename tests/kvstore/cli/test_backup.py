@@ -13,11 +13,12 @@ from kvstore import EmbeddedStore, Member, MemberConfig, Put, Response
 from kvstore.backup import save as backup_module
 from kvstore.backup.file import AtomicFile, BackupDamaged, BackupFailed
 from kvstore.backup.save import save_snapshot
-from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
+from kvstore.embedded import open_node
 from kvstore.errors import ResultCode
 from kvstore.limits import SECOND_NS
 from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.restore import REVISION_LEAP, SESSION_LEAP, read_initial_state, restore_folder
+from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.protocol.commands import LeaseGrant, RaiseFeatureLevel, RegisterSession, encode_command
 from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request
 from kvstore.store.machine import KvMachine

@@ -1,0 +1,73 @@
+"""One call of a client, which came by gRPC or by the JSON gateway: its messages in both directions, and its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from kvstore.etcd.coroutines import Abort, Mailbox, Resume, RunningHandler, Wait
+from kvstore.etcd.errors import EtcdError
+from kvstore.etcd.schema import Message, Method
+
+ItemT = TypeVar("ItemT")
+
+REQUEST_BYTES_MAX = 2 * 1024 * 1024
+"""The greatest size of one message of a client: etcd's 1.5 MiB, and 512 KiB for what surrounds it."""
+
+STREAM_REQUESTS_MAX = 1_000
+"""The greatest number of messages of one stream that wait for its handler. A client that sends more loses the
+stream."""
+
+UNSENT_BYTES_MAX = 4 << 20
+"""The greatest number of bytes that a stream may keep for a client that does not read. At this bound, the handler waits
+for room."""
+
+
+class Exchange(ABC, Generic[ItemT]):
+    """One call. `inbox` gets the messages of the client, and None at their end. Handlers of streams add items of their
+    own. `deadline`: monotonic ns; None for a call without a deadline."""
+
+    def __init__(self, method: Method, token: str, deadline: int | None, *, needs_leader: bool = False) -> None:
+        self.method, self.token, self.deadline, self.needs_leader = method, token, deadline, needs_leader
+        self.inbox: Mailbox[Message | ItemT | None] = Mailbox()
+        self.handler: RunningHandler | None = None
+        self.is_ended = False
+        self._room: Resume[None] | None = None
+
+    @abstractmethod
+    def send(self, message: Message) -> None:
+        """Send a message to the client."""
+
+    @abstractmethod
+    def finish(self, error: EtcdError | None) -> None:
+        """End the call: with success, or with an error."""
+
+    @abstractmethod
+    def has_room(self) -> bool:
+        """False while the client leaves too many bytes of this call unread."""
+
+    def room(self) -> Wait[None]:
+        """Wait until `has_room` is true."""
+        return Wait(self._begin)
+
+    def note_room(self) -> None:
+        """Let the handler continue, because the client has read something."""
+        if self._room is not None and self.has_room():
+            waiting, self._room = self._room, None
+            waiting.value(None)
+
+    def cancel(self) -> None:
+        """End the handler, because the client has abandoned the call."""
+        self.is_ended = True
+        if self.handler is not None:
+            self.handler.cancel()
+
+    def _begin(self, resume: Resume[None]) -> Abort:
+        if self.has_room():
+            resume.value(None)
+        else:
+            self._room = resume
+        return self._forget
+
+    def _forget(self) -> None:
+        self._room = None

@@ -1,0 +1,311 @@
+"""The JSON gateway and the plain pages, on one HTTP/1.1 connection, without I/O. h11 decodes and encodes HTTP/1.
+
+`POST /v3/...` carries one call: JSON in, and JSON out. A stream is answered in chunks, each with one JSON object and a
+line feed, because some clients take each chunk for one object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from google.protobuf import json_format
+
+from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
+from kvstore.etcd.exchange import Exchange
+from kvstore.etcd.schema import METHODS, Message, Method, message_class
+from kvstore.etcd.services.maintenance import CLUSTER_VERSION, VERSION
+
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 3 << 20
+"""The greatest size of the body of a request: the greatest message in base64."""
+
+FORMS = ("/v3", "/v3beta", "/v3alpha")
+
+ROUTES: dict[str, Method] = {
+    f"{form}{path}": method for method in METHODS.values() for path in method.gateway for form in FORMS
+}
+"""The methods by path. `/maintenance/hash` is HashKV, as in etcd."""
+
+METHODS_OF_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
+"""The first bytes of a client that speaks HTTP/1."""
+
+
+class GatewayExchange(Exchange[Any]):
+    """One call that came as JSON."""
+
+    def __init__(self, connection: GatewayConnection, method: Method, token: str, *, needs_leader: bool) -> None:
+        super().__init__(method, token, None, needs_leader=needs_leader)
+        self._connection = connection
+        self._has_begun = False
+
+    def send(self, message: Message) -> None:
+        """Send a message to the client."""
+        if self.is_ended:
+            return
+        item = json_format.MessageToDict(message, preserving_proto_field_name=True)
+        if not self.method.gives_stream:
+            self._connection.respond(HTTPStatus.OK, _json(item))
+            return
+        self._begin_stream()
+        self._connection.send_chunk(_json({"result": item}) + b"\n")
+
+    def finish(self, error: EtcdError | None) -> None:
+        """End the call: with success, or with an error."""
+        if self.is_ended:
+            return
+        self.is_ended = True
+        connection = self._connection
+        if self.method.gives_stream and (error is None or self._has_begun):
+            self._begin_stream()
+            if error is not None:
+                status = HTTP_STATUS[error.status]
+                body = {
+                    "grpc_code": int(error.status),
+                    "http_code": int(status),
+                    "message": error.text,
+                    "http_status": status.phrase,
+                }
+                connection.send_chunk(_json({"error": body}) + b"\n")
+            connection.end_stream()
+        elif error is not None:
+            body = {"error": error.text, "message": error.text, "code": int(error.status)}
+            connection.respond(HTTP_STATUS[error.status], _json(body))
+        connection.forget(self)
+
+    def has_room(self) -> bool:
+        """False while the client leaves too many bytes unread."""
+        return self._connection.has_room()
+
+    def _begin_stream(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._connection.begin_stream()
+
+
+class GatewayConnection:
+    """The requests of one connection, one after the other. `page(path)` answers GET requests; None: no such page."""
+
+    def __init__(
+        self,
+        begin: Callable[[GatewayExchange], None],
+        page: Callable[[str], tuple[HTTPStatus, str, bytes] | None],
+        has_room: Callable[[], bool],
+        is_foreign_host: Callable[[str], bool],
+    ) -> None:
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._begin, self._page, self.has_room = begin, page, has_room
+        self._is_foreign_host = is_foreign_host
+        self._request: h11.Request | None = None
+        self._body = bytearray()
+        self._out: list[bytes] = []
+        self.calls: dict[int, GatewayExchange] = {}
+        self.end_reason = ""
+        self.note_output: Callable[[], None] = _nothing
+
+    @property
+    def is_within_request(self) -> bool:
+        """True if a request has begun to arrive and is not whole."""
+        return not self.calls and (self._request is not None or bool(self._http.trailing_data[0]))
+
+    def receive(self, data: bytes, now: int) -> None:  # noqa: ARG002 - As for HTTP/2.
+        """Take received bytes."""
+        try:
+            self._http.receive_data(data)
+            self._advance()
+        except h11.RemoteProtocolError as error:
+            self._refuse(HTTPStatus(error.error_status_hint), str(error))
+
+    def take_output(self) -> bytes:
+        """Take the bytes to send."""
+        data, self._out = b"".join(self._out), []
+        return data
+
+    def note_room(self) -> None:
+        """Let the handler continue, because the client has read something."""
+        for call in list(self.calls.values()):
+            call.note_room()
+
+    def check_deadlines(self, now: int) -> None:
+        """Calls of the gateway have no deadline of their own."""
+
+    def finish_all(self, error: EtcdError) -> None:
+        """End the call with an error, and the connection."""
+        for call in list(self.calls.values()):
+            if call.handler is not None:
+                call.handler.cancel()
+            call.finish(error)
+        self.end_reason = error.text
+
+    def cancel_all(self) -> None:
+        """End the handler, because the connection has ended."""
+        calls, self.calls = self.calls, {}
+        for call in calls.values():
+            call.cancel()
+
+    def forget(self, call: GatewayExchange) -> None:
+        """Remove a call that has ended, and take up the next request."""
+        if self.calls.pop(id(call), None) is not None and not self.end_reason:
+            try:
+                self._advance()
+            except h11.RemoteProtocolError as error:
+                self._refuse(HTTPStatus(error.error_status_hint), str(error))
+
+    # Responses.
+
+    def respond(self, status: HTTPStatus, body: bytes, content_type: str = "application/json") -> None:
+        """Send a whole response."""
+        headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
+        self._send(h11.Response(status_code=status, reason=status.phrase, headers=headers))
+        is_head = self._request is not None and self._request.method == b"HEAD"
+        self._send(h11.Data(data=b"" if is_head else body))
+        self._end_response()
+
+    def begin_stream(self) -> None:
+        """Send the head of a response in chunks."""
+        headers = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
+        self._send(h11.Response(status_code=HTTPStatus.OK, reason="OK", headers=headers))
+
+    def send_chunk(self, data: bytes) -> None:
+        """Send one chunk."""
+        self._send(h11.Data(data=data))
+
+    def end_stream(self) -> None:
+        """End a response in chunks."""
+        self._end_response()
+
+    def _send(self, event: h11.Event) -> None:
+        if not self.end_reason:
+            self._out.append(self._http.send(event) or b"")
+            self.note_output()
+
+    def _end_response(self) -> None:
+        self._send(h11.EndOfMessage())
+        self._request = None
+        if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is h11.MUST_CLOSE:
+            self.end_reason = "the response was the last one of this connection"
+        elif self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+
+    # Requests.
+
+    def _advance(self) -> None:
+        """Take up what has arrived, until a call is under way."""
+        while not self.calls and not self.end_reason:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return
+            if isinstance(event, h11.Request):
+                self._request, self._body = event, bytearray()
+                if self._http.they_are_waiting_for_100_continue:
+                    self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            elif isinstance(event, h11.Data):
+                self._body += event.data
+                if len(self._body) > BODY_BYTES_MAX:
+                    self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "etcdserver: request is too large")
+            elif isinstance(event, h11.EndOfMessage):
+                self._answer()
+            else:
+                self.end_reason = "the client has closed the connection"
+
+    def _answer(self) -> None:
+        request = self._request
+        assert request is not None
+        headers = {bytes(name).lower(): bytes(value) for name, value in request.headers}
+        path = request.target.decode("latin-1").partition("?")[0]
+        if self._is_foreign_host(headers.get(b"host", b"").decode("latin-1")):
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this host is not served here")
+            return
+        method = ROUTES.get(path)
+        if method is None:
+            found = self._page(path) if request.method in (b"GET", b"HEAD") else None
+            if found is None:
+                self.respond(HTTPStatus.NOT_FOUND, _json({"error": "Not Found", "message": "Not Found", "code": 5}))
+            else:
+                status, content_type, body = found
+                self.respond(status, body, content_type)
+            return
+        if request.method != b"POST":
+            body = _json({"error": "Method Not Allowed", "message": "Method Not Allowed", "code": 12})
+            self.respond(HTTPStatus.NOT_IMPLEMENTED, body)
+            return
+        try:
+            messages = list(_messages_of(bytes(self._body), method))
+        except (ValueError, json_format.ParseError) as error:
+            text = str(error)
+            body = _json({"error": text, "message": text, "code": int(Status.INVALID_ARGUMENT)})
+            self.respond(HTTPStatus.BAD_REQUEST, body)
+            return
+        token = headers.get(b"authorization", b"").decode("latin-1")
+        needs_leader = headers.get(b"grpc-metadata-hasleader") == b"true"
+        call = GatewayExchange(self, method, token, needs_leader=needs_leader)
+        self.calls[id(call)] = call
+        for message in messages:
+            call.inbox.put(message)
+        if method.name != "Watch":  # A watch goes on after its request, until the client disconnects.
+            call.inbox.put(None)
+        self._begin(call)
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        """Send an error, and end the connection."""
+        if self.end_reason:
+            return
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = _json({"error": text, "message": text, "code": int(Status.INVALID_ARGUMENT)})
+            headers = [
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(body))),
+                ("Connection", "close"),
+            ]
+            self._send(h11.Response(status_code=status, reason=status.phrase, headers=headers))
+            self._send(h11.Data(data=body))
+            self._send(h11.EndOfMessage())
+        self.end_reason = text
+
+
+def version_page() -> bytes:
+    """The page `/version`."""
+    return _json({"etcdserver": VERSION, "etcdcluster": CLUSTER_VERSION})
+
+
+def health_page(problem: str | None) -> tuple[HTTPStatus, str, bytes]:
+    """The page `/health`."""
+    status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
+    return (
+        status,
+        "application/json",
+        _json({"health": "true" if problem is None else "false", "reason": problem or ""}),
+    )
+
+
+def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
+    """The messages in the body of a request: one, or for a stream any number, one behind the other. Raises ValueError,
+    ParseError."""
+    text = body.decode()
+    decoder = json.JSONDecoder()
+    at, count = 0, 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at >= len(text):
+            break
+        item, at = decoder.raw_decode(text, at)
+        if not isinstance(item, dict):
+            raise ValueError("the body of a request is a JSON object")
+        count += 1
+        if count > 1 and not method.takes_stream:
+            raise ValueError("the body of a request is one JSON object")
+        yield json_format.ParseDict(item, message_class(method.request)(), ignore_unknown_fields=True)
+    if not count:
+        yield message_class(method.request)()
+
+
+def _json(item: object) -> bytes:
+    return json.dumps(item, separators=(",", ":")).encode()
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,273 @@
+"""gRPC on one HTTP/2 connection, without I/O: the bodies of requests become messages, and messages become bodies."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from kvstore.etcd.errors import DEADLINE, EtcdError, Status, unimplemented
+from kvstore.etcd.exchange import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, Exchange
+from kvstore.etcd.http2 import (
+    ConnectionEnded,
+    DataArrived,
+    Headers,
+    HttpConnection,
+    RequestBegan,
+    RequestEnded,
+    StreamReset,
+    WindowOpened,
+)
+from kvstore.etcd.schema import METHODS, Message, message_class
+
+BODY_BYTES_MAX = 16 << 20
+"""The greatest number of bytes of unfinished messages of one connection."""
+
+_HEAD = struct.Struct(">BI")
+_BEGIN: Headers = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_SUCCESS: Headers = [(b"grpc-status", b"0"), (b"grpc-message", b"")]
+_NOT_GRPC: Headers = [(b":status", b"415")]
+_UNITS_NS = {b"H": 3_600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
+
+
+class GrpcExchange(Exchange[Any]):
+    """One call on a stream of HTTP/2."""
+
+    def __init__(self, connection: GrpcConnection, stream_id: int, **about: Any) -> None:
+        super().__init__(**about)
+        self._connection, self.stream_id = connection, stream_id
+        self.body = bytearray()  # The beginning of a message.
+        self.requests = 0
+        self._has_begun = False
+
+    def send(self, message: Message) -> None:
+        """Send a message to the client."""
+        if self.is_ended:
+            return
+        http = self._connection.http
+        if not self._has_begun:
+            self._has_begun = True
+            http.send_headers(self.stream_id, _BEGIN)
+        data = message.SerializeToString()
+        http.send_data(self.stream_id, _HEAD.pack(0, len(data)) + data)
+        self._connection.note_output()
+
+    def finish(self, error: EtcdError | None) -> None:
+        """End the call: with success, or with an error."""
+        if self.is_ended:
+            return
+        self.is_ended = True
+        trailers = _SUCCESS if error is None else _trailers_of(error)
+        http = self._connection.http
+        http.send_headers(self.stream_id, trailers if self._has_begun else [*_BEGIN, *trailers], is_last=True)
+        self._connection.note_output()
+        self._connection.forget(self)
+
+    def has_room(self) -> bool:
+        """False while the client leaves too many bytes of this call unread."""
+        connection = self._connection
+        return connection.http.unsent_bytes(self.stream_id) < UNSENT_BYTES_MAX and connection.has_room()
+
+
+class GrpcConnection:
+    """The calls of one connection. `begin` starts the handler of a new call. `has_room` is false while the client
+    leaves too many bytes of the connection unread."""
+
+    def __init__(
+        self, http: HttpConnection, begin: Callable[[GrpcExchange], None], has_room: Callable[[], bool]
+    ) -> None:
+        self.http, self.has_room = http, has_room
+        self._begin = begin
+        self.calls: dict[int, GrpcExchange] = {}
+        self._body_bytes = 0
+        self.end_reason = ""  # Set once the connection is over. It is closed after its last output.
+        self.note_output: Callable[[], None] = _nothing
+
+    def receive(self, data: bytes, now: int) -> None:
+        """Take received bytes. `now`: monotonic ns."""
+        for event in self.http.receive(data, now):
+            match event:
+                case RequestBegan():
+                    self._began(event, now)
+                case DataArrived():
+                    call = self.calls.get(event.stream_id)
+                    if call is not None:
+                        self._data(call, event.data)
+                case RequestEnded():
+                    call = self.calls.get(event.stream_id)
+                    if call is not None:
+                        self._request_ended(call)
+                case StreamReset():
+                    call = self.calls.get(event.stream_id)
+                    if call is not None:
+                        self.forget(call)
+                        call.cancel()
+                case WindowOpened():
+                    call = self.calls.get(event.stream_id)
+                    if call is not None:
+                        call.note_room()
+                case ConnectionEnded():
+                    self.end_reason = event.reason
+                    self.cancel_all()
+
+    def take_output(self) -> bytes:
+        """Take the bytes to send."""
+        return self.http.take_output()
+
+    @property
+    def is_within_request(self) -> bool:
+        """True if some message has begun to arrive and is not whole."""
+        return self._body_bytes > 0
+
+    def note_room(self) -> None:
+        """Let handlers continue, because the client has read something."""
+        for call in list(self.calls.values()):
+            call.note_room()
+
+    def check_deadlines(self, now: int) -> None:
+        """End the calls whose deadline has passed. Cost: O(open calls)."""
+        for call in list(self.calls.values()):
+            if call.deadline is not None and call.deadline <= now:
+                if call.handler is not None:
+                    call.handler.cancel()
+                call.finish(DEADLINE)
+
+    def finish_all(self, error: EtcdError) -> None:
+        """End all calls with an error, and ask the client to open no more."""
+        for call in list(self.calls.values()):
+            if call.handler is not None:
+                call.handler.cancel()
+            call.finish(error)
+        self.http.go_away()
+
+    def cancel_all(self) -> None:
+        """End all handlers, because the connection has ended."""
+        calls, self.calls = self.calls, {}
+        for call in calls.values():
+            call.cancel()
+
+    def forget(self, call: GrpcExchange) -> None:
+        """Remove a call that has ended."""
+        if self.calls.pop(call.stream_id, None) is not None:
+            self._body_bytes -= len(call.body)
+
+    def _began(self, event: RequestBegan, now: int) -> None:
+        headers = dict(event.headers)
+        stream_id = event.stream_id
+        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            self.http.send_headers(stream_id, _NOT_GRPC, is_last=True)
+            return
+        path = headers.get(b":path", b"").decode("latin-1")
+        method = METHODS.get(path)
+        encoding = headers.get(b"grpc-encoding", b"identity")
+        if method is None:
+            service, _, name = path.removeprefix("/").rpartition("/")
+            is_known = any(each.service == service for each in METHODS.values())
+            words = f"unknown method {name} for service {service}" if is_known else f"unknown service {service}"
+            self._refuse(stream_id, unimplemented(words))
+            return
+        if encoding != b"identity":
+            words = f"grpc: Decompressor is not installed for grpc-encoding {encoding.decode('latin-1')!r}"
+            self._refuse(stream_id, unimplemented(words), [(b"grpc-accept-encoding", b"identity")])
+            return
+        try:
+            deadline = _deadline_of(headers.get(b"grpc-timeout"), now)
+        except ValueError:
+            self._refuse(stream_id, EtcdError(Status.INTERNAL, "malformed grpc-timeout"))
+            return
+        token = headers.get(b"token") or headers.get(b"authorization", b"")
+        call = self.calls[stream_id] = GrpcExchange(
+            self,
+            stream_id,
+            method=method,
+            token=token.decode("latin-1"),
+            deadline=deadline,
+            needs_leader=headers.get(b"hasleader") == b"true",
+        )
+        if method.takes_stream:
+            self._begin(call)
+        if event.is_whole and stream_id in self.calls:
+            self._request_ended(call)
+
+    def _data(self, call: GrpcExchange, data: bytes) -> None:
+        body = call.body
+        body += data
+        self._body_bytes += len(data)
+        at = 0
+        while len(body) - at >= _HEAD.size:
+            flag, size = _HEAD.unpack_from(body, at)
+            if flag:
+                self._fail(call, unimplemented("grpc: compressed message without grpc-encoding"))
+                return
+            if size > REQUEST_BYTES_MAX:
+                words = f"grpc: received message larger than max ({size} vs. {REQUEST_BYTES_MAX})"
+                self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+                return
+            end = at + _HEAD.size + size
+            if len(body) < end:
+                break
+            message = message_class(call.method.request)()
+            try:
+                message.ParseFromString(bytes(body[at + _HEAD.size : end]))
+            except DecodeError:
+                self._fail(call, EtcdError(Status.INTERNAL, "grpc: error unmarshalling request"))
+                return
+            at = end
+            call.requests += 1
+            if not call.method.takes_stream and call.requests > 1:
+                self._fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
+                return
+            call.inbox.put(message)
+            if call.is_ended:
+                return
+            if len(call.inbox) > STREAM_REQUESTS_MAX:
+                words = "etcdserver: too many requests"
+                self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+                return
+        if at:
+            del body[:at]
+            self._body_bytes -= at
+        if self._body_bytes > BODY_BYTES_MAX:
+            words = f"unfinished messages of this connection have more than {BODY_BYTES_MAX} bytes"
+            self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+
+    def _request_ended(self, call: GrpcExchange) -> None:
+        if call.method.takes_stream:
+            call.inbox.put(None)
+        elif call.requests != 1 or call.body:
+            self._fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
+        else:
+            self._begin(call)
+
+    def _fail(self, call: GrpcExchange, error: EtcdError) -> None:
+        if call.handler is not None:
+            call.handler.cancel()
+        call.finish(error)
+
+    def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:
+        self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)
+
+
+def _deadline_of(timeout: bytes | None, now: int) -> int | None:
+    """Return the time at which a call ends. Raises ValueError."""
+    if timeout is None:
+        return None
+    if not 2 <= len(timeout) <= 9 or timeout[-1:] not in _UNITS_NS or not timeout[:-1].isdigit():
+        raise ValueError("malformed grpc-timeout")
+    return now + int(timeout[:-1]) * _UNITS_NS[timeout[-1:]]
+
+
+def _trailers_of(error: EtcdError) -> Headers:
+    return [(b"grpc-status", b"%d" % error.status), (b"grpc-message", percent_encode(error.text))]
+
+
+def percent_encode(text: str) -> bytes:
+    """Encode a text for `grpc-message`: visible ASCII and blanks as they are, other bytes as %XX."""
+    data = text.encode()
+    return b"".join(b"%c" % each if 0x20 <= each <= 0x7E and each != 0x25 else b"%%%02X" % each for each in data)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,105 @@
+"""The seam between gRPC and HTTP/2: what an implementation of one HTTP/2 connection takes and gives, without I/O.
+
+`http2_library` implements `HttpConnection` with the library h2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+Headers = list[tuple[bytes, bytes]]
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""The first bytes of a client that speaks HTTP/2."""
+
+
+class RequestBegan(NamedTuple):
+    """A client has opened a stream. `is_whole`: the request has no body."""
+
+    stream_id: int
+    headers: Headers
+    is_whole: bool
+
+
+class DataArrived(NamedTuple):
+    """A part of the body of a request, in order."""
+
+    stream_id: int
+    data: bytes
+
+
+class RequestEnded(NamedTuple):
+    """The client has sent the whole request."""
+
+    stream_id: int
+
+
+class StreamReset(NamedTuple):
+    """The client has abandoned a stream. Nothing more can be sent on it."""
+
+    stream_id: int
+
+
+class ConnectionEnded(NamedTuple):
+    """The connection is over: the client has said so, or has broken the protocol or a bound. The remaining output says
+    why."""
+
+    reason: str
+
+
+class WindowOpened(NamedTuple):
+    """A client has read some output, so that a stream has sent all its data. The stream may send more."""
+
+    stream_id: int
+
+
+HttpEvent = RequestBegan | DataArrived | RequestEnded | StreamReset | ConnectionEnded | WindowOpened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpBounds:
+    """The bounds of one connection.
+
+    `resets_max`: the greatest number of streams that a client may reset before they are answered, in
+    `control_window_ns`. `control_frames_max`: the same for pings, settings, priorities and empty data frames.
+    """
+
+    streams_max: int = 1_000
+    header_bytes_max: int = 16 * 1024
+    window_bytes: int = 1 << 20
+    resets_max: int = 200
+    control_frames_max: int = 1_000
+    control_window_ns: int = 30_000_000_000
+
+
+class HttpConnection(Protocol):
+    """One HTTP/2 connection, as its server."""
+
+    def receive(self, data: bytes, now: int) -> list[HttpEvent]:
+        """Take received bytes. `now`: monotonic ns."""
+        ...
+
+    def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
+        """Send the headers of a response, or its trailers after all data. `is_last`: the response ends with them."""
+        ...
+
+    def send_data(self, stream_id: int, data: bytes) -> None:
+        """Send a part of the body of a response. It waits for the window of the client."""
+        ...
+
+    def reset(self, stream_id: int) -> None:
+        """Abandon a stream."""
+        ...
+
+    def unsent_bytes(self, stream_id: int) -> int:
+        """The bytes of a stream that wait for the window of the client."""
+        ...
+
+    def go_away(self) -> None:
+        """Ask the client to open no more streams on this connection."""
+        ...
+
+    def take_output(self) -> bytes:
+        """Take the bytes to send."""
+        ...

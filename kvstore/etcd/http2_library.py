@@ -1,0 +1,208 @@
+"""One HTTP/2 connection with the library h2, and the bounds that the library does not have."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+
+from kvstore.etcd.http2 import (
+    ConnectionEnded,
+    DataArrived,
+    Headers,
+    HttpBounds,
+    HttpEvent,
+    RequestBegan,
+    RequestEnded,
+    StreamReset,
+    WindowOpened,
+)
+
+_CONFIG = h2.config.H2Configuration(
+    client_side=False, header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
+)
+
+
+class _Outgoing:
+    """The rest of a response that waits for the window of the client."""
+
+    __slots__ = ("data", "size", "trailers")
+
+    def __init__(self) -> None:
+        self.data: deque[bytes] = deque()
+        self.size = 0
+        self.trailers: Headers | None = None
+
+
+class LibraryConnection:
+    """Implements `HttpConnection`."""
+
+    def __init__(self, bounds: HttpBounds | None = None) -> None:
+        self._bounds = bounds = bounds or HttpBounds()
+        self._h2 = h2.connection.H2Connection(_CONFIG)
+        self._h2.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: bounds.streams_max,
+                h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: bounds.header_bytes_max,
+                h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: bounds.window_bytes,
+            },
+        )
+        self._h2.max_outbound_frame_size = 16_384
+        self._h2.decoder.max_header_list_size = bounds.header_bytes_max
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(4 * bounds.window_bytes - 65_535)
+        self._waiting: dict[int, _Outgoing] = {}
+        self._open: set[int] = set()
+        self._is_over = False
+        self._window_began = 0  # The time at which the counts of control frames and resets began.
+        self._controls = self._resets = 0
+
+    # Input.
+
+    def receive(self, data: bytes, now: int) -> list[HttpEvent]:
+        """Take received bytes. `now`: monotonic ns."""
+        if self._is_over:
+            return []
+        if now - self._window_began > self._bounds.control_window_ns:
+            self._window_began, self._controls, self._resets = now, 0, 0
+        found: list[HttpEvent] = []
+        try:
+            events = self._h2.receive_data(data)
+        except h2.exceptions.ProtocolError as error:  # h2 has put a GOAWAY into its output.
+            self._is_over = True
+            return [ConnectionEnded(f"the client has broken HTTP/2: {error}")]
+        for event in events:
+            self._take(event, found)
+        if self._resets > self._bounds.resets_max or self._controls > self._bounds.control_frames_max:
+            words = f"the client has sent {self._resets} resets and {self._controls} control frames in a short time"
+            self._end(found, words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+        if self._waiting:
+            self._flush(found)
+        return found
+
+    def _take(self, event: h2.events.Event, found: list[HttpEvent]) -> None:
+        match event:
+            case h2.events.RequestReceived():
+                self._open.add(event.stream_id)
+                found.append(RequestBegan(event.stream_id, event.headers, event.stream_ended is not None))
+            case h2.events.DataReceived():
+                if event.flow_controlled_length:
+                    with suppress(h2.exceptions.StreamClosedError):
+                        self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if event.data:
+                    found.append(DataArrived(event.stream_id, event.data))
+                elif event.stream_ended is None:
+                    self._controls += 1
+            case h2.events.StreamEnded():
+                if event.stream_id in self._open:
+                    found.append(RequestEnded(event.stream_id))
+            case h2.events.StreamReset():
+                self._resets += event.stream_id in self._open
+                self._forget(event.stream_id)
+                found.append(StreamReset(event.stream_id))
+            case h2.events.ConnectionTerminated():
+                if event.error_code:
+                    self._end(found, f"the client has ended the connection (code {event.error_code})")
+            case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged() | h2.events.PingReceived():
+                self._controls += not isinstance(event, h2.events.WindowUpdated)
+            case h2.events.PriorityUpdated() | h2.events.UnknownFrameReceived():
+                self._controls += 1
+
+    def _end(
+        self, found: list[HttpEvent], reason: str, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR
+    ) -> None:
+        if not self._is_over:
+            self._is_over = True
+            with suppress(h2.exceptions.ProtocolError):
+                self._h2.close_connection(code)
+            found.append(ConnectionEnded(reason))
+
+    # Output.
+
+    def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
+        """Send the headers of a response, or its trailers after all data. `is_last`: the response ends with them."""
+        if stream_id not in self._open or self._is_over:
+            return
+        waiting = self._waiting.get(stream_id)
+        if waiting is not None:
+            waiting.trailers = headers
+            return
+        self._h2.send_headers(stream_id, headers, end_stream=is_last)
+        if is_last:
+            self._forget(stream_id)
+
+    def send_data(self, stream_id: int, data: bytes) -> None:
+        """Send a part of the body of a response. It waits for the window of the client."""
+        if stream_id not in self._open or self._is_over:
+            return
+        waiting = self._waiting.get(stream_id)
+        if waiting is None and len(data) <= 16_384 and len(data) <= self._h2.local_flow_control_window(stream_id):
+            self._h2.send_data(stream_id, data)
+            return
+        if waiting is None:
+            waiting = self._waiting[stream_id] = _Outgoing()
+        waiting.data.append(data)
+        waiting.size += len(data)
+        self._flush([])
+
+    def reset(self, stream_id: int) -> None:
+        """Abandon a stream."""
+        if stream_id in self._open and not self._is_over:
+            self._forget(stream_id)
+            with suppress(h2.exceptions.ProtocolError):
+                self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.NO_ERROR)
+
+    def unsent_bytes(self, stream_id: int) -> int:
+        """The bytes of a stream that wait for the window of the client."""
+        waiting = self._waiting.get(stream_id)
+        return 0 if waiting is None else waiting.size
+
+    def go_away(self) -> None:
+        """Ask the client to open no more streams on this connection."""
+        if not self._is_over:
+            self._is_over = True
+            with suppress(h2.exceptions.ProtocolError):
+                self._h2.close_connection()
+
+    def take_output(self) -> bytes:
+        """Take the bytes to send."""
+        return self._h2.data_to_send()
+
+    def _forget(self, stream_id: int) -> None:
+        self._open.discard(stream_id)
+        self._waiting.pop(stream_id, None)
+
+    def _flush(self, found: list[HttpEvent]) -> None:
+        """Send what the windows allow, one frame of each stream in turn."""
+        progress = not self._is_over
+        while progress:
+            progress = False
+            for stream_id in list(self._waiting):
+                progress |= self._send_frame(stream_id, self._waiting[stream_id], found)
+
+    def _send_frame(self, stream_id: int, waiting: _Outgoing, found: list[HttpEvent]) -> bool:
+        """Send one frame of a stream. Returns False if the window is closed."""
+        room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+        if room <= 0 and waiting.data:
+            return False
+        if waiting.data:
+            data = waiting.data.popleft()
+            if len(data) > room:
+                waiting.data.appendleft(data[room:])
+                data = data[:room]
+            waiting.size -= len(data)
+            self._h2.send_data(stream_id, data)
+        if not waiting.data:
+            del self._waiting[stream_id]
+            if waiting.trailers is not None:
+                self.send_headers(stream_id, waiting.trailers, is_last=True)
+            else:
+                found.append(WindowOpened(stream_id))
+        return True

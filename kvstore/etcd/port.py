@@ -1,0 +1,384 @@
+"""The trio shell of the port: it moves bytes between connections and their calls, and keeps time.
+
+Each connection has two tasks, a reader and a writer, and a call has no task of its own. HTTP/2 and protobuf in Python
+take some 150 µs per call, so readers take turns, and let all other tasks of the member run after each slice of work.
+Heartbeats therefore never wait for a full socket.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from functools import partial
+from http import HTTPStatus
+from typing import Protocol
+
+import trio
+
+from kvstore.client.pump import Dialer, now_ns
+from kvstore.etcd.backend import Context, Facts, number_of
+from kvstore.etcd.coroutines import RunningHandler, Wait
+from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, EtcdError, error_of
+from kvstore.etcd.exchange import Exchange
+from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
+from kvstore.etcd.grpc import GrpcConnection
+from kvstore.etcd.handlers import begin
+from kvstore.etcd.http2 import PREFACE
+from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.identities import Identities, Identity
+from kvstore.etcd.services.watch import Tick
+from kvstore.monitoring.health import quorum_problem
+from kvstore.store.machine import KvMachine
+from raft import Node
+from raft.runtime import receive_at_once, send_at_once
+
+logger = logging.getLogger("kvstore.etcd")
+
+SLICE_NS = 2_000_000
+"""The time of one slice of work, after which all other tasks of the member run once."""
+
+READ_BYTES_MIN = 2 * 1024
+READ_BYTES_MAX = 64 * 1024
+"""The bytes that a reader takes at once. The number adapts, so that their work takes about one slice."""
+
+OUTBOX_BYTES_MAX = 8 << 20
+"""The greatest number of bytes of one connection that wait for its socket. At this bound, its requests are not read."""
+
+UNREAD_SECONDS_MAX = 120.0
+"""The time for which a client may leave its responses unread while its socket accepts no more bytes."""
+
+REQUEST_SECONDS_MAX = 30.0
+"""The time from the first to the last byte of a message of a client."""
+
+TICK_SECONDS = 0.25
+
+
+class MemberFacts:
+    """The present state of a member. Implements `Facts`."""
+
+    def __init__(self, node: Node, machine: KvMachine, own_address: str, *, has_tls: bool) -> None:
+        self._node, self._machine = node, machine
+        self.raft_cluster_id = node.identity.cluster_id
+        self.cluster_id = int.from_bytes(self.raft_cluster_id[:8]) or 1
+        self.member_id = number_of(self.raft_cluster_id, node.identity.node_id)
+        self.own_address, self.scheme = own_address, "https" if has_tls else "http"
+
+    @property
+    def term(self) -> int:
+        """The term of this member."""
+        return self._node.core.term
+
+    @property
+    def revision(self) -> int:
+        """The revision that the member has applied."""
+        return self._machine.revision
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader that this member knows."""
+        return self._node.core.leader_id
+
+    @property
+    def readiness_problem(self) -> str | None:
+        """Why the member is not ready to serve; None if it is ready."""
+        core = self._node.core
+        return quorum_problem(self._node.status(), core.term_at(core.commit_index))
+
+
+class HttpCalls(Protocol):
+    """The calls of one connection: `GrpcConnection` or `GatewayConnection`."""
+
+    end_reason: str
+
+    @property
+    def is_within_request(self) -> bool: ...
+
+    def receive(self, data: bytes, now: int) -> None: ...
+
+    def take_output(self) -> bytes: ...
+
+    def note_room(self) -> None: ...
+
+    def check_deadlines(self, now: int) -> None: ...
+
+    def finish_all(self, error: EtcdError) -> None: ...
+
+    def cancel_all(self) -> None: ...
+
+
+class _Connection:
+    """One connection of a client."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        self.stream = stream
+        self.calls: HttpCalls
+        self.scope = trio.CancelScope()
+        self.outbox: list[bytes] = []
+        self.outbox_bytes = 0
+        self.has_output = trio.Event()
+        self.has_room = trio.Event()
+        self.is_writing = False
+        self.within_since: float | None = None  # The time at which an unfinished message began to arrive.
+
+    def room(self) -> bool:
+        """False while too many bytes wait for the socket."""
+        return self.outbox_bytes < OUTBOX_BYTES_MAX
+
+
+class EtcdPort:
+    """Serves connections that speak HTTP. `dial` reaches the own member at `facts.own_address`, and all others."""
+
+    def __init__(self, facts: Facts, dial: Dialer, *, is_loopback: bool) -> None:
+        self._facts, self._dial, self._is_loopback = facts, dial, is_loopback
+        self._identities: Identities | None = None
+        self._connections: dict[_Connection, None] = {}
+        self._streams: dict[Exchange[object], None] = {}
+        self._dirty: dict[_Connection, None] = {}
+        self._flusher: trio.lowlevel.Task | None = None  # Set only while the flushing task sleeps.
+        self._turnstile = trio.StrictFIFOLock()
+        self._slice_began = 0
+        self._read_bytes = 8 * 1024
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the clients and the timer of the port until cancelled."""
+        async with trio.open_nursery() as nursery:
+            identities = Identities(self._facts.own_address, self._dial, nursery)
+            await identities.start()
+            self._identities = identities
+            nursery.start_soon(self._flush_forever)
+            nursery.start_soon(self._keep_time)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._stop()
+
+    @staticmethod
+    def is_http(first: bytes) -> bool:
+        """True if the first bytes of a connection, at least four, are those of HTTP/1 or HTTP/2."""
+        return first.startswith((PREFACE[:4], *METHODS_OF_HTTP))
+
+    def is_idle(self, stream: trio.abc.Stream) -> bool:
+        """True if a connection has no call under way."""
+        return not any(each.stream is stream and each.calls.is_within_request for each in self._connections)
+
+    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes) -> None:
+        """Serve one connection until it ends. `first`: its first bytes."""
+        connection = _Connection(stream)
+        if first.startswith(PREFACE[:4]):
+            grpc = GrpcConnection(LibraryConnection(), self._begin, connection.room)
+            grpc.note_output = partial(self._note_output, connection)
+            connection.calls = grpc
+        else:
+            gateway = GatewayConnection(self._begin, self._page, connection.room, self._is_foreign_host)
+            gateway.note_output = partial(self._note_output, connection)
+            connection.calls = gateway
+        self._connections[connection] = None
+        try:
+            with connection.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_forever, connection)
+                    await self._read_forever(connection, first)
+                    nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            logger.debug("a connection of an etcd client broke")
+        finally:
+            del self._connections[connection]
+            self._dirty.pop(connection, None)
+            connection.calls.cancel_all()
+
+    # Input.
+
+    async def _read_forever(self, connection: _Connection, data: bytes) -> None:
+        calls = connection.calls
+        while data:
+            async with self._turnstile:
+                now = now_ns()
+                if now - self._slice_began > SLICE_NS:
+                    await trio.lowlevel.checkpoint()
+                    now = self._slice_began = now_ns()
+                calls.receive(data, now)
+                self._adapt(len(data), now_ns() - now)
+            self._flush(connection)
+            if calls.end_reason:
+                await self._send_last(connection)
+                return
+            while not connection.room():
+                await connection.has_room.wait()
+                connection.has_room = trio.Event()
+            data = await receive_at_once(connection.stream, self._read_bytes)
+
+    def _adapt(self, byte_count: int, took_ns: int) -> None:
+        """Choose the size of the next read, so that its work takes about one slice."""
+        if took_ns > SLICE_NS:
+            self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
+        elif took_ns < SLICE_NS // 4 and byte_count >= self._read_bytes:
+            self._read_bytes = min(READ_BYTES_MAX, self._read_bytes * 2)
+
+    async def _send_last(self, connection: _Connection) -> None:
+        """Send the rest of the output, because the connection is over."""
+        logger.debug("a connection of an etcd client ends: %s", connection.calls.end_reason)
+        with trio.move_on_after(1):
+            while connection.outbox or connection.is_writing:
+                connection.has_room = trio.Event()
+                await connection.has_room.wait()
+            await connection.stream.send_eof()
+
+    # Calls.
+
+    def _begin(self, exchange: Exchange[object]) -> None:
+        """Start the handler of a call, with the client of its user."""
+        assert self._identities is not None
+        identity = self._identities.find(exchange.token)
+        if identity is not None:
+            self._begin_as(exchange, identity)
+            return
+        token = exchange.token.removeprefix("Bearer ")
+        if exchange.method.name == "Authenticate":
+            self._begin_as(exchange, self._identities.anonymous)
+            return
+        adopt = partial(self._identities.adopt, token)
+
+        async def find() -> Identity:
+            found: Identity = await Wait(adopt)
+            return found
+
+        def ended(found: Identity | None, error: BaseException | None) -> None:
+            if found is not None:
+                self._begin_as(exchange, found)
+            else:
+                assert isinstance(error, Exception)
+                exchange.finish(error if isinstance(error, EtcdError) else _token_error(error))
+
+        exchange.handler = RunningHandler(find(), ended)
+        exchange.handler.start()
+
+    def _begin_as(self, exchange: Exchange[object], identity: Identity) -> None:
+        if exchange.method.gives_stream:
+            self._streams[exchange] = None
+        begin(Context(self._facts, identity, exchange))
+
+    def _page(self, path: str) -> tuple[HTTPStatus, str, bytes] | None:
+        if path == "/version":
+            return HTTPStatus.OK, "application/json", version_page()
+        if path == "/health":
+            return health_page(self._facts.readiness_problem)
+        if path == "/livez":
+            return HTTPStatus.OK, "text/plain; charset=utf-8", b"ok"
+        if path == "/readyz":
+            problem = self._facts.readiness_problem
+            status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
+            return status, "text/plain; charset=utf-8", (problem or "ok").encode()
+        return None
+
+    def _is_foreign_host(self, host: str) -> bool:
+        """True for a name that a web page may have pointed at this machine. Only a port on a loopback address trusts
+        that its callers are local, so only such a port checks this."""
+        if not self._is_loopback or not host:
+            return False
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        name = name.strip("[]").lower()
+        if name == "localhost" or name.endswith(".localhost"):
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return True
+        return False
+
+    # Time.
+
+    async def _keep_time(self) -> None:
+        ticks = 0
+        while True:
+            await trio.sleep(TICK_SECONDS)
+            ticks += 1
+            now = now_ns()
+            for connection in list(self._connections):
+                connection.calls.check_deadlines(now)
+                self._check_request(connection)
+            if ticks % round(1 / TICK_SECONDS) == 0:
+                for exchange in list(self._streams):
+                    if exchange.is_ended:
+                        del self._streams[exchange]
+                    else:
+                        exchange.inbox.put(Tick())
+            self._flush_all()
+
+    def _check_request(self, connection: _Connection) -> None:
+        """End a connection whose client does not finish a message."""
+        if not connection.calls.is_within_request:
+            connection.within_since = None
+        elif connection.within_since is None:
+            connection.within_since = trio.current_time()
+        elif trio.current_time() - connection.within_since > REQUEST_SECONDS_MAX:
+            connection.scope.cancel()
+
+    # Output.
+
+    def _note_output(self, connection: _Connection) -> None:
+        self._dirty[connection] = None
+        if self._flusher is not None:
+            trio.lowlevel.reschedule(self._flusher)
+            self._flusher = None
+
+    async def _flush_forever(self) -> None:
+        """Send the output of a turn of the loop together."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._flusher = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            self._flush_all()
+            self._flusher = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _flush_all(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for connection in dirty:
+            self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        """Send the bytes that the socket accepts at once. The writer sends the rest."""
+        data = connection.calls.take_output()
+        if not data:
+            return
+        if not connection.outbox and not connection.is_writing:
+            data = data[send_at_once(connection.stream, data) :]
+        if data:
+            connection.outbox.append(data)
+            connection.outbox_bytes += len(data)
+            connection.has_output.set()
+
+    async def _write_forever(self, connection: _Connection) -> None:
+        while True:
+            await connection.has_output.wait()
+            connection.has_output = trio.Event()
+            while connection.outbox:
+                data, connection.outbox = b"".join(connection.outbox), []
+                connection.is_writing = True
+                with trio.move_on_after(UNREAD_SECONDS_MAX) as patience:
+                    await connection.stream.send_all(data)
+                if patience.cancelled_caught:
+                    connection.scope.cancel()
+                    return
+                connection.is_writing = False
+                connection.outbox_bytes -= len(data)
+            connection.has_room.set()
+            connection.calls.note_room()
+            self._flush(connection)
+
+    def _stop(self) -> None:
+        """Tell all clients that the member stops, as far as their sockets accept it."""
+        for connection in list(self._connections):
+            connection.calls.finish_all(STOPPED)
+            self._flush(connection)
+
+
+def _token_error(error: Exception) -> EtcdError:
+    try:
+        return error_of(error)
+    except Exception:
+        logger.exception("a token could not be checked")
+        return INVALID_TOKEN

@@ -1,0 +1,456 @@
+"""The service KV: ranges, puts, deletions, transactions and compaction.
+
+The response to a range comes as one message, as etcd's clients expect; the store reads it in pages of one revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from kvstore.errors import Unavailable
+from kvstore.etcd.backend import Context, result_of
+from kvstore.etcd.errors import COMPACTED, EtcdError, Status, invalid
+from kvstore.etcd.schema import Message, make
+from kvstore.limits import PAGE_BYTES_MAX
+from kvstore.protocol.commands import (
+    Compact,
+    Compare,
+    Comparison,
+    DeleteRange,
+    Get,
+    Operation,
+    Put,
+    Range,
+    Target,
+    Txn,
+    command_body,
+)
+from kvstore.protocol.messages import Consistency, read_request
+from kvstore.protocol.results import (
+    DeleteRangeResult,
+    KeyRecord,
+    OperationResult,
+    PutResult,
+    RangeResult,
+    Record,
+    Result,
+    TxnResult,
+    read_answer,
+)
+from kvstore.protocol.validation import only_reads
+from raft import INT64_MAX
+
+RANGE_BYTES_MAX = 64 << 20
+"""The greatest size of the keys and values in the response to one range."""
+
+OPERATIONS_MAX = 128
+"""The greatest number of comparisons, and of operations of one branch, as in etcd."""
+
+KEY_NOT_PROVIDED = invalid("key is not provided")
+_DUPLICATE = "duplicate key given in txn request"
+
+_TARGETS = (Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION, Target.VALUE, Target.LEASE)
+_TARGET_FIELDS = ("version", "create_revision", "mod_revision", "value", "lease")
+_COMPARISONS = (Comparison.EQUAL, Comparison.GREATER, Comparison.LESS, Comparison.NOT_EQUAL)
+_SORTS = (attrgetter("key"), attrgetter("version"), attrgetter("create_revision"), attrgetter("mod_revision"))
+
+
+# Handlers.
+
+
+async def handle_range(context: Context, asked: Message) -> Message:
+    """Answer a Range."""
+    check_range(asked)
+    wanted = range_of(asked)
+    consistency = Consistency.LOCAL if asked.serializable else Consistency.LINEARIZABLE
+    if is_empty(asked):
+        wanted = Range(asked.key, asked.key, count_only=True)
+    if asked.limit and not _is_reordered(asked) and not _has_filters(asked):
+        wanted = replace(wanted, limit=asked.limit)
+    first = await read(context, wanted, consistency)
+    assert isinstance(first, RangeResult), first
+    if first.more and (not asked.limit or wanted.limit == 0 or len(first.items) < asked.limit):
+        first = await _rest(context, wanted, first, asked)
+    response = range_response(asked, first)
+    response.header.CopyFrom(context.header(first.revision))
+    return response
+
+
+async def handle_put(context: Context, asked: Message) -> Message:
+    """Answer a Put."""
+    result = await context.execute(put_of(asked))
+    assert isinstance(result, PutResult), result
+    response = make("PutResponse", header=context.header(result.revision))
+    if result.previous is not None:
+        response.prev_kv.CopyFrom(key_value(asked.key, result.previous))
+    return response
+
+
+async def handle_delete_range(context: Context, asked: Message) -> Message:
+    """Answer a DeleteRange."""
+    if not asked.key and not asked.range_end:
+        raise KEY_NOT_PROVIDED
+    if is_empty(asked):
+        return make("DeleteRangeResponse", header=context.header())
+    result = await context.execute(delete_of(asked))
+    response = _delete_response(result)
+    response.header.CopyFrom(context.header(result.revision))
+    return response
+
+
+async def handle_txn(context: Context, asked: Message) -> Message:
+    """Answer a Txn."""
+    _check_txn(asked, OPERATIONS_MAX)
+    command = txn_of(asked)
+    body = command_body(command)
+    if only_reads(body):
+        consistency = Consistency.LOCAL if _is_serializable(asked) else Consistency.LINEARIZABLE
+        result = await read(context, command, consistency)
+    else:
+        result = await context.execute(command)
+    assert isinstance(result, TxnResult), result
+    response = _txn_response(asked, result)
+    response.header.CopyFrom(context.header(result.revision))
+    return response
+
+
+async def handle_compact(context: Context, asked: Message) -> Message:
+    """Answer a Compact."""
+    if asked.revision < 0:
+        raise EtcdError(Status.OUT_OF_RANGE, COMPACTED)
+    result = await context.execute(Compact(asked.revision))
+    return make("CompactionResponse", header=context.header(result.revision))
+
+
+async def read(context: Context, operation: Get | Range | Txn, consistency: Consistency) -> Result:
+    """Read from this member: at once with `LOCAL`; otherwise after the leader has told it how far it must be. While
+    this member knows no leader, the client of the port looks for one."""
+    own = context.facts.own_address
+    if consistency is Consistency.LOCAL:
+        response = await context.ask(read_request(operation, consistency, own))
+    else:
+        try:
+            response = await context.ask(read_request(operation, Consistency.FOLLOWER, own))
+        except Unavailable:
+            response = await context.ask(read_request(operation, Consistency.LINEARIZABLE))
+    return read_answer(response, result_of, has_effect=False)
+
+
+async def _rest(context: Context, wanted: Range, first: RangeResult, asked: Message) -> RangeResult:
+    """Read the further pages of a range at the revision of the first page."""
+    items = list(first.items)
+    revision = asked.revision or first.revision
+    size = sum(map(_size_of, items))
+    page = first
+    while page.more and (not wanted.limit or len(items) < wanted.limit):
+        if size > RANGE_BYTES_MAX:
+            words = f"etcdserver: the range has more than {RANGE_BYTES_MAX} bytes: set a limit, and read it in pages"
+            raise EtcdError(Status.RESOURCE_EXHAUSTED, words)
+        last = page.items[-1].key
+        limit = wanted.limit - len(items) if wanted.limit else 0
+        following = replace(wanted, revision=revision, limit=limit)
+        following = replace(following, end=last) if wanted.reverse else replace(following, start=last + b"\0")
+        found = await read(context, following, Consistency.LOCAL)
+        assert isinstance(found, RangeResult), found
+        page = found
+        items += page.items
+        size += sum(map(_size_of, page.items))
+    return RangeResult(first.revision, tuple(items), page.more, first.count)
+
+
+def _size_of(item: KeyRecord) -> int:
+    return len(item.key) + len(item.value or b"") + 64
+
+
+# Requests.
+
+
+def bounds_of(asked: Message) -> tuple[bytes, bytes | None]:
+    """Return the keys (start, end) of a request with `key` and `range_end`. `range_end` of one zero byte means that the
+    range has no end."""
+    key, end = asked.key, asked.range_end
+    if not end:
+        return key, key + b"\0"
+    return (b"" if key == b"\0" and end == b"\0" else key), (None if end == b"\0" else end)
+
+
+def is_empty(asked: Message) -> bool:
+    """True if `range_end` is set and does not lie behind `key`."""
+    return bool(asked.range_end) and asked.range_end != b"\0" and asked.range_end <= asked.key
+
+
+def check_range(asked: Message) -> None:
+    """Raise EtcdError if a Range cannot be answered."""
+    if not asked.key and not asked.range_end:
+        raise KEY_NOT_PROVIDED
+    if not 0 <= asked.sort_order <= 2 or not 0 <= asked.sort_target <= 4:
+        raise invalid("invalid sort option")
+    if asked.revision < 0:
+        raise EtcdError(Status.OUT_OF_RANGE, COMPACTED)
+
+
+def range_of(asked: Message) -> Range:
+    """Return the range of a request, without its limit, sort order and filters."""
+    start, end = bounds_of(asked)
+    is_reverse = asked.sort_order == 2 and asked.sort_target == 0
+    needs_values = asked.sort_target == 4 and _is_reordered(asked)
+    return Range(
+        start,
+        end,
+        reverse=is_reverse,
+        keys_only=asked.keys_only and not needs_values,
+        count_only=asked.count_only,
+        revision=asked.revision,
+    )
+
+
+def put_of(asked: Message) -> Put:
+    """Return the put of a request. Raises EtcdError."""
+    if not asked.key:
+        raise KEY_NOT_PROVIDED
+    if asked.ignore_value and asked.value:
+        raise invalid("value is provided")
+    if asked.ignore_lease and asked.lease:
+        raise invalid("lease is provided")
+    if asked.lease < 0:
+        raise EtcdError(Status.NOT_FOUND, "etcdserver: requested lease not found")
+    return Put(
+        asked.key,
+        asked.value,
+        asked.lease,
+        previous=asked.prev_kv,
+        keep_value=asked.ignore_value,
+        keep_lease=asked.ignore_lease,
+    )
+
+
+def delete_of(asked: Message) -> DeleteRange:
+    """Return the deletion of a request."""
+    return DeleteRange(*bounds_of(asked), previous=asked.prev_kv)
+
+
+def txn_of(asked: Message) -> Txn:
+    """Return the transaction of a request. Raises EtcdError."""
+    return Txn(
+        tuple(map(_compare_of, asked.compare)),
+        tuple(_operation_of(each) for each in asked.success),
+        tuple(_operation_of(each) for each in asked.failure),
+    )
+
+
+def _compare_of(asked: Message) -> Compare:
+    if not asked.key:
+        raise KEY_NOT_PROVIDED
+    if not 0 <= asked.target < len(_TARGETS) or not 0 <= asked.result < len(_COMPARISONS):
+        raise invalid("invalid compare")
+    end: bytes | None = b""
+    if asked.range_end:
+        end = None if asked.range_end == b"\0" else asked.range_end
+    operand = getattr(asked, _TARGET_FIELDS[asked.target])
+    comparison = _COMPARISONS[asked.result]
+    if isinstance(operand, int) and operand < 0:
+        # The store compares with numbers from 0 on, and so are all its revisions, versions and leases.
+        is_true = comparison in (Comparison.GREATER, Comparison.NOT_EQUAL)
+        comparison, operand = (Comparison.NOT_EQUAL, INT64_MAX) if is_true else (Comparison.LESS, 0)
+    return Compare(asked.key, _TARGETS[asked.target], comparison, operand, end)
+
+
+def _operation_of(asked: Message) -> Operation:
+    kind = asked.WhichOneof("request")
+    if kind == "request_range":
+        return _range_in_txn(asked.request_range)
+    if kind == "request_put":
+        return put_of(asked.request_put)
+    if kind == "request_delete_range":
+        request = asked.request_delete_range
+        if not request.key and not request.range_end:
+            raise KEY_NOT_PROVIDED
+        return DeleteRange(request.key, request.key) if is_empty(request) else delete_of(request)
+    if kind == "request_txn":
+        return txn_of(asked.request_txn)
+    raise invalid("key not found")
+
+
+def _range_in_txn(asked: Message) -> Range:
+    check_range(asked)
+    if is_empty(asked):
+        return Range(asked.key, asked.key, count_only=True)
+    wanted = range_of(asked)
+    if asked.limit and not _is_reordered(asked) and not _has_filters(asked):
+        wanted = replace(wanted, limit=asked.limit)
+    return wanted
+
+
+def _check_txn(asked: Message, operations_max: int) -> None:
+    """Raise EtcdError if a transaction has too many operations, or writes one key twice."""
+    counts = (len(asked.compare), len(asked.success), len(asked.failure))
+    if max(counts) > operations_max:
+        raise invalid("too many operations in txn request")
+    for branch in (asked.success, asked.failure):
+        for operation in branch:
+            if operation.WhichOneof("request") == "request_txn":
+                _check_txn(operation.request_txn, operations_max - len(branch))
+        _check_writes(branch)
+
+
+def _check_writes(branch: Sequence[Message]) -> None:
+    puts: set[bytes] = set()
+    ranges: list[tuple[bytes, bytes | None]] = []
+    for put_keys, deleted in _writes(branch):
+        if puts & put_keys:
+            raise invalid(_DUPLICATE)
+        puts |= put_keys
+        ranges += deleted
+    for start, end in ranges:
+        if any(start <= key and (end is None or key < end) for key in puts):
+            raise invalid(_DUPLICATE)
+
+
+def _writes(branch: Sequence[Message]) -> Iterator[tuple[set[bytes], list[tuple[bytes, bytes | None]]]]:
+    """The keys that each operation puts, and the ranges that it deletes. Of the two branches of an inner transaction,
+    only one runs, so their keys may be the same."""
+    for operation in branch:
+        kind = operation.WhichOneof("request")
+        if kind == "request_put":
+            yield {operation.request_put.key}, []
+        elif kind == "request_delete_range":
+            yield set(), [bounds_of(operation.request_delete_range)]
+        elif kind == "request_txn":
+            inner = operation.request_txn
+            keys: set[bytes] = set()
+            ranges: list[tuple[bytes, bytes | None]] = []
+            for each in (inner.success, inner.failure):
+                _check_writes(each)
+                for more_keys, more_ranges in _writes(each):
+                    keys |= more_keys
+                    ranges += more_ranges
+            yield keys, ranges
+
+
+def _is_serializable(asked: Message) -> bool:
+    """True if a transaction of reads may be answered from the state that this member has applied."""
+    ranges: list[Message] = []
+
+    def walk(txn: Message) -> None:
+        for operation in (*txn.success, *txn.failure):
+            kind = operation.WhichOneof("request")
+            if kind == "request_range":
+                ranges.append(operation.request_range)
+            elif kind == "request_txn":
+                walk(operation.request_txn)
+
+    walk(asked)
+    return bool(ranges) and all(each.serializable for each in ranges)
+
+
+# Responses.
+
+
+def key_value(key: bytes, record: Record | KeyRecord) -> Message:
+    """Return a record as etcd's clients read it."""
+    return make(
+        "mvccpb.KeyValue",
+        key=key,
+        create_revision=record.create_revision,
+        mod_revision=record.mod_revision,
+        version=record.version,
+        value=record.value or b"",
+        lease=record.lease_id,
+    )
+
+
+def range_response(asked: Message, found: RangeResult) -> Message:
+    """Return the response to a range, without its header: sorted, filtered, and cut at its limit."""
+    items: Sequence[KeyRecord] = found.items
+    more = found.more
+    if _has_filters(asked):
+        items = [each for each in items if _passes(asked, each)]
+    if _is_reordered(asked):
+        if asked.sort_order == 0 and asked.limit:
+            more = more or len(items) > asked.limit
+            items = items[: asked.limit + 1]
+        sort_key: Any = (lambda each: each.value or b"") if asked.sort_target == 4 else _SORTS[asked.sort_target]
+        items = sorted(items, key=sort_key, reverse=asked.sort_order == 2)
+    if asked.limit > 0 and len(items) > asked.limit:
+        more, items = True, items[: asked.limit]
+    response = make("RangeResponse", more=more and asked.limit > 0, count=found.count)
+    if asked.count_only:
+        return response
+    for each in items:
+        pair = response.kvs.add(
+            key=each.key,
+            create_revision=each.create_revision,
+            mod_revision=each.mod_revision,
+            version=each.version,
+            lease=each.lease_id,
+        )
+        if each.value and not asked.keys_only:
+            pair.value = each.value
+    return response
+
+
+def _delete_response(result: Result) -> Message:
+    assert isinstance(result, DeleteRangeResult), result
+    previous = [key_value(each.key, each) for each in result.previous]
+    return make("DeleteRangeResponse", deleted=result.count, prev_kvs=previous)
+
+
+def _txn_response(asked: Message, result: TxnResult) -> Message:
+    branch = asked.success if result.succeeded else asked.failure
+    responses = [_response_of(operation, each) for operation, each in zip(branch, result.results, strict=True)]
+    return make("TxnResponse", succeeded=result.succeeded, responses=responses)
+
+
+def _response_of(asked: Message, result: OperationResult) -> Message:
+    header = make("ResponseHeader", revision=result.revision)
+    kind = asked.WhichOneof("request")
+    if kind == "request_range":
+        assert isinstance(result, RangeResult), result
+        limit = asked.request_range.limit
+        if result.more and not 0 < limit <= len(result.items):
+            words = f"etcdserver: a range in the transaction has more than {PAGE_BYTES_MAX} bytes; its writes are done"
+            raise EtcdError(Status.RESOURCE_EXHAUSTED, words)
+        response = range_response(asked.request_range, result)
+        response.header.CopyFrom(header)
+        return make("ResponseOp", response_range=response)
+    if kind == "request_put":
+        assert isinstance(result, PutResult), result
+        put = make("PutResponse", header=header)
+        if result.previous is not None:
+            put.prev_kv.CopyFrom(key_value(asked.request_put.key, result.previous))
+        return make("ResponseOp", response_put=put)
+    if kind == "request_delete_range":
+        deleted = make("DeleteRangeResponse") if is_empty(asked.request_delete_range) else _delete_response(result)
+        deleted.header.CopyFrom(header)
+        return make("ResponseOp", response_delete_range=deleted)
+    assert isinstance(result, TxnResult), result
+    inner = _txn_response(asked.request_txn, result)
+    inner.header.SetInParent()
+    return make("ResponseOp", response_txn=inner)
+
+
+def _is_reordered(asked: Message) -> bool:
+    """True if the response is not in the order of keys. A target other than the key sorts even without an order."""
+    return bool(asked.sort_target != 0)
+
+
+def _has_filters(asked: Message) -> bool:
+    fields = (
+        asked.min_mod_revision,
+        asked.max_mod_revision,
+        asked.min_create_revision,
+        asked.max_create_revision,
+    )
+    return any(fields)
+
+
+def _passes(asked: Message, item: KeyRecord) -> bool:
+    return (
+        (not asked.min_mod_revision or item.mod_revision >= asked.min_mod_revision)
+        and (not asked.max_mod_revision or item.mod_revision <= asked.max_mod_revision)
+        and (not asked.min_create_revision or item.create_revision >= asked.min_create_revision)
+        and (not asked.max_create_revision or item.create_revision <= asked.max_create_revision)
+    )
