@@ -182,8 +182,7 @@ class Identity:
                 task_status.started()
                 await trio.sleep_forever()
             finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                    await self._pump.stop()
+                await self._pump.stop()
 
 
 class Identities:

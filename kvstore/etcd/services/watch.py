@@ -7,7 +7,8 @@ and none after its `canceled` message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -55,7 +56,7 @@ class StreamWatch:
     is_created: bool = False
     has_news: bool = False
     revision: int = 0
-    quiet_ticks: int = field(default=0)
+    quiet_ticks: int = 0
 
 
 class _Stream:
@@ -64,7 +65,8 @@ class _Stream:
     def __init__(self, context: Context) -> None:
         self._context, self._exchange = context, context.exchange
         self._watches: dict[int, StreamWatch] = {}
-        self._creating: list[StreamWatch] = []  # In the order of the requests, until the first of them has begun.
+        # In the order of the requests: watches that have not begun, and the reasons of refusals behind them.
+        self._creating: deque[StreamWatch | str] = deque()
         self._last_id = 0
         self._progress_wanted = False
         self._progress_due: dict[StreamWatch, None] = {}  # Watches that have not told their progress yet.
@@ -81,17 +83,17 @@ class _Stream:
 
     def _create(self, asked: Message) -> None:
         if asked.start_revision < 0:
-            self._refuse(NO_ID, COMPACTED)
+            self._refuse(COMPACTED)
             return
         if is_empty(asked):
-            self._refuse(NO_ID, "etcdserver: the range has no keys")
+            self._refuse("etcdserver: the range has no keys")
             return
         if len(self._watches) >= WATCHES_PER_STREAM_MAX:
-            self._refuse(NO_ID, f"etcdserver: this stream has {WATCHES_PER_STREAM_MAX} watches already")
+            self._refuse(f"etcdserver: this stream has {WATCHES_PER_STREAM_MAX} watches already")
             return
         watch_id = asked.watch_id
-        if watch_id < 0 or watch_id in self._watches:
-            self._refuse(NO_ID, "mvcc: a watch with this id exists on this stream")
+        if watch_id < 0 or (watch_id and watch_id in self._watches):
+            self._refuse("mvcc: a watch with this id exists on this stream")
             return
         if watch_id == 0:
             watch_id = self._last_id
@@ -125,6 +127,7 @@ class _Stream:
                 self._send(watch_id, created=True)
             self._remove(watch)
             self._send(watch_id, canceled=True)
+            self._tell_created()
 
     def _ask_progress(self) -> None:
         self._progress_wanted = True
@@ -144,23 +147,35 @@ class _Stream:
         self._progress_wanted = False
         self._exchange.send(make("WatchResponse", header=self._context.header(revision), watch_id=NO_ID))
 
+    def _tell_created(self) -> None:
+        """Answer the requests for watches, in their order, as far as their watches have begun or are refused."""
+        while self._creating:
+            first = self._creating[0]
+            if isinstance(first, str):
+                self._creating.popleft()
+                self._send(NO_ID, created=True)
+                self._send(NO_ID, canceled=True, cancel_reason=first)
+            elif first.stream.error is not None:
+                self._send(first.watch_id, created=True)
+                self._end(first)
+            elif first.stream.has_begun:
+                self._creating.popleft()
+                first.is_created = True
+                first.revision = first.stream.begins_at - 1
+                # A client that asked for the next change may resume from this revision.
+                header = self._context.header(None if first.start_revision else first.revision)
+                self._exchange.send(make("WatchResponse", header=header, watch_id=first.watch_id, created=True))
+                if first.stream.has_news:
+                    self._note(first)
+            else:
+                return
+
     async def take_news(self, watch: StreamWatch) -> None:
         """Send what is new about a watch."""
         watch.has_news = False
         if self._watches.get(watch.watch_id) is not watch:
             return
-        while self._creating and self._creating[0].stream.error is not None:
-            self._send(self._creating[0].watch_id, created=True)
-            self._end(self._creating[0])
-        while self._creating and self._creating[0].stream.has_begun:
-            begun = self._creating.pop(0)
-            begun.is_created = True
-            begun.revision = begun.stream.begins_at - 1
-            # A client that asked for the next change may resume from this revision.
-            header = self._context.header(None if begun.start_revision else begun.revision)
-            self._exchange.send(make("WatchResponse", header=header, watch_id=begun.watch_id, created=True))
-            if begun is not watch and begun.stream.has_news:
-                self._note(begun)
+        self._tell_created()
         if not watch.is_created:
             return
         while watch.stream.has_news:
@@ -226,9 +241,9 @@ class _Stream:
         else:
             self._send(watch.watch_id, canceled=True, cancel_reason=error_of(error).text)
 
-    def _refuse(self, watch_id: int, reason: str) -> None:
-        self._send(watch_id, created=True)
-        self._send(watch_id, canceled=True, cancel_reason=reason)
+    def _refuse(self, reason: str) -> None:
+        self._creating.append(reason)
+        self._tell_created()
 
     def _send(self, watch_id: int, **fields: object) -> None:
         self._exchange.send(make("WatchResponse", header=self._context.header(), watch_id=watch_id, **fields))
