@@ -91,6 +91,9 @@ class RunningHandler:
                     self._coroutine = None
                     self._ended(None, raised)
                     return
+                if self._is_cancelled():
+                    coroutine.close()
+                    return
                 self._next = None
                 self._resume = Resume(self)
                 abort = wait.begin(self._resume)
@@ -101,6 +104,10 @@ class RunningHandler:
                 value, error = taken
         finally:
             self._is_stepping = False
+
+    def _is_cancelled(self) -> bool:
+        """True if the handler has cancelled itself."""
+        return self._coroutine is None
 
     def _next_value(self) -> tuple[Any, BaseException | None] | None:
         return self._next

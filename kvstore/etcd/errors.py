@@ -11,6 +11,7 @@ from kvstore.errors import (
     AccessRefused,
     Busy,
     ChangeRefused,
+    ClientClosed,
     InvalidRequest,
     LeaseExists,
     LeaseNotFound,
@@ -166,6 +167,8 @@ def error_of(error: Exception) -> EtcdError:
             return EtcdError(status, f"etcdserver: {text}")
         case ChangeRefused() | TransferRefused():
             return EtcdError(Status.FAILED_PRECONDITION, f"etcdserver: {error}")
+        case ClientClosed():
+            return STOPPED
         case OutcomeUnknown():
             words = "etcdserver: request timed out, possibly due to previous leader failure"
             return EtcdError(Status.UNAVAILABLE, words)

@@ -107,6 +107,11 @@ class GatewayConnection:
         self.note_output: Callable[[], None] = _nothing
 
     @property
+    def has_calls(self) -> bool:
+        """True if some call is under way."""
+        return bool(self.calls)
+
+    @property
     def is_within_request(self) -> bool:
         """True if a request has begun to arrive and is not whole."""
         return not self.calls and (self._request is not None or bool(self._http.trailing_data[0]))
@@ -200,6 +205,8 @@ class GatewayConnection:
                 return
             if isinstance(event, h11.Request):
                 self._request, self._body = event, bytearray()
+                if event.http_version not in (b"1.0", b"1.1"):
+                    self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1 and HTTP/2")
                 if self._http.they_are_waiting_for_100_continue:
                     self._send(h11.InformationalResponse(status_code=100, headers=[]))
             elif isinstance(event, h11.Data):

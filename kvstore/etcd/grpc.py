@@ -117,9 +117,14 @@ class GrpcConnection:
         return self.http.take_output()
 
     @property
+    def has_calls(self) -> bool:
+        """True if some call is under way."""
+        return bool(self.calls)
+
+    @property
     def is_within_request(self) -> bool:
-        """True if some message has begun to arrive and is not whole."""
-        return self._body_bytes > 0
+        """True if a message or a frame has begun to arrive and is not whole."""
+        return self._body_bytes > 0 or self.http.is_within_frame
 
     def note_room(self) -> None:
         """Let handlers continue, because the client has read something."""

@@ -92,6 +92,11 @@ class HttpConnection(Protocol):
         """Abandon a stream."""
         ...
 
+    @property
+    def is_within_frame(self) -> bool:
+        """True if a frame has begun to arrive and is not whole."""
+        ...
+
     def unsent_bytes(self, stream_id: int) -> int:
         """The bytes of a stream that wait for the window of the client."""
         ...

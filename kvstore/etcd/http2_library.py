@@ -13,6 +13,7 @@ import h2.exceptions
 import h2.settings
 
 from kvstore.etcd.http2 import (
+    PREFACE,
     ConnectionEnded,
     DataArrived,
     Headers,
@@ -40,6 +41,41 @@ class _Outgoing:
         self.trailers: Headers | None = None
 
 
+class _FrameLengths:
+    """Follows the lengths of the frames of a connection. h2 refuses a frame that is too long only once it has the whole
+    frame, up to 16 MiB; this class sees its length at once."""
+
+    def __init__(self) -> None:
+        self._rest = len(PREFACE)  # Bytes of the preface or of the present frame that have not arrived.
+        self._head = b""  # The beginning of the head of the next frame.
+
+    @property
+    def is_within_frame(self) -> bool:
+        """True if a frame has begun to arrive and is not whole."""
+        return bool(self._rest or self._head)
+
+    def feed(self, data: bytes) -> int:
+        """Take received bytes. Returns the length of the longest frame that has begun in them."""
+        at = min(self._rest, len(data))
+        self._rest -= at
+        longest = 0
+        while at < len(data):
+            missing = _FRAME_HEAD_BYTES - len(self._head)
+            self._head += data[at : at + missing]
+            at += missing
+            if len(self._head) == _FRAME_HEAD_BYTES:
+                length = int.from_bytes(self._head[:3])
+                longest = max(longest, length)
+                self._head = b""
+                self._rest = max(0, at + length - len(data))
+                at += length
+        return longest
+
+
+_FRAME_HEAD_BYTES = 9
+_FRAME_BYTES_MAX = 16_384
+
+
 class LibraryConnection:
     """Implements `HttpConnection`."""
 
@@ -54,13 +90,13 @@ class LibraryConnection:
                 h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: bounds.window_bytes,
             },
         )
-        self._h2.max_outbound_frame_size = 16_384
         self._h2.decoder.max_header_list_size = bounds.header_bytes_max
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(4 * bounds.window_bytes - 65_535)
         self._waiting: dict[int, _Outgoing] = {}
         self._open: set[int] = set()
         self._is_over = False
+        self._lengths = _FrameLengths()
         self._window_began = 0  # The time at which the counts of control frames and resets began.
         self._controls = self._resets = 0
 
@@ -73,6 +109,11 @@ class LibraryConnection:
         if now - self._window_began > self._bounds.control_window_ns:
             self._window_began, self._controls, self._resets = now, 0, 0
         found: list[HttpEvent] = []
+        longest = self._lengths.feed(data)
+        if longest > _FRAME_BYTES_MAX:
+            words = f"the client has begun a frame of {longest} bytes; the bound is {_FRAME_BYTES_MAX}"
+            self._end(found, words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
+            return found
         try:
             events = self._h2.receive_data(data)
         except h2.exceptions.ProtocolError as error:  # h2 has put a GOAWAY into its output.
@@ -143,7 +184,11 @@ class LibraryConnection:
         if stream_id not in self._open or self._is_over:
             return
         waiting = self._waiting.get(stream_id)
-        if waiting is None and len(data) <= 16_384 and len(data) <= self._h2.local_flow_control_window(stream_id):
+        if (
+            waiting is None
+            and len(data) <= _FRAME_BYTES_MAX
+            and len(data) <= self._h2.local_flow_control_window(stream_id)
+        ):
             self._h2.send_data(stream_id, data)
             return
         if waiting is None:
@@ -158,6 +203,11 @@ class LibraryConnection:
             self._forget(stream_id)
             with suppress(h2.exceptions.ProtocolError):
                 self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.NO_ERROR)
+
+    @property
+    def is_within_frame(self) -> bool:
+        """True if a frame has begun to arrive and is not whole."""
+        return self._lengths.is_within_frame
 
     def unsent_bytes(self, stream_id: int) -> int:
         """The bytes of a stream that wait for the window of the client."""

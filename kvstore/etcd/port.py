@@ -91,6 +91,9 @@ class HttpCalls(Protocol):
     end_reason: str
 
     @property
+    def has_calls(self) -> bool: ...
+
+    @property
     def is_within_request(self) -> bool: ...
 
     def receive(self, data: bytes, now: int) -> None: ...
@@ -160,7 +163,7 @@ class EtcdPort:
 
     def is_idle(self, stream: trio.abc.Stream) -> bool:
         """True if a connection has no call under way."""
-        return not any(each.stream is stream and each.calls.is_within_request for each in self._connections)
+        return not any(each.stream is stream and each.calls.has_calls for each in self._connections)
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes) -> None:
         """Serve one connection until it ends. `first`: its first bytes."""

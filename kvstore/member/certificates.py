@@ -10,6 +10,7 @@ from kvstore.tls import MemberTls, UnusableCertificates
 from raft.runtime import (
     PROTOCOL_CLIENT,
     PROTOCOL_HTTP,
+    PROTOCOL_HTTP2,
     REREAD_SECONDS,
     Credentials,
     UnusableTlsFiles,
@@ -21,9 +22,10 @@ logger = logging.getLogger("kvstore.certificates")
 
 
 class MemberCertificates:
-    """The credentials of the three ports; None for a port without TLS. Raises UnusableCertificates."""
+    """The credentials of the three ports; None for a port without TLS. `etcd`: etcd's clients use the client port, too.
+    Raises UnusableCertificates."""
 
-    def __init__(self, node_id: str, tls: MemberTls | None) -> None:
+    def __init__(self, node_id: str, tls: MemberTls | None, *, etcd: bool = False) -> None:
         self._node_id = node_id
         self._told: dict[str, str] = {}  # For each purpose: the last logged reason why its files cannot be used.
         self._wanted = trio.Event()
@@ -32,11 +34,12 @@ class MemberCertificates:
         self.peers: Credentials | None = None
         if tls is None:
             return
+        protocols_of_clients = (PROTOCOL_CLIENT, PROTOCOL_HTTP2, PROTOCOL_HTTP) if etcd else (PROTOCOL_CLIENT,)
         try:
             if tls.cert is not None:
                 self.clients, self.metrics = (
-                    port_credentials(node_id, purpose, protocol, tls.cert, tls.key, tls.client_ca, is_mixed=tls.mixed)
-                    for purpose, protocol in (("clients", PROTOCOL_CLIENT), ("metrics", PROTOCOL_HTTP))
+                    port_credentials(node_id, purpose, protocols, tls.cert, tls.key, tls.client_ca, is_mixed=tls.mixed)
+                    for purpose, protocols in (("clients", protocols_of_clients), ("metrics", (PROTOCOL_HTTP,)))
                 )
             if tls.peer_cert is not None and tls.peer_ca is not None:
                 self.peers = peer_credentials(node_id, tls.peer_cert, tls.peer_key, tls.peer_ca, is_mixed=tls.mixed)

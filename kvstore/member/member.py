@@ -166,7 +166,7 @@ async def _run(
     own = configuration.member(identity.node_id)
     is_configured, own = own is not None, own or joins_as
     has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
-    certificates = MemberCertificates(identity.node_id, config.tls)
+    certificates = MemberCertificates(identity.node_id, config.tls, etcd=config.etcd)
     listeners = await open_listeners(config, own, has_peers=has_peers)
     transport = (
         Transport(

@@ -18,7 +18,7 @@ from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
 from raft.runtime.peer_routes import PeerConnections
 from raft.runtime.sockets import receive_at_once, send_at_once
-from raft.runtime.tls.contexts import PROTOCOL_CLIENT, PROTOCOL_HTTP
+from raft.runtime.tls.contexts import PROTOCOL_CLIENT, PROTOCOL_HTTP, PROTOCOL_HTTP2
 from raft.runtime.tls.credentials import (
     REREAD_SECONDS,
     Credentials,
@@ -42,6 +42,7 @@ __all__ = [
     "OUTBOUND_BYTES_MAX",
     "PROTOCOL_CLIENT",
     "PROTOCOL_HTTP",
+    "PROTOCOL_HTTP2",
     "REREAD_SECONDS",
     "Acceptor",
     "Application",

@@ -14,9 +14,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
-from kvstore.errors import PermissionDenied, RevisionCompacted, StoreError
+from kvstore.errors import ClientClosed, PermissionDenied, RevisionCompacted, StoreError
 from kvstore.etcd.backend import Context
-from kvstore.etcd.errors import COMPACTED, NO_LEADER, PERMISSION, error_of
+from kvstore.etcd.errors import COMPACTED, NO_LEADER, PERMISSION, STOPPED, error_of
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.kv import bounds_of, is_empty, key_value
 from kvstore.protocol.watches import Change, WatchFlag, WatchSpec
@@ -230,10 +230,13 @@ class _Stream:
         self._exchange.send(response)
 
     def _end(self, watch: StreamWatch) -> None:
-        """Tell the client that a watch has ended."""
+        """Tell the client that a watch has ended. Raises EtcdError if this member stops: the client then resumes at
+        another member."""
         error = watch.stream.error
         assert error is not None
         self._remove(watch)
+        if isinstance(error, ClientClosed):
+            raise STOPPED
         if isinstance(error, RevisionCompacted):
             self._send(watch.watch_id, canceled=True, compact_revision=error.compact_revision, cancel_reason=COMPACTED)
         elif isinstance(error, PermissionDenied):

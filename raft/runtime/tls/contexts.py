@@ -18,21 +18,23 @@ CIPHERS_OF_TLS_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 FilePath = str | os.PathLike[str]
 
-PROTOCOL_CLIENT, PROTOCOL_PEER, PROTOCOL_HTTP = "hwm", "hwm-peer", "http/1.1"
-"""The names of the application protocols (ALPN): of the client port, the peer port and the metrics port. A side that
+PROTOCOL_CLIENT, PROTOCOL_PEER, PROTOCOL_HTTP, PROTOCOL_HTTP2 = "hwm", "hwm-peer", "http/1.1", "h2"
+"""The names of the application protocols (ALPN): of the client port, the peer port and the metrics port, and of etcd's
+clients at the client port. A side that
 names no protocol is accepted, because its first bytes after the handshake also show the protocol."""
 
 
 def server_context(
-    purpose: str, cert: FilePath, key: FilePath | None, ca: FilePath | None, protocol: str
+    purpose: str, cert: FilePath, key: FilePath | None, ca: FilePath | None, *protocols: str
 ) -> ssl.SSLContext:
-    """Make the context of a port. With `ca`, each caller must show a certificate of one of these authorities.
+    """Make the context of a port. `protocols`: the application protocols, the preferred one first. With `ca`, each
+    caller must show a certificate of one of these authorities.
 
     Sessions are not resumed, because a resumed session would skip the check of the certificate. Raises
     UnusableTlsFiles.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _restrict(context, protocol)
+    _restrict(context, *protocols)
     context.num_tickets = 0
     _load_own(context, purpose, cert, key)
     if ca is not None:
@@ -58,11 +60,11 @@ def client_context(
     return context
 
 
-def _restrict(context: ssl.SSLContext, protocol: str) -> None:
+def _restrict(context: ssl.SSLContext, *protocols: str) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS_OF_TLS_1_2)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
-    context.set_alpn_protocols([protocol])
+    context.set_alpn_protocols(list(protocols))
 
 
 def _load_own(context: ssl.SSLContext, purpose: str, cert: FilePath, key: FilePath | None) -> None:

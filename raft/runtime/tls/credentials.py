@@ -135,7 +135,7 @@ def peer_credentials(
 def port_credentials(
     node_id: str,
     purpose: str,
-    protocol: str,
+    protocols: tuple[str, ...],
     cert: FilePath,
     key: FilePath | None,
     ca: FilePath | None,
@@ -145,12 +145,12 @@ def port_credentials(
     """The credentials of a port of the member `node_id`. With `ca`, callers must show a certificate. A certificate that
     has expired is refused.
 
-    `purpose`: `clients` or `metrics`. `protocol`: the name of the application protocol (ALPN). Raises
-    UnusableTlsFiles.
+    `purpose`: `clients` or `metrics`. `protocols`: the names of the application protocols (ALPN), the preferred
+    one first. Raises UnusableTlsFiles.
     """
 
     def make() -> Contexts:
-        server = server_context(purpose, cert, key, ca, protocol)
+        server = server_context(purpose, cert, key, ca, *protocols)
         return Contexts(server, None, expiry_of(certificate_of_port(purpose, cert, key)))
 
     return Credentials(purpose, (cert, key, ca), make, node_id=node_id, is_mixed=is_mixed)

@@ -161,7 +161,7 @@ class GrpcClient:
         call = self._calls.get(getattr(event, "stream_id", None) or 0)
         match event:
             case h2.events.ResponseReceived() | h2.events.TrailersReceived() if call is not None:
-                found = dict(event.headers)
+                found: dict[Any, Any] = dict(event.headers)
                 if "grpc-status" in found:
                     call.status = int(found["grpc-status"])
                     call.text = unquote(found.get("grpc-message", ""))

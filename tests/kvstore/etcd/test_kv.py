@@ -167,7 +167,7 @@ async def test_a_put_may_keep_the_value_or_the_lease(tmp_path: Path) -> None:
             ({"lease": 12345}, "requested lease not found"),
         ):
             with pytest.raises(CallFailed) as failed:
-                await etcd.put(b"a", **fields)  # type: ignore[arg-type]
+                await etcd.put(b"a", **fields)
             assert failed.value.text == f"etcdserver: {text}"
         with pytest.raises(CallFailed, match="key not found"):
             await etcd.put(b"absent", ignore_value=True)

@@ -76,7 +76,7 @@ class Certificates:
         """The credentials of a client port on loopback."""
         cert = self.issue("port.pem", "127.0.0.1", "localhost")
         ca = self.ca if with_client_ca else None
-        return port_credentials("s1", "clients", PROTOCOL_CLIENT, cert, None, ca, is_mixed=is_mixed)
+        return port_credentials("s1", "clients", (PROTOCOL_CLIENT,), cert, None, ca, is_mixed=is_mixed)
 
     def caller(self, *, with_certificate: bool = True) -> Credentials:
         """The credentials of a client."""

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def port_of(cert: Path, key: Path | None = None, ca: Path | None = None) -> Credentials:
-    return port_credentials("s1", "clients", PROTOCOL_CLIENT, cert, key, ca)
+    return port_credentials("s1", "clients", (PROTOCOL_CLIENT,), cert, key, ca)
 
 
 def replaced(path: Path, new: Path) -> None:

@@ -127,7 +127,7 @@ async def test_a_refusal_counts_only_from_the_member_that_was_dialled(
     """A client with a certificate of the same authority took the address of s2, and claims that s1 was removed. If s1
     believed that, it would stop permanently."""
     caplog.set_level(logging.WARNING, "raft.transport")
-    answerer = port_credentials("s2", "clients", PROTOCOL_PEER, made.issue("c.pem", "a-client"), None, made.ca)
+    answerer = port_credentials("s2", "clients", (PROTOCOL_PEER,), made.issue("c.pem", "a-client"), None, made.ca)
     heard: list[bytes] = []
 
     async def refuse(plain: trio.SocketStream) -> None:

@@ -1,0 +1,77 @@
+"""Etcd's clients at a client port with TLS."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import Client, MemberTls, Tls, open_node
+from kvstore.etcd.schema import make
+from tests.kvstore.etcd.grpc_client import GrpcClient
+from tests.kvstore.etcd.member import KV
+from tests.raft.support.certificates import Certificates
+
+
+@asynccontextmanager
+async def a_port(folder: Path) -> AsyncIterator[tuple[str, Certificates]]:
+    made = Certificates(folder / "certificates")
+    tls = MemberTls(cert=made.issue("port.pem", "127.0.0.1", "localhost"), client=Tls(ca=made.ca))
+    with trio.fail_after(30):
+        async with open_node(folder / "data", bootstrap=True, etcd=True, listen_client="127.0.0.1:0", tls=tls) as store:
+            yield store.client_address, made
+
+
+async def dial(address: str, made: Certificates, protocols: list[str]) -> trio.SSLStream[trio.SocketStream]:
+    context = ssl.create_default_context(cafile=str(made.ca))
+    context.set_alpn_protocols(protocols)
+    host, _, port = address.rpartition(":")
+    stream = trio.SSLStream(
+        await trio.open_tcp_stream(host, int(port)), context, server_hostname="127.0.0.1", https_compatible=True
+    )
+    await stream.do_handshake()
+    return stream
+
+
+async def test_http2_is_agreed_in_the_handshake(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as (address, made), trio.open_nursery() as nursery:
+        stream = await dial(address, made, ["h2"])
+        assert stream.selected_alpn_protocol() == "h2"
+        client = GrpcClient(stream)
+        client.h2.initiate_connection()
+        nursery.start_soon(client.run)
+        put = await client.call(f"{KV}/Put", make("PutRequest", key=b"a", value=bytes(300_000)))
+        assert put.header.revision == 2
+        found = await client.call(f"{KV}/Range", make("RangeRequest", key=b"a"))
+        assert found.kvs[0].value == bytes(300_000)
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_gateway_is_served_over_tls(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as (address, made):
+        stream = await dial(address, made, ["http/1.1"])
+        await stream.send_all(b"GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while data := await stream.receive_some(65_536):
+            answer += data
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_the_stores_own_clients_use_the_same_port(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as (address, made), Client([address], tls=Tls(ca=made.ca)) as client:
+        await client.put("a", "1")
+
+
+async def test_clear_text_is_refused(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as (address, _):
+        host, _, port = address.rpartition(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            with pytest.raises(trio.BrokenResourceError):
+                while await stream.receive_some(65_536):
+                    pass
+                raise trio.BrokenResourceError
