@@ -4,7 +4,7 @@
 member (`member/snap/db`) has the same format without the SHA-256.
 
 The rows of the keys are read twice, because they are in the order of their revisions: only the last row of a key tells
-whether the key exists. The memory holds the keys, but not the values. Older versions are not read.
+whether the key exists. The memory holds the keys during the first pass, and never the values.
 """
 
 from __future__ import annotations
@@ -91,10 +91,8 @@ class EtcdSnapshot:
     def records(self) -> Iterator[KeyVersion]:
         """Yield the present records, in the order of (mod_revision, place within the revision)."""
         for place, value in self._places():
-            if not place.is_deletion:
-                version = self._decoded(KEY, decode_version, value)
-                if self._last.get(version.key) == place[:2]:
-                    yield version
+            if place in self._present:
+                yield self._decoded(KEY, decode_version, value)
 
     def leases(self) -> Iterator[EtcdLease]:
         """Yield the leases, in the order of their ids."""
@@ -147,16 +145,17 @@ class EtcdSnapshot:
 
     def _index(self) -> None:
         """Find the last version of each key that exists."""
-        self._last: dict[bytes, tuple[int, int]] = {}
+        last: dict[bytes, RevisionKey] = {}
         self.revision = max(_FIRST_REVISION, self.compact_revision)
         for place, value in self._places():
             key = self._decoded(KEY, decode_version, value).key
             if place.is_deletion:
-                self._last.pop(key, None)
+                last.pop(key, None)
             else:
-                self._last[key] = place[:2]
+                last[key] = place
             self.revision = max(self.revision, place.revision)
-        self.keys = len(self._last)
+        self._present = frozenset(last.values())
+        self.keys = len(self._present)
 
     def _places(self) -> Iterator[tuple[RevisionKey, bytes]]:
         for key, value in self._reader.rows(KEY):

@@ -311,6 +311,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Return the integer at `offset`, and the offset behind it."""
+    if offset < len(data) and data[offset] < 0x80:  # Most integers, and all tags, have one byte.
+        return data[offset], offset + 1
     number = 0
     for place, byte in enumerate(data[offset : offset + _VARINT_BYTES_MAX]):
         number |= (byte & 0x7F) << 7 * place
