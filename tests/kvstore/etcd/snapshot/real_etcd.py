@@ -67,11 +67,11 @@ class RealEtcd:
         """Run a command of etcdctl, and return its answer."""
         return json.loads(self.control(*arguments, "-w", "json"))
 
-    def watched(self, *, lines: int) -> list[str]:
-        """The first lines of a watch of all keys from revision 2 on: three lines for each event."""
+    def watched(self, *, lines: int, revision: int = 2) -> list[str]:
+        """The first lines of a watch of all keys from `revision` on: three lines for each event."""
         path = program("etcdctl")
         assert path is not None
-        command = [path, "--endpoints", self.endpoint, "watch", "", "--prefix", "--rev", "2"]
+        command = [path, "--endpoints", self.endpoint, "watch", "", "--prefix", "--rev", str(revision)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
             late = threading.Timer(COMMAND_SECONDS, watch.kill)
             late.start()

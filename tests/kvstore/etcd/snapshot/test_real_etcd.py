@@ -12,7 +12,8 @@ from kvstore.etcd.snapshot.bolt_reader import BoltReader
 from kvstore.etcd.snapshot.bolt_writer import write_bolt
 from kvstore.etcd.snapshot.export import export_etcd
 from kvstore.etcd.snapshot.rows import KeyVersion, RevisionKey, encode_revision_key, encode_version
-from kvstore.protocol.commands import Delete, LeaseGrant, Put, Txn
+from kvstore.protocol.commands import Compact, Delete, LeaseGrant, Put, Txn
+from kvstore.protocol.results import KeyRecord
 from tests.kvstore.etcd.snapshot import real_etcd
 from tests.kvstore.etcd.snapshot.saved import lived_in, records_at, save
 from tests.kvstore.support.machine_fixture import SECOND, Fed
@@ -96,6 +97,22 @@ def test_a_watch_from_an_old_revision_gets_the_kept_events(tmp_path: Path) -> No
         *("PUT", "a", "1"), *("PUT", "b", "2"), *("PUT", "a", "3"),
         *("DELETE", "a", ""), *("PUT", "c", "4"), *("DELETE", "b", ""),
     ]  # fmt: skip
+
+
+def test_a_deletion_at_the_compact_revision_is_kept(tmp_path: Path) -> None:
+    """Its key has no older version any more."""
+    fed = Fed(level=3)
+    for command in (Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"a"), Compact(4)):
+        fed.do(command)
+    file = tmp_path / "backup.db"
+    export_etcd(save(fed.machine, tmp_path / "saved.snap"), file)
+    real_etcd.restore(file, tmp_path / "etcd")
+
+    with real_etcd.running(tmp_path / "etcd", is_restored=True) as etcd:
+        assert etcd.records_at(4) == records_at(fed.machine, 4) == [KeyRecord(b"b", b"2", 3, 3, 1)]
+        assert etcd.answer("put", "a", "new")["header"]["revision"] == 5
+        assert etcd.watched(lines=6, revision=4) == ["DELETE", "a", "", "PUT", "a", "new"]
+        assert etcd.records_at(5)[0] == KeyRecord(b"a", b"new", 5, 5, 1)
 
 
 def test_users_and_roles_are_there_and_can_be_used_after_new_passwords(tmp_path: Path) -> None:
