@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from kvstore.backup.file import AtomicFile, BackupFailed, SnapshotFacts, SnapshotVerifier
-from kvstore.client.client import Client
+from kvstore.client.client import ClientCalls
 from kvstore.errors import InvalidAddress, Unavailable
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import Get
@@ -62,7 +62,7 @@ class SavedSnapshot:
 
 
 async def save_snapshot(
-    client: Client,
+    client: ClientCalls,
     path: Path | None,
     *,
     member: str | None = None,
@@ -107,7 +107,7 @@ async def save_snapshot(
     )
 
 
-async def _address(client: Client, member: str | None) -> str:
+async def _address(client: ClientCalls, member: str | None) -> str:
     """Return the address of the member `member`. If `member` is None, wait until there is a leader, and return the
     leader's address. Raises InvalidAddress, Unavailable."""
     if member is not None and ":" in member:
@@ -131,7 +131,7 @@ class _SnapshotSource:
     """The member that sends a snapshot of `revision` or later. With `may_be_older`, any snapshot is accepted after
     `wait_seconds`."""
 
-    client: Client
+    client: ClientCalls
     address: str
     revision: int
     may_be_older: bool
