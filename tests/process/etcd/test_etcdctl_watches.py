@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -151,8 +152,8 @@ def test_every_member_shows_what_was_written_through_another(etcd_endpoints: Seq
             assert watch.lines(3) == ["PUT", f"{prefix}k", "one"]
 
 
-def events_of(etcdctl: Etcdctl, *arguments: str, count: int) -> list[dict[str, dict[str, str]]]:
-    events: list[dict[str, dict[str, str]]] = []
+def events_of(etcdctl: Etcdctl, *arguments: str, count: int) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
     with etcdctl.running("watch", "--write-out=json", *arguments) as watch:
         while len(events) < count:
             events += json.loads(watch.line())["Events"]
