@@ -109,16 +109,18 @@ def test_the_leadership_is_not_moved_to_a_stranger(etcdctl: Etcdctl) -> None:
 
 
 def test_a_snapshot_is_saved(etcd_endpoints: Sequence[str], tmp_path: Path, prefix: str) -> None:
-    """Its format is the server's own. etcdctl appends nothing, and etcd's own file begins as a bbolt database."""
+    """Its format is the server's own; etcd's begins as a bbolt database. etcdctl accepts only a file whose size is a
+    multiple of 512 plus the 32 bytes of a SHA-256."""
     one = Etcdctl(etcd_endpoints[:1])
     one("put", f"{prefix}k", "v")
     file = tmp_path / "snapshot.db"
 
     assert one("snapshot", "save", str(file)) == f"Snapshot saved at {file}\n"
 
-    assert file.stat().st_size > 0
+    assert file.stat().st_size > 32
+    assert file.stat().st_size % 512 == 32
     if USES_REAL_ETCD:
-        assert (tmp_path / "snapshot.db").read_bytes()[16:20] == bytes.fromhex("edda0ced")
+        assert file.read_bytes()[16:20] == bytes.fromhex("edda0ced")
 
 
 def test_the_api_has_a_version(etcdctl: Etcdctl) -> None:

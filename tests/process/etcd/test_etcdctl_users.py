@@ -148,6 +148,20 @@ def test_a_watch_needs_the_permission_to_read(own_endpoints: Sequence[str]) -> N
         assert watch.lines(3) == ["PUT", "app/1", "two"]
 
 
+def test_a_lease_of_foreign_keys_cannot_be_ended(own_endpoints: Sequence[str]) -> None:
+    """To revoke a lease deletes its keys, so it needs the permission to write them. Nor can a key join such a lease."""
+    _, root, ann = secured(own_endpoints)
+    lease = root.lease(600)
+    root("put", "secret", "v", f"--lease={lease}")
+
+    assert ann.error("lease", "revoke", lease) == "Error: failed to revoke lease (etcdserver: permission denied)"
+    assert ann.error("put", "k1", "v", f"--lease={lease}") == DENIED
+    own = ann.lease(600)
+    assert ann("put", "k1", "v", f"--lease={own}") == "OK\n"
+    assert ann("lease", "revoke", own) == f"lease {own} revoked\n"
+    assert root.lines("get", "secret", "--print-value-only") == ["v"]
+
+
 def test_only_root_manages_users_and_members(own_endpoints: Sequence[str]) -> None:
     """A user may see itself and its roles, and ask for members and health."""
     nobody, root, ann = secured(own_endpoints)

@@ -84,8 +84,8 @@ class Watching:
         self._requests.put(None)
 
 
-WATCH_ID, CREATED, CANCELED, COMPACT_REVISION, CANCEL_REASON, EVENTS = 2, 3, 4, 5, 6, 11
-START, PROGRESS, FILTERS, PREV_KV, ASKED_ID = 3, 4, 5, 6, 7  # Fields of a request to create a watch.
+WATCH_ID, CREATED, CANCELED, COMPACT_REVISION, CANCEL_REASON, FRAGMENTED, EVENTS = 2, 3, 4, 5, 6, 7, 11
+START, PROGRESS, FILTERS, PREV_KV, ASKED_ID, FRAGMENT = 3, 4, 5, 6, 7, 8  # Fields of a request to create a watch.
 
 
 @pytest.fixture
@@ -492,6 +492,21 @@ def test_progress_is_told_on_the_stream(channel: Channel, watching: Watching, ke
     assert answer.signed(WATCH_ID) == -1
     assert answer.part(HEADER).number(REVISION) >= revision
     assert answer.numbers == {HEADER, WATCH_ID}
+
+
+def test_a_large_answer_of_a_watch_comes_in_fragments(channel: Channel, watching: Watching, prefix: str) -> None:
+    """A client that cannot receive large messages asks for it. All fragments but the last say that more follows."""
+    revisions = [channel.put(f"{prefix}{number}".encode(), bytes(1_000_000)) for number in range(4)]
+    watching.create((KEY, prefix.encode()), (2, f"{prefix}~".encode()), (START, revisions[0]), (FRAGMENT, 1))
+    assert watching.answer().number(CREATED) == 1
+
+    answers = [watching.answer()]
+    while len(revisions) > sum(len(answer.parts(EVENTS)) for answer in answers):
+        answers.append(watching.answer())
+
+    assert [event.part(2).number(3) for answer in answers for event in answer.parts(EVENTS)] == revisions
+    assert all(sum(len(each.part(2).bytes(5)) for each in answer.parts(EVENTS)) <= 2_000_000 for answer in answers)
+    assert answers[-1].number(FRAGMENTED) == 0
 
 
 def test_a_watch_of_an_empty_range_is_refused(watching: Watching, key: bytes) -> None:
