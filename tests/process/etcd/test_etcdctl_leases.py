@@ -76,6 +76,7 @@ def test_any_member_keeps_a_lease_alive(etcd_endpoints: Sequence[str]) -> None:
         etcdctl = Etcdctl([endpoint])
         assert etcdctl("lease", "keep-alive", "--once", lease) == f"lease {lease} keepalived with TTL(60)\n"
         assert "remaining(" in etcdctl("lease", "timetolive", lease)
+        etcdctl.revision()  # This linearizable read waits until the member, which answers alone, has the lease.
         assert lease in etcdctl("lease", "list")
 
 
