@@ -11,7 +11,7 @@ See docs/reference/specification.md#89-bounds-of-admission.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from raft import INT64_MAX, MEMBERS_MAX, LevelRange
@@ -193,3 +193,19 @@ class ServiceLimits:
     history_age_ns_max: int = 0  # The age at which the leader compacts history; 0: none (`resources.history_age`).
     log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work); the first may be larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+
+
+ETCD_LIMITS = {
+    "key_bytes_max": 8 * KIB,
+    "value_bytes_max": 3 * MIB // 2,
+    "txn_operations_max": 2_048,  # The port for etcd's clients has its own bounds, for each branch.
+    "txn_bytes_max": 2 * MIB,
+}
+"""The bounds of admission of a member that serves etcd's clients, which expect at least these."""
+
+
+def with_etcd_limits(limits: ServiceLimits) -> ServiceLimits:
+    """Return the limits of a member that serves etcd's clients: the same, or wider."""
+    admission = limits.admission
+    wider = {name: max(value, getattr(admission, name)) for name, value in ETCD_LIMITS.items()}
+    return replace(limits, admission=replace(admission, **wider))

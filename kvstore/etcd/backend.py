@@ -119,6 +119,10 @@ class Context:
         """Carry out a command. Raises StoreError, EtcdError."""
         return read_answer(await self.ask(command_request(command)), result_of, has_effect=True)
 
+    def forget(self, command: Command) -> None:
+        """Carry out a command without waiting for it. Its outcome is not told."""
+        self.backend.submit(command_request(command), self.backend.now() + REQUEST_NS_MAX, lambda _: None)
+
     async def run(self, function: Callable[[ClientCalls], Awaitable[T]]) -> T:
         """Carry out an async function of the client. Raises StoreError, EtcdError."""
         result: T = await Wait(partial(self.backend.run, function))

@@ -60,7 +60,7 @@ HTTP_STATUS = {
     Status.NOT_FOUND: HTTPStatus.NOT_FOUND,
     Status.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
     Status.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
-    Status.FAILED_PRECONDITION: HTTPStatus.PRECONDITION_FAILED,
+    Status.FAILED_PRECONDITION: HTTPStatus.BAD_REQUEST,
     Status.OUT_OF_RANGE: HTTPStatus.BAD_REQUEST,
     Status.UNIMPLEMENTED: HTTPStatus.NOT_IMPLEMENTED,
     Status.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -94,6 +94,8 @@ def unimplemented(what: str) -> EtcdError:
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 FUTURE_REVISION = "etcdserver: mvcc: required revision is a future revision"
 PERMISSION = "etcdserver: permission denied"
+PERMISSION_OF_A_WATCH = f"rpc error: code = PermissionDenied desc = {PERMISSION}"
+"""The reason with which a watch ends. Clients compare the whole text."""
 NO_LEADER = EtcdError(Status.UNAVAILABLE, "etcdserver: no leader")
 LEASE_TTL_TOO_LARGE = EtcdError(Status.OUT_OF_RANGE, "etcdserver: too large lease TTL")
 STOPPED = EtcdError(Status.UNAVAILABLE, "etcdserver: server stopped")
@@ -104,6 +106,7 @@ AUTHENTICATION_FAILED = EtcdError(
 INVALID_TOKEN = EtcdError(Status.UNAUTHENTICATED, "etcdserver: invalid auth token")
 AUTH_NOT_ENABLED = EtcdError(Status.FAILED_PRECONDITION, "etcdserver: authentication is not enabled")
 MEMBER_NOT_FOUND = EtcdError(Status.NOT_FOUND, "etcdserver: member not found")
+BAD_TRANSFEREE = EtcdError(Status.FAILED_PRECONDITION, "etcdserver: bad leader transferee")
 NOT_LEADER = EtcdError(Status.FAILED_PRECONDITION, "etcdserver: not leader")
 
 _OF_REASON = {

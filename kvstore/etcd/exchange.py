@@ -71,3 +71,15 @@ class Exchange(ABC, Generic[ItemT]):
 
     def _forget(self) -> None:
         self._room = None
+
+
+_UNITS_NS = {b"H": 3_600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
+
+
+def deadline_of(timeout: bytes | None, now: int) -> int | None:
+    """Return the time at which a call ends, from its `grpc-timeout`; None for a call without one. Raises ValueError."""
+    if timeout is None:
+        return None
+    if not 2 <= len(timeout) <= 9 or timeout[-1:] not in _UNITS_NS or not timeout[:-1].isdigit():
+        raise ValueError("malformed grpc-timeout")
+    return now + int(timeout[:-1]) * _UNITS_NS[timeout[-1:]]

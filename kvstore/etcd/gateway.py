@@ -14,8 +14,8 @@ from typing import Any
 import h11
 from google.protobuf import json_format
 
-from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
-from kvstore.etcd.exchange import Exchange
+from kvstore.etcd.errors import DEADLINE, HTTP_STATUS, EtcdError, Status
+from kvstore.etcd.exchange import Exchange, deadline_of
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
 from kvstore.etcd.services.maintenance import CLUSTER_VERSION, VERSION
 
@@ -30,6 +30,8 @@ ROUTES: dict[str, Method] = {
 }
 """The methods by path. `/maintenance/hash` is HashKV, as in etcd."""
 
+_TEXT = "text/plain; charset=utf-8"
+
 METHODS_OF_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
 """The first bytes of a client that speaks HTTP/1."""
 
@@ -37,8 +39,10 @@ METHODS_OF_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC"
 class GatewayExchange(Exchange[Any]):
     """One call that came as JSON."""
 
-    def __init__(self, connection: GatewayConnection, method: Method, token: str, *, needs_leader: bool) -> None:
-        super().__init__(method, token, None, needs_leader=needs_leader)
+    def __init__(
+        self, connection: GatewayConnection, method: Method, token: str, deadline: int | None, *, needs_leader: bool
+    ) -> None:
+        super().__init__(method, token, deadline, needs_leader=needs_leader)
         self._connection = connection
         self._has_begun = False
 
@@ -72,8 +76,7 @@ class GatewayExchange(Exchange[Any]):
                 connection.send_chunk(_json({"error": body}) + b"\n")
             connection.end_stream()
         elif error is not None:
-            body = {"error": error.text, "message": error.text, "code": int(error.status)}
-            connection.respond(HTTP_STATUS[error.status], _json(body))
+            connection.respond(HTTP_STATUS[error.status], _error_body(error))
         connection.forget(self)
 
     def has_room(self) -> bool:
@@ -99,6 +102,7 @@ class GatewayConnection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._begin, self._page, self.has_room = begin, page, has_room
         self._is_foreign_host = is_foreign_host
+        self._now = 0
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._out: list[bytes] = []
@@ -116,8 +120,9 @@ class GatewayConnection:
         """True if a request has begun to arrive and is not whole."""
         return not self.calls and (self._request is not None or bool(self._http.trailing_data[0]))
 
-    def receive(self, data: bytes, now: int) -> None:  # noqa: ARG002 - As for HTTP/2.
-        """Take received bytes."""
+    def receive(self, data: bytes, now: int) -> None:
+        """Take received bytes. `now`: monotonic ns."""
+        self._now = now
         try:
             self._http.receive_data(data)
             self._advance()
@@ -135,7 +140,12 @@ class GatewayConnection:
             call.note_room()
 
     def check_deadlines(self, now: int) -> None:
-        """Calls of the gateway have no deadline of their own."""
+        """End the call if its deadline has passed."""
+        for call in list(self.calls.values()):
+            if call.deadline is not None and call.deadline <= now:
+                if call.handler is not None:
+                    call.handler.cancel()
+                call.finish(DEADLINE)
 
     def finish_all(self, error: EtcdError) -> None:
         """End the call with an error, and the connection."""
@@ -230,30 +240,33 @@ class GatewayConnection:
         if method is None:
             found = self._page(path) if request.method in (b"GET", b"HEAD") else None
             if found is None:
-                self.respond(HTTPStatus.NOT_FOUND, _json({"error": "Not Found", "message": "Not Found", "code": 5}))
+                words = b"Not Found\n" if path.startswith("/v3") else b"404 page not found\n"
+                self.respond(HTTPStatus.NOT_FOUND, words, _TEXT)
             else:
                 status, content_type, body = found
                 self.respond(status, body, content_type)
             return
         if request.method != b"POST":
-            body = _json({"error": "Method Not Allowed", "message": "Method Not Allowed", "code": 12})
-            self.respond(HTTPStatus.NOT_IMPLEMENTED, body)
+            self.respond(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", _TEXT)
             return
         try:
             messages = list(_messages_of(bytes(self._body), method))
         except (ValueError, json_format.ParseError) as error:
-            text = str(error)
-            body = _json({"error": text, "message": text, "code": int(Status.INVALID_ARGUMENT)})
+            body = _error_body(EtcdError(Status.INVALID_ARGUMENT, str(error)))
             self.respond(HTTPStatus.BAD_REQUEST, body)
             return
         token = headers.get(b"authorization", b"").decode("latin-1")
         needs_leader = headers.get(b"grpc-metadata-hasleader") == b"true"
-        call = GatewayExchange(self, method, token, needs_leader=needs_leader)
+        try:
+            deadline = deadline_of(headers.get(b"grpc-timeout"), self._now)
+        except ValueError as error:
+            self.respond(HTTPStatus.BAD_REQUEST, _error_body(EtcdError(Status.INVALID_ARGUMENT, str(error))))
+            return
+        call = GatewayExchange(self, method, token, deadline, needs_leader=needs_leader)
         self.calls[id(call)] = call
         for message in messages:
             call.inbox.put(message)
-        if method.name != "Watch":  # A watch goes on after its request, until the client disconnects.
-            call.inbox.put(None)
+        call.inbox.put(None)
         self._begin(call)
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
@@ -261,7 +274,7 @@ class GatewayConnection:
         if self.end_reason:
             return
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = _json({"error": text, "message": text, "code": int(Status.INVALID_ARGUMENT)})
+            body = _error_body(EtcdError(Status.INVALID_ARGUMENT, text))
             headers = [
                 ("Content-Type", "application/json"),
                 ("Content-Length", str(len(body))),
@@ -308,6 +321,10 @@ def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
         yield json_format.ParseDict(item, message_class(method.request)(), ignore_unknown_fields=True)
     if not count:
         yield message_class(method.request)()
+
+
+def _error_body(error: EtcdError) -> bytes:
+    return _json({"error": error.text, "message": error.text, "code": int(error.status)})
 
 
 def _json(item: object) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from kvstore.etcd.errors import DEADLINE, EtcdError, Status, unimplemented
-from kvstore.etcd.exchange import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, Exchange
+from kvstore.etcd.exchange import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, Exchange, deadline_of
 from kvstore.etcd.http2 import (
     ConnectionEnded,
     DataArrived,
@@ -29,7 +30,6 @@ _HEAD = struct.Struct(">BI")
 _BEGIN: Headers = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _SUCCESS: Headers = [(b"grpc-status", b"0"), (b"grpc-message", b"")]
 _NOT_GRPC: Headers = [(b":status", b"415")]
-_UNITS_NS = {b"H": 3_600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 
 
 class GrpcExchange(Exchange[Any]):
@@ -40,6 +40,7 @@ class GrpcExchange(Exchange[Any]):
         self._connection, self.stream_id = connection, stream_id
         self.body = bytearray()  # The beginning of a message.
         self.requests = 0
+        self.is_packed = False  # True if messages may be compressed with gzip.
         self._has_begun = False
 
     def send(self, message: Message) -> None:
@@ -173,12 +174,12 @@ class GrpcConnection:
             words = f"unknown method {name} for service {service}" if is_known else f"unknown service {service}"
             self._refuse(stream_id, unimplemented(words))
             return
-        if encoding != b"identity":
+        if encoding not in (b"identity", b"gzip"):
             words = f"grpc: Decompressor is not installed for grpc-encoding {encoding.decode('latin-1')!r}"
-            self._refuse(stream_id, unimplemented(words), [(b"grpc-accept-encoding", b"identity")])
+            self._refuse(stream_id, unimplemented(words), [(b"grpc-accept-encoding", b"identity,gzip")])
             return
         try:
-            deadline = _deadline_of(headers.get(b"grpc-timeout"), now)
+            deadline = deadline_of(headers.get(b"grpc-timeout"), now)
         except ValueError:
             self._refuse(stream_id, EtcdError(Status.INTERNAL, "malformed grpc-timeout"))
             return
@@ -191,6 +192,7 @@ class GrpcConnection:
             deadline=deadline,
             needs_leader=headers.get(b"hasleader") == b"true",
         )
+        call.is_packed = encoding == b"gzip"
         if method.takes_stream:
             self._begin(call)
         if event.is_whole and stream_id in self.calls:
@@ -203,7 +205,7 @@ class GrpcConnection:
         at = 0
         while len(body) - at >= _HEAD.size:
             flag, size = _HEAD.unpack_from(body, at)
-            if flag:
+            if flag and not call.is_packed:
                 self._fail(call, unimplemented("grpc: compressed message without grpc-encoding"))
                 return
             if size > REQUEST_BYTES_MAX:
@@ -215,8 +217,9 @@ class GrpcConnection:
                 break
             message = message_class(call.method.request)()
             try:
-                message.ParseFromString(bytes(body[at + _HEAD.size : end]))
-            except DecodeError:
+                content = bytes(body[at + _HEAD.size : end])
+                message.ParseFromString(_unpack(content) if flag else content)
+            except (DecodeError, zlib.error):
                 self._fail(call, EtcdError(Status.INTERNAL, "grpc: error unmarshalling request"))
                 return
             at = end
@@ -255,13 +258,13 @@ class GrpcConnection:
         self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)
 
 
-def _deadline_of(timeout: bytes | None, now: int) -> int | None:
-    """Return the time at which a call ends. Raises ValueError."""
-    if timeout is None:
-        return None
-    if not 2 <= len(timeout) <= 9 or timeout[-1:] not in _UNITS_NS or not timeout[:-1].isdigit():
-        raise ValueError("malformed grpc-timeout")
-    return now + int(timeout[:-1]) * _UNITS_NS[timeout[-1:]]
+def _unpack(data: bytes) -> bytes:
+    """Decompress a message. Raises zlib.error if it is no gzip, or is longer than a message may be."""
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    found = unpacking.decompress(data, REQUEST_BYTES_MAX)
+    if not unpacking.eof:
+        raise zlib.error("incomplete, or too long")
+    return found
 
 
 def _trailers_of(error: EtcdError) -> Headers:

@@ -243,12 +243,15 @@ class Identities:
             return found
         identity = await self._start(Credentials(name, "", proof))
         try:
-            await auth_switch(identity.client)
+            is_enabled = (await auth_switch(identity.client)).is_enabled
         except BaseException as error:
             identity.scope.cancel()
             if isinstance(error, Unauthenticated):
                 raise INVALID_TOKEN from None
             raise
+        if not is_enabled:
+            identity.scope.cancel()
+            raise INVALID_TOKEN
         self._keep(token, identity)
         return identity
 

@@ -14,7 +14,7 @@ import trio
 
 from kvstore.client.dial import dialer_of
 from kvstore.etcd import EtcdNotInstalled
-from kvstore.limits import FEATURE_LEVELS
+from kvstore.limits import FEATURE_LEVELS, with_etcd_limits
 from kvstore.member.certificates import MemberCertificates
 from kvstore.member.config import MemberConfig
 from kvstore.member.first_start import open_or_start
@@ -100,7 +100,8 @@ async def run_member(
     Later, raises NodeStopped if the node has failed, NewerBuildNeeded if a peer sent data that only newer builds know,
     and MemberRemoved if this member was removed from its cluster.
     """
-    config = replace(config, service=budget_descriptors(config.service))
+    limits = with_etcd_limits(config.service) if config.etcd else config.service
+    config = replace(config, service=budget_descriptors(limits))
     folder = await _open_folder(config)
     try:
         completions = CompletionQueue()

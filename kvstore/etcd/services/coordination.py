@@ -7,7 +7,7 @@ whether its own key still exists, because its lease may have ended while it wait
 from __future__ import annotations
 
 from kvstore.client.watches.watch_stream import WatchStream
-from kvstore.errors import RevisionCompacted, StoreError
+from kvstore.errors import LeaseNotFound, RevisionCompacted
 from kvstore.etcd.backend import Context
 from kvstore.etcd.coroutines import Mailbox
 from kvstore.etcd.errors import EtcdError, Status, invalid
@@ -33,6 +33,8 @@ from kvstore.protocol.watches import WatchFlag, WatchSpec
 LEASE_TTL_SECONDS = 60
 """The time to live of the lease of a contender that names none, as in etcd."""
 
+LEASE_MISSING = EtcdError(Status.UNKNOWN, "etcdserver: requested lease not found")
+LEADER_MISSING = EtcdError(Status.UNKNOWN, '"leader" field must be provided')
 SESSION_EXPIRED = EtcdError(Status.UNKNOWN, "mvcc: session expired")
 NO_LEADER_ELECTED = EtcdError(Status.UNKNOWN, "election: no leader")
 NOT_ELECTED = EtcdError(Status.UNKNOWN, "election: not leader")
@@ -71,6 +73,8 @@ async def handle_campaign(context: Context, asked: Message) -> Message:
 
 async def handle_proclaim(context: Context, asked: Message) -> Message:
     """Answer a Proclaim: a new value of the leader."""
+    if not asked.HasField("leader"):
+        raise LEADER_MISSING
     leader = asked.leader
     is_leader = Compare(leader.key, Target.CREATE_REVISION, Comparison.EQUAL, leader.rev)
     result = await context.execute(Txn((is_leader,), (Put(leader.key, asked.value, leader.lease),)))
@@ -90,6 +94,8 @@ async def handle_leader(context: Context, asked: Message) -> Message:
 
 async def handle_resign(context: Context, asked: Message) -> Message:
     """Answer a Resign."""
+    if not asked.HasField("leader"):
+        raise LEADER_MISSING
     leader = asked.leader
     is_leader = Compare(leader.key, Target.CREATE_REVISION, Comparison.EQUAL, leader.rev)
     result = await context.execute(Txn((is_leader,), (DeleteRange(leader.key, leader.key + b"\0"),)))
@@ -126,7 +132,10 @@ async def _contend(context: Context, name: bytes, lease_id: int, value: bytes) -
     prefix = name + b"/"
     key = prefix + b"%x" % lease_id
     is_new = Compare(key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
-    result = await context.execute(Txn((is_new,), (Put(key, value, lease_id),), (Get(key),)))
+    try:
+        result = await context.execute(Txn((is_new,), (Put(key, value, lease_id),), (Get(key),)))
+    except LeaseNotFound:
+        raise LEASE_MISSING from None
     assert isinstance(result, TxnResult), result
     if result.succeeded:
         own_revision = result.revision
@@ -138,11 +147,14 @@ async def _contend(context: Context, name: bytes, lease_id: int, value: bytes) -
         if found.record.value != value:  # The contender campaigns again with another value.
             is_own = Compare(key, Target.CREATE_REVISION, Comparison.EQUAL, own_revision)
             await context.execute(Txn((is_own,), (Put(key, value, lease_id),)))
+    is_owner = False
     try:
-        return key, await _wait_for_turn(context, prefix, key, own_revision)
-    except EtcdError:
-        await context.execute(DeleteRange(key, key + b"\0"))
-        raise
+        revision = await _wait_for_turn(context, prefix, key, own_revision)
+        is_owner = True
+        return key, revision
+    finally:
+        if not is_owner:  # Also if the client has abandoned the call, so nothing can wait here.
+            context.forget(DeleteRange(key, key + b"\0"))
 
 
 async def _wait_for_turn(context: Context, prefix: bytes, key: bytes, own_revision: int) -> int:
@@ -181,8 +193,6 @@ async def _next_change(
                 batch = stream.take()
             except RevisionCompacted:
                 return
-            except StoreError:
-                raise
             if batch is not None and batch.changes:
                 return
     finally:

@@ -6,9 +6,9 @@ import google_crc32c
 
 from kvstore.etcd.backend import Context, number_of
 from kvstore.etcd.errors import (
+    BAD_TRANSFEREE,
     COMPACTED,
     FUTURE_REVISION,
-    MEMBER_NOT_FOUND,
     NOT_LEADER,
     EtcdError,
     Status,
@@ -88,7 +88,7 @@ async def handle_move_leader(context: Context, asked: Message) -> Message:
     if leader is None or number_of(context.facts.raft_cluster_id, leader) != context.facts.member_id:
         raise NOT_LEADER
     if asked.targetID not in numbers:
-        raise MEMBER_NOT_FOUND
+        raise BAD_TRANSFEREE
     await context.run(lambda client: client.transfer_leadership(numbers[asked.targetID]))
     return make("MoveLeaderResponse", header=context.header())
 

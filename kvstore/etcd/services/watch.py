@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
 from kvstore.errors import ClientClosed, PermissionDenied, RevisionCompacted, StoreError
 from kvstore.etcd.backend import Context
-from kvstore.etcd.errors import COMPACTED, NO_LEADER, PERMISSION, STOPPED, error_of
+from kvstore.etcd.errors import COMPACTED, NO_LEADER, PERMISSION_OF_A_WATCH, STOPPED, error_of
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.kv import bounds_of, is_empty, key_value
 from kvstore.protocol.watches import Change, WatchFlag, WatchSpec
@@ -86,14 +86,14 @@ class _Stream:
             self._refuse(COMPACTED)
             return
         if is_empty(asked):
-            self._refuse("etcdserver: the range has no keys")
+            self._refuse("mvcc: watcher range is empty")
             return
         if len(self._watches) >= WATCHES_PER_STREAM_MAX:
             self._refuse(f"etcdserver: this stream has {WATCHES_PER_STREAM_MAX} watches already")
             return
         watch_id = asked.watch_id
         if watch_id < 0 or (watch_id and watch_id in self._watches):
-            self._refuse("mvcc: a watch with this id exists on this stream")
+            self._refuse("mvcc: duplicate watch ID provided on the WatchStream")
             return
         if watch_id == 0:
             watch_id = self._last_id
@@ -238,9 +238,17 @@ class _Stream:
         if isinstance(error, ClientClosed):
             raise STOPPED
         if isinstance(error, RevisionCompacted):
-            self._send(watch.watch_id, canceled=True, compact_revision=error.compact_revision, cancel_reason=COMPACTED)
+            header = self._context.header(0)  # As in etcd, whose clients read the compact revision.
+            response = make(
+                "WatchResponse",
+                header=header,
+                watch_id=watch.watch_id,
+                canceled=True,
+                compact_revision=error.compact_revision,
+            )
+            self._exchange.send(response)
         elif isinstance(error, PermissionDenied):
-            self._send(watch.watch_id, canceled=True, cancel_reason=PERMISSION)
+            self._send(watch.watch_id, canceled=True, cancel_reason=PERMISSION_OF_A_WATCH)
         else:
             self._send(watch.watch_id, canceled=True, cancel_reason=error_of(error).text)
 
@@ -287,7 +295,10 @@ async def handle_watch(context: Context) -> None:
     stream = _Stream(context)
     leaderless_ticks = 0
     try:
-        while (item := await exchange.inbox.get()) is not None:
+        while True:
+            item = await exchange.inbox.get()
+            if item is None:
+                continue  # A client that sends no more requests still reads its changes.
             if isinstance(item, News):
                 await stream.take_news(item.watch)
             elif isinstance(item, Tick):

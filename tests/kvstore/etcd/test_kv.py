@@ -283,11 +283,11 @@ async def test_a_transaction_of_reads_makes_no_revision(tmp_path: Path) -> None:
 
 async def test_a_value_of_the_greatest_size_is_taken_and_a_larger_one_refused(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as etcd:
-        value = bytes(1 << 20)
+        value = bytes(3 << 19)
         await etcd.put(b"a", value)
         assert (await etcd.range(b"a")).kvs[0].value == value
         with pytest.raises(CallFailed) as failed:
-            await etcd.put(b"a", bytes((1 << 20) + 1))
+            await etcd.put(b"a", bytes((3 << 19) + 1))
         assert (failed.value.status, failed.value.text) == (3, "etcdserver: request is too large")
         with pytest.raises(CallFailed) as failed:
             await etcd.put(b"a", bytes(2_200_000))

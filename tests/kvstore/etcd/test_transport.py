@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,11 +32,21 @@ async def test_an_unknown_method_is_not_implemented(tmp_path: Path, path: str, t
         assert (failed.value.status, failed.value.text) == (Status.UNIMPLEMENTED, text)
 
 
-async def test_a_compressed_message_is_not_implemented(tmp_path: Path) -> None:
+async def test_messages_may_be_compressed_with_gzip_and_with_nothing_else(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as etcd:
         with pytest.raises(CallFailed) as failed:
-            await etcd.grpc.call(f"{KV}/Put", make("PutRequest", key=b"a"), headers=[("grpc-encoding", "gzip")])
+            await etcd.grpc.call(f"{KV}/Put", make("PutRequest", key=b"a"), headers=[("grpc-encoding", "snappy")])
         assert failed.value.status == Status.UNIMPLEMENTED
+        for value, status in ((b"1" * 10_000, None), (bytes(3_000_000), Status.INTERNAL)):
+            packed = gzip.compress(make("PutRequest", key=b"a", value=value).SerializeToString())
+            call = await etcd.grpc.open(f"{KV}/Put", headers=[("grpc-encoding", "gzip")])
+            await etcd.grpc.send_data(call.stream_id, b"\1" + len(packed).to_bytes(4) + packed, is_last=True)
+            if status is None:
+                assert await call.receive() is not None
+            else:
+                with pytest.raises(CallFailed) as failed:
+                    await call.receive()
+                assert failed.value.status == status
 
 
 async def test_a_malformed_message_ends_only_its_call(tmp_path: Path) -> None:
