@@ -10,12 +10,14 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
+from kvstore.access.calls import auth_switch
+from kvstore.access.state import ROOT
 from kvstore.client.calls import CallEnded
 from kvstore.client.client import ClientCalls
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import Unavailable
 from kvstore.etcd.coroutines import Abort, Resume, Wait
-from kvstore.etcd.errors import DEADLINE
+from kvstore.etcd.errors import DEADLINE, PERMISSION, EtcdError, Status
 from kvstore.etcd.exchange import Exchange
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import Message, make
@@ -127,6 +129,16 @@ class Context:
         """Carry out an async function of the client. Raises StoreError, EtcdError."""
         result: T = await Wait(partial(self.backend.run, function))
         return result
+
+    async def is_root(self) -> bool:
+        """True if the user may do everything: root, or anybody while authentication is off."""
+        switch = await self.run(auth_switch)
+        return not switch.is_enabled or ROOT in switch.roles
+
+    async def check_root(self) -> None:
+        """Raise EtcdError if the user may not do everything."""
+        if not await self.is_root():
+            raise EtcdError(Status.PERMISSION_DENIED, PERMISSION)
 
     def header(self, revision: int | None = None) -> Message:
         """The header of a response. Without `revision`, the header has the revision that this member has applied."""

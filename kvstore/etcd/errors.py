@@ -128,7 +128,7 @@ _OF_ACCESS: dict[AccessReason, tuple[Status, str]] = {
     AccessReason.ROLE_NOT_FOUND: (Status.FAILED_PRECONDITION, "role name not found"),
     AccessReason.ROLE_NOT_GRANTED: (Status.FAILED_PRECONDITION, "role is not granted to the user"),
     AccessReason.RANGE_NOT_GRANTED: (Status.FAILED_PRECONDITION, "permission is not granted to the role"),
-    AccessReason.ROOT_NEEDED: (Status.FAILED_PRECONDITION, "root user does not have root role"),
+    AccessReason.ROOT_NEEDED: (Status.INVALID_ARGUMENT, "invalid auth management"),
     AccessReason.ROOT_IS_FIXED: (Status.INVALID_ARGUMENT, "invalid auth management"),
     AccessReason.IS_DISABLED: (Status.FAILED_PRECONDITION, "authentication is not enabled"),
 }

@@ -81,5 +81,5 @@ def deadline_of(timeout: bytes | None, now: int) -> int | None:
     if timeout is None:
         return None
     if not 2 <= len(timeout) <= 9 or timeout[-1:] not in _UNITS_NS or not timeout[:-1].isdigit():
-        raise ValueError("malformed grpc-timeout")
+        raise ValueError(f"invalid grpc-timeout: {timeout.decode('latin-1')}")
     return now + int(timeout[:-1]) * _UNITS_NS[timeout[-1:]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import h11
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor
 
 from kvstore.etcd.errors import DEADLINE, HTTP_STATUS, EtcdError, Status
 from kvstore.etcd.exchange import Exchange, deadline_of
@@ -31,6 +32,7 @@ ROUTES: dict[str, Method] = {
 """The methods by path. `/maintenance/hash` is HashKV, as in etcd."""
 
 _TEXT = "text/plain; charset=utf-8"
+_OF_A_CALL = ("Grpc-Metadata-Content-Type", "application/grpc")
 
 METHODS_OF_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
 """The first bytes of a client that speaks HTTP/1."""
@@ -174,6 +176,8 @@ class GatewayConnection:
     def respond(self, status: HTTPStatus, body: bytes, content_type: str = "application/json") -> None:
         """Send a whole response."""
         headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
+        if self.calls:
+            headers.append(_OF_A_CALL)
         self._send(h11.Response(status_code=status, reason=status.phrase, headers=headers))
         is_head = self._request is not None and self._request.method == b"HEAD"
         self._send(h11.Data(data=b"" if is_head else body))
@@ -181,7 +185,7 @@ class GatewayConnection:
 
     def begin_stream(self) -> None:
         """Send the head of a response in chunks."""
-        headers = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
+        headers = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked"), _OF_A_CALL]
         self._send(h11.Response(status_code=HTTPStatus.OK, reason="OK", headers=headers))
 
     def send_chunk(self, data: bytes) -> None:
@@ -238,8 +242,10 @@ class GatewayConnection:
             return
         method = ROUTES.get(path)
         if method is None:
-            found = self._page(path) if request.method in (b"GET", b"HEAD") else None
-            if found is None:
+            found = self._page(path)
+            if found is not None and request.method not in (b"GET", b"HEAD"):
+                self.respond(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", _TEXT)
+            elif found is None:
                 words = b"Not Found\n" if path.startswith("/v3") else b"404 page not found\n"
                 self.respond(HTTPStatus.NOT_FOUND, words, _TEXT)
             else:
@@ -294,11 +300,7 @@ def version_page() -> bytes:
 def health_page(problem: str | None) -> tuple[HTTPStatus, str, bytes]:
     """The page `/health`."""
     status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
-    return (
-        status,
-        "application/json",
-        _json({"health": "true" if problem is None else "false", "reason": problem or ""}),
-    )
+    return status, _TEXT, _json({"health": "true" if problem is None else "false", "reason": problem or ""})
 
 
 def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
@@ -318,9 +320,31 @@ def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
         count += 1
         if count > 1 and not method.takes_stream:
             raise ValueError("the body of a request is one JSON object")
-        yield json_format.ParseDict(item, message_class(method.request)(), ignore_unknown_fields=True)
+        message = message_class(method.request)()
+        yield json_format.ParseDict(_known_fields(item, message.DESCRIPTOR), message)
     if not count:
         yield message_class(method.request)()
+
+
+def _known_fields(item: Any, descriptor: Descriptor) -> Any:
+    """Leave out the fields that a message does not have. The library could ignore them, but would then also ignore the
+    names of enums that it does not know."""
+    if not isinstance(item, dict):
+        return item
+    fields = {name: each for each in descriptor.fields for name in (each.name, each.json_name)}
+    known = {}
+    for name, value in item.items():
+        field = fields.get(name)
+        if field is None:
+            continue
+        inner = field.message_type
+        if inner is None:
+            known[name] = value
+        elif isinstance(value, list):
+            known[name] = [_known_fields(each, inner) for each in value]
+        else:
+            known[name] = _known_fields(value, inner)
+    return known
 
 
 def _error_body(error: EtcdError) -> bytes:

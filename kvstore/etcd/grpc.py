@@ -180,8 +180,8 @@ class GrpcConnection:
             return
         try:
             deadline = deadline_of(headers.get(b"grpc-timeout"), now)
-        except ValueError:
-            self._refuse(stream_id, EtcdError(Status.INTERNAL, "malformed grpc-timeout"))
+        except ValueError as error:
+            self._refuse(stream_id, EtcdError(Status.INTERNAL, str(error)))
             return
         token = headers.get(b"token") or headers.get(b"authorization", b"")
         call = self.calls[stream_id] = GrpcExchange(
@@ -219,8 +219,8 @@ class GrpcConnection:
             try:
                 content = bytes(body[at + _HEAD.size : end])
                 message.ParseFromString(_unpack(content) if flag else content)
-            except (DecodeError, zlib.error):
-                self._fail(call, EtcdError(Status.INTERNAL, "grpc: error unmarshalling request"))
+            except (DecodeError, zlib.error) as error:
+                self._fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
                 return
             at = end
             call.requests += 1

@@ -6,6 +6,7 @@ from functools import partial
 
 from kvstore.access import calls
 from kvstore.access.requests import RoleView, UserView
+from kvstore.access.state import ROOT
 from kvstore.errors import AccessReason, AccessRefused
 from kvstore.etcd.backend import Context
 from kvstore.etcd.coroutines import Wait
@@ -25,8 +26,6 @@ from kvstore.protocol.access_commands import (
     UserRevoke,
 )
 
-ROOT = "root"
-
 _RIGHTS = (Right.READ, Right.WRITE, Right.READ | Right.WRITE)
 """The rights of each type of permission in etcd."""
 
@@ -41,6 +40,7 @@ async def handle_authenticate(context: Context, asked: Message) -> Message:
 
 async def handle_status(context: Context, _: Message) -> Message:
     """Answer an AuthStatus."""
+    await context.check_root()
     switch = await context.run(calls.auth_switch)
     return make(
         "AuthStatusResponse", header=context.header(), enabled=switch.is_enabled, authRevision=switch.auth_revision
@@ -54,10 +54,9 @@ async def handle_enable(context: Context, _: Message) -> Message:
     except AccessRefused as error:
         if error.reason is not AccessReason.ROOT_NEEDED:
             raise
-        users = await context.run(calls.list_users)
-        if any(user.name == ROOT for user in users):
-            raise
-        raise EtcdError(Status.FAILED_PRECONDITION, "etcdserver: root user does not exist") from error
+        has_root = any(user.name == ROOT for user in await context.run(calls.list_users))
+        words = "root user does not have root role" if has_root else "root user does not exist"
+        raise EtcdError(Status.FAILED_PRECONDITION, f"etcdserver: {words}") from error
     return make("AuthEnableResponse", header=context.header())
 
 
@@ -87,6 +86,7 @@ async def handle_user_get(context: Context, asked: Message) -> Message:
 
 async def handle_user_list(context: Context, _: Message) -> Message:
     """Answer an AuthUserList."""
+    await context.check_root()
     users = await context.run(calls.list_users)
     return make("AuthUserListResponse", header=context.header(), users=[each.name for each in users])
 
@@ -142,6 +142,7 @@ async def handle_role_get(context: Context, asked: Message) -> Message:
 
 async def handle_role_list(context: Context, _: Message) -> Message:
     """Answer an AuthRoleList."""
+    await context.check_root()
     roles = await context.run(calls.list_roles)
     return make("AuthRoleListResponse", header=context.header(), roles=[each.name for each in roles])
 
@@ -177,6 +178,7 @@ async def _user(context: Context, name: str) -> UserView:
     for user in await context.run(calls.list_users):
         if user.name == name:
             return user
+    await context.check_root()  # Other users see only themselves.
     raise AccessRefused(AccessReason.USER_NOT_FOUND, name)
 
 
@@ -184,4 +186,5 @@ async def _role(context: Context, name: str) -> RoleView:
     for role in await context.run(calls.list_roles):
         if role.name == name:
             return role
+    await context.check_root()  # Other users see only their own roles.
     raise AccessRefused(AccessReason.ROLE_NOT_FOUND, name)

@@ -38,7 +38,7 @@ async def handle_status(context: Context, _: Message) -> Message:
         "StatusResponse",
         header=context.header(status.revision),
         version=VERSION,
-        dbSize=status.stored_bytes,
+        dbSize=status.stored_bytes + status.log_bytes,
         dbSizeInUse=status.stored_bytes,
         leader=0 if leader is None else number_of(context.facts.raft_cluster_id, leader),
         raftIndex=status.last_index,
@@ -62,17 +62,20 @@ async def handle_alarm(context: Context, asked: Message) -> Message:
 
 async def handle_defragment(context: Context, _: Message) -> Message:
     """Answer a Defragment. There is nothing to do: the store is in memory, and its files have no gaps."""
+    await context.check_root()
     return make("DefragmentResponse", header=context.header())
 
 
 async def handle_hash(context: Context, _: Message) -> Message:
     """Answer a Hash: the hash of the keys of this member at its present revision."""
+    await context.check_root()
     value, _, _ = await _hash(context, 0)
     return make("HashResponse", header=context.header(), hash=value)
 
 
 async def handle_hash_kv(context: Context, asked: Message) -> Message:
     """Answer a HashKV: the hash of the keys at a revision. Members with the same keys have the same hash."""
+    await context.check_root()
     if asked.revision < 0:
         raise EtcdError(Status.OUT_OF_RANGE, COMPACTED)
     value, revision, compact_revision = await _hash(context, asked.revision)
@@ -82,6 +85,7 @@ async def handle_hash_kv(context: Context, asked: Message) -> Message:
 
 async def handle_move_leader(context: Context, asked: Message) -> Message:
     """Answer a MoveLeader. Only the leader does this, as in etcd."""
+    await context.check_root()
     members = (await membership_of(context)).members
     numbers = {number_of(context.facts.raft_cluster_id, each.node_id): each.node_id for each in members}
     leader = context.facts.leader_id

@@ -153,8 +153,10 @@ class _Stream:
             first = self._creating[0]
             if isinstance(first, str):
                 self._creating.popleft()
-                self._send(NO_ID, created=True)
-                self._send(NO_ID, canceled=True, cancel_reason=first)
+                self._send(NO_ID, created=True, canceled=True, cancel_reason=first)
+            elif isinstance(first.stream.error, PermissionDenied):
+                self._remove(first)
+                self._send(NO_ID, created=True, canceled=True, cancel_reason=PERMISSION_OF_A_WATCH)
             elif first.stream.error is not None:
                 self._send(first.watch_id, created=True)
                 self._end(first)

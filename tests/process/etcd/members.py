@@ -45,6 +45,7 @@ def running_members(folder: Path) -> Iterator[Sequence[str]]:
             yield endpoints
     else:
         with running_cluster(folder, SIZE, "--etcd") as cluster:
+            assert _all_healthy(cluster.endpoints, ())
             yield cluster.endpoints
 
 
