@@ -53,6 +53,7 @@ COMMANDS = {
     "auth": ("kvstore.cli.access.auth", "auth"),
     "upgrade": ("kvstore.cli.cluster.member", "upgrade"),
     "snapshot": ("kvstore.cli.snapshot", "snapshot"),
+    "import-etcd": ("kvstore.cli.import_etcd", "import_etcd"),
     "check": ("kvstore.cli.check", "check"),
     "bench": ("kvstore.cli.bench", "bench"),
     "completion": ("kvstore.cli.completion", "completion"),
@@ -85,6 +86,8 @@ ALIASES = {
     "restore": "snapshot",
     "dump": "export",
     "load": "import",
+    "etcd": "import-etcd",
+    "migrate": "import-etcd",
     "fsck": "check",
     "help": "--help",
 }

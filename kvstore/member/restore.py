@@ -1,4 +1,5 @@
-"""Restores a saved snapshot as the first state of a new cluster (`hwm snapshot restore`).
+"""Begins a new cluster with an existing state: with a saved snapshot (`hwm snapshot restore`), or with the state that
+`kvstore.member.etcd_import` reads.
 
 All members are made from the same file. The state of a member at index 0 is the state in the snapshot. (After `hwm
 init`, the state at index 0 is the empty store.)
@@ -16,16 +17,17 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import cbor2
 
 from kvstore.backup.file import BackupDamaged, BackupFailed, BackupReader, SnapshotFacts
-from kvstore.limits import HISTORY_LEVEL
+from kvstore.limits import HISTORY_LEVEL, StoreLimits
 from kvstore.member.config import MemberConfig
+from kvstore.store.map import KeyValueMap
 from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import (
     InvalidSnapshot,
@@ -63,14 +65,18 @@ class RestoredMember:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InitialState:
     """The first state of a member. All members that are made from the same file have the same first state."""
 
     header: Mapping[str, Any]
     chunks: list[bytes]
-    facts: SnapshotFacts
-    size_bytes: int  # The size of the file.
+
+    @property
+    def revision(self) -> int:
+        """The first revision of the new cluster's store."""
+        revision: int = self.header["revision"]
+        return revision
 
     @property
     def digest(self) -> bytes:
@@ -80,8 +86,50 @@ class InitialState:
             digest.update(len(chunk).to_bytes(4, "big") + chunk)
         return digest.digest()
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        store: KeyValueMap,
+        *,
+        next_session_id: int,
+        limits: StoreLimits,
+        leader_time: int,
+        level: int,
+        revision_leap: int | None = None,
+        **others: Any,
+    ) -> Self:
+        """Return the first state of a cluster that begins with the records, leases and users of `store`, which was read
+        from the file `name`. `others`: the fields of a subclass. Raises BackupFailed.
 
-def read_initial_state(path: Path | None, revision_leap: int | None = None) -> InitialState:
+        `store` is changed: its revision leaps by `revision_leap` (None: REVISION_LEAP, or 0 at feature level 1), the
+        ids of new leases by SESSION_LEAP, and the history is dropped.
+        """
+        sessions = Sessions()
+        sessions.next_id = next_session_id
+        is_level_1 = level < HISTORY_LEVEL
+        store.revision += revision_leap if revision_leap is not None else 0 if is_level_1 else REVISION_LEAP
+        store.leases.next_id += SESSION_LEAP
+        store.history.forget(store.revision)
+        if max(store.revision, sessions.next_id) > INT64_MAX:
+            used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
+            raise BackupFailed(f"{name}: {used}", "no store reaches this number: use another copy, or a smaller leap")
+        header = header_of(store, sessions, limits, leader_time, level)
+        return cls(header=header, chunks=list(take_snapshot(store, sessions, header).chunks), **others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState(InitialState):
+    """The first state of a member that is made from a saved snapshot. `size_bytes`: the size of the file."""
+
+    facts: SnapshotFacts
+    size_bytes: int
+
+
+_State = TypeVar("_State", bound=InitialState)
+
+
+def read_initial_state(path: Path | None, revision_leap: int | None = None) -> SavedState:
     """Read and verify a file (None: standard input), including all rows. Raises BackupFailed.
 
     A `revision_leap` of None means REVISION_LEAP, or 0 at feature level 1.
@@ -101,18 +149,17 @@ def read_initial_state(path: Path | None, revision_leap: int | None = None) -> I
         except UnsupportedFeatureLevel as error:
             known = f"its feature level is {error.level}; this build knows {error.levels}"
             raise BackupFailed(f"{name}: {known}", "use the build that saved it") from error
-        facts, size_bytes = backup.facts, backup.size_bytes
-    renewed = Sessions()
-    renewed.next_id = sessions.next_id + SESSION_LEAP
-    is_level_1 = header["feature_level"] < HISTORY_LEVEL
-    store.revision += revision_leap if revision_leap is not None else 0 if is_level_1 else REVISION_LEAP
-    store.leases.next_id += SESSION_LEAP
-    store.history.forget(store.revision)
-    if max(store.revision, renewed.next_id) > INT64_MAX:
-        used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
-        raise BackupFailed(f"{path}: {used}", "no store reaches this number: use another copy, or a smaller leap")
-    initial = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
-    return InitialState(initial, list(take_snapshot(store, renewed, initial).chunks), facts, size_bytes)
+        return SavedState.of(
+            name,
+            store,
+            next_session_id=sessions.next_id + SESSION_LEAP,
+            limits=limits,
+            leader_time=header["leader_time"],
+            level=header["feature_level"],
+            revision_leap=revision_leap,
+            facts=backup.facts,
+            size_bytes=backup.size_bytes,
+        )
 
 
 def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int | None = None) -> RestoredMember:
@@ -123,6 +170,16 @@ def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int |
     the same token, member list and leap. If this raises BackupFailed, InvalidConfiguration, NotAMember, StorageError or
     OSError, nothing was made.
     """
+    initial, identity = begin_with_state(config, lambda: read_initial_state(path, revision_leap))
+    return RestoredMember(facts=initial.facts, identity=identity, revision=initial.revision)
+
+
+def begin_with_state(config: MemberConfig, read: Callable[[], _State]) -> tuple[_State, Identity]:
+    """Make `config.folder` the data folder of a member of a new cluster that begins with the state that `read` returns.
+
+    `read` is called after `config` was checked. Return the state and the identity of the member. Raises
+    InvalidConfiguration, NotAMember, StorageError, OSError and the errors of `read`; then nothing was made.
+    """
     configuration, node_id = config.configuration, config.node_id or "s1"
     token = config.cluster_token.encode()
     if configuration is None:
@@ -132,7 +189,7 @@ def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int |
         raise InvalidConfiguration("a member of a cluster is restored with its own node id")
     elif not token:
         raise InvalidConfiguration("the new cluster needs a --cluster-token of its own, the same on all members")
-    initial = read_initial_state(path, revision_leap)
+    initial = read()
     identity = Identity(
         cluster_id=derive_cluster_id(b"\0restored\0" + initial.digest + token, configuration),
         group_id=0,
@@ -146,4 +203,4 @@ def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int |
         machine_header=initial.header,
         machine_chunks=initial.chunks,
     )
-    return RestoredMember(facts=initial.facts, identity=identity, revision=initial.header["revision"])
+    return initial, identity
