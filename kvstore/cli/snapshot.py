@@ -1,5 +1,5 @@
-"""`hwm snapshot`: saves a running cluster to a file, verifies a saved file, or begins a new cluster from a saved
-file."""
+"""`hwm snapshot`: saves a running cluster to a file, verifies a saved file, begins a new cluster from a saved file, or
+makes a snapshot of etcd from it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kvstore.cli.daemon.serve import folder_options
 from kvstore.cli.output import OPERATION, say, show
 from kvstore.client.client import Client
 from kvstore.errors import Unavailable
+from kvstore.etcd.snapshot.export import ExportSummary, export_etcd
 from kvstore.member.config import MemberConfig
 from kvstore.member.restore import REVISION_LEAP_MAX, read_initial_state, restore_folder
 from kvstore.named_files import is_standard_output
@@ -35,7 +36,7 @@ FILE = click.argument("file", type=click.Path(readable=False), metavar="FILE", c
 
 @click.group()
 def snapshot() -> None:
-    """Back up a running cluster, verify a backup, or begin a new cluster with a backup."""
+    """Back up a running cluster, verify a backup, begin a new cluster with a backup, or give it to etcd."""
 
 
 @snapshot.command()
@@ -192,6 +193,52 @@ def restore(
             f"{folder}: member {identity.node_id} of the new cluster {identity.cluster_id.hex()}, "
             f"revision {restored.revision}, {facts.keys} keys"
         )
+
+
+@snapshot.command("to-etcd")
+@FILE
+@click.argument("target", type=click.Path(path_type=Path, readable=False), metavar="TARGET")
+@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def to_etcd(file: Path | None, target: Path, force: bool, as_json: bool) -> None:
+    """Make TARGET, a snapshot file of etcd 3.5, from FILE (`-`: standard input).
+
+    FILE comes from `hwm snapshot save`. `etcdutl snapshot restore TARGET` makes the data folder of an etcd that has the
+    same revision, keys, older versions, users and roles, and the leases with their full times to live. Sessions and
+    limits have no place in etcd.
+
+    etcd cannot verify the passwords of this store. Authentication is off in TARGET. To turn it on in the new etcd, set
+    new passwords (`etcdctl user passwd NAME`), and then run `etcdctl auth enable`.
+
+    \b
+    Exit codes: 0 made; 2 wrong options; 3 TARGET was not made (FILE is damaged
+    or cannot be read, TARGET exists or cannot be written).
+    """
+    if str(target) == "-" or is_standard_output(target):
+        raise click.UsageError("TARGET must be a file, because its end is written before its beginning")
+    try:
+        made = export_etcd(file, target, force=force)
+    except BackupFailed as error:
+        raise failure_of(error) from error
+    OPERATION.is_done = True
+    if as_json:
+        print_json({"file": str(target), **asdict(made)})
+    else:
+        show(
+            f"{target}: revision {made.revision}, compact revision {made.compact_revision}, {made.keys} keys, "
+            f"{made.rows} rows, {made.leases} leases, {made.users} users"
+        )
+    if words := _what_becomes_of_users(made):
+        say(words)
+
+
+def _what_becomes_of_users(made: ExportSummary) -> str:
+    if not made.users:
+        return ""
+    remedy = "etcd cannot verify the passwords of this store: set new ones in the new etcd (`etcdctl user passwd NAME`)"
+    if made.turned_off_auth:
+        return f"warning: authentication is off in the file; {remedy}, and then run `etcdctl auth enable`"
+    return remedy
 
 
 def _fields(facts: SnapshotFacts, size_bytes: int) -> dict[str, object]:
