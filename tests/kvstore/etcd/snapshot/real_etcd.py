@@ -58,6 +58,13 @@ class RealEtcd:
     """A running etcd."""
 
     endpoint: str
+    server: subprocess.Popen[bytes] | None = None
+
+    def stop(self) -> None:
+        """Stop it as an operator does. It then writes all that it has to its database."""
+        assert self.server is not None
+        self.server.terminate()
+        self.server.wait(COMMAND_SECONDS)
 
     def control(self, *arguments: str, stdin: str = "") -> str:
         """Run a command of etcdctl."""
@@ -116,7 +123,7 @@ def running(folder: Path, *, is_restored: bool = False) -> Iterator[RealEtcd]:
                 [path, *(f"--{name}={value}" for name, value in options.items())], stdout=log, stderr=log
             )
         try:
-            etcd = RealEtcd(f"127.0.0.1:{client}")
+            etcd = RealEtcd(f"127.0.0.1:{client}", server)
             if _is_up(server, etcd):
                 yield etcd
                 return

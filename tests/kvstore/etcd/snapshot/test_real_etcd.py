@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.access.state import User
 from kvstore.etcd.snapshot.bolt_reader import BoltReader
 from kvstore.etcd.snapshot.bolt_writer import write_bolt
 from kvstore.etcd.snapshot.export import export_etcd
 from kvstore.etcd.snapshot.rows import KeyVersion, RevisionKey, encode_revision_key, encode_version
+from kvstore.etcd.snapshot.to_store import read_etcd_store
 from kvstore.protocol.commands import Compact, Delete, LeaseGrant, Put, Txn
 from kvstore.protocol.results import KeyRecord
 from tests.kvstore.etcd.snapshot import real_etcd
@@ -179,6 +181,44 @@ def test_a_snapshot_of_etcd_is_read(tmp_path: Path) -> None:
         (encode_revision_key(RevisionKey(4, 0, is_deletion=True)), encode_version(KeyVersion(b"a"))),
     ]
     assert set(reader.bucket_names) >= {b"key", b"lease", b"meta", b"auth", b"members"}
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_store_is_made_of_a_real_etcd_with_users(tmp_path: Path, *, is_stopped: bool) -> None:
+    """The file is a saved snapshot, or the database of an etcd that was stopped."""
+    user = ("--user", "root:secret")
+    with real_etcd.running(tmp_path / "etcd") as etcd:
+        lease_id = int(etcd.answer("lease", "grant", "600")["ID"])
+        for number in range(20):
+            etcd.control("put", f"k{number % 7}", str(number))
+        etcd.control("put", "leased", "v", f"--lease={lease_id:x}")
+        etcd.control("del", "k3")
+        for name, role in (("root", "root"), ("ada", "apps")):
+            etcd.control("user", "add", f"{name}:secret")
+            etcd.control("role", "add", role)
+            etcd.control("user", "grant-role", name, role)
+        etcd.control("role", "grant-permission", "apps", "readwrite", "app/", "--prefix")
+        etcd.control("role", "grant-permission", "apps", "read", "k", "--from-key")
+        etcd.control("role", "grant-permission", "apps", "write", "one")
+        records = etcd.records_at(0)
+        revision = etcd.answer("get", "k")["header"]["revision"]
+        etcd.control("auth", "enable")
+        etcd.control(*user, "snapshot", "save", str(tmp_path / "saved.db"))
+        if is_stopped:
+            etcd.stop()
+
+    path = tmp_path / "etcd" / "member" / "snap" / "db" if is_stopped else tmp_path / "saved.db"
+    store, contents = read_etcd_store(path)
+
+    assert [KeyRecord(key, *store.records[key]) for key in store.keys] == records
+    assert (store.revision, contents.turned_off_auth) == (revision, True)
+    assert store.leases.by_id[lease_id].keys == {b"leased"}
+    assert store.leases.by_id[lease_id].ttl_ns == 600 * SECOND
+    assert store.access.users == {"ada": User("ada", b"", ("apps",)), "root": User("root", b"", ("root",))}
+    assert store.access.roles == {
+        "apps": ((b"app/", b"app0", 3), (b"k", None, 1), (b"one", b"one\0", 2))
+    }  # fmt: skip
+    store.check()
 
 
 def test_the_lease_of_an_exported_store_ends_in_etcd(tmp_path: Path) -> None:
