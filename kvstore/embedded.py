@@ -28,6 +28,7 @@ from kvstore.package_check import check_not_shadowed
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.server.client_listener import ClientListener
 from kvstore.tls import MemberTls, Tls
+from kvstore.wrong_forms import EnteredAsync
 from raft import Member, RaftConfig
 from storage import StorageLimits
 
@@ -255,9 +256,14 @@ class NodeOptions:
         return EmbeddedNode(self._config, self._deadline_seconds, self._client_tls, self._credentials)
 
 
-class open_node(NodeOptions):  # noqa: N801 (used like a function)
+class open_node(NodeOptions, EnteredAsync):  # noqa: N801 (used like a function)
     """Run a member in this trio program during the block `async with open_node(...) as store`. Its arguments and errors
     are those of `NodeOptions`."""
+
+    _right_form = (
+        "kvstore.open_node (trio) and kvstore.asyncio.open_node are entered by `async with open_node(...) as store:`; "
+        "a program without an event loop uses `with kvstore.blocking.open_node(...) as store:`"
+    )
 
     async def __aenter__(self) -> EmbeddedStore:
         self._node = self.node()

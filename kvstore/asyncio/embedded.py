@@ -16,6 +16,7 @@ from kvstore.embedded import NodeOptions
 from kvstore.node_thread import NodeThread
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.tls import Tls
+from kvstore.wrong_forms import EnteredAsync
 
 
 class AsyncioStore(AsyncioClient):
@@ -49,13 +50,15 @@ class AsyncioStore(AsyncioClient):
         return self._node.store.peer_address
 
 
-class AsyncioNode(NodeOptions):
+class AsyncioNode(NodeOptions, EnteredAsync):
     """Run a member during the block `async with open_node(...) as store` of an asyncio program. Its arguments and
     errors are those of `kvstore.open_node`. If the member fails, the block is cancelled, and the error is raised.
 
     The member has its own thread and trio loop. A block that keeps the asyncio loop busy therefore does not delay the
     member's heartbeats, as long as the interpreter lets the other thread run.
     """
+
+    _right_form = open_node._right_form
 
     async def __aenter__(self) -> AsyncioStore:
         loop = asyncio.get_running_loop()

@@ -38,6 +38,7 @@ from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction
 from kvstore.recipes.typed_values import Codec
 from kvstore.tls import Tls
+from kvstore.wrong_forms import EnteredPlainly
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
@@ -125,7 +126,7 @@ class BlockingTransaction:
         self._inner.delete(key)
 
 
-class BlockingClient:
+class BlockingClient(EnteredPlainly):
     """A client of one cluster, for all threads of a program. Its arguments, calls and errors are those of
     `kvstore.Client`; a `dialer` opens connected sockets.
 
@@ -133,6 +134,11 @@ class BlockingClient:
     thread. If Ctrl-C interrupts a call, the outcome of the call is unknown. A thread cannot be cancelled. If a lease or
     lock is lost, `kvstore.Client` cancels the block, but this client raises the error at the end of the block.
     """
+
+    _right_form = (
+        "kvstore.blocking.Client is entered by `with`; in an event loop use `async with` and kvstore.Client (trio) or "
+        "kvstore.asyncio.Client"
+    )
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.errors import ClientClosed
+from kvstore.wrong_forms import EnteredPlainly, Taken
 
 ValueT = TypeVar("ValueT")
 FaceT = TypeVar("FaceT")
@@ -138,8 +139,16 @@ def _look_at_error(holder: asyncio.Task[None]) -> None:
         holder.exception()
 
 
-class BlockingContext(Generic[ValueT, FaceT]):
+IN_PLAIN_WITH = (
+    "a block of kvstore.blocking begins and ends with `with`, such as `with client.lock(name) as lock:`; in an event "
+    "loop use kvstore.Client (trio) or kvstore.asyncio.Client"
+)
+
+
+class BlockingContext(EnteredPlainly, Taken, Generic[ValueT, FaceT]):
     """A blocking context manager around an async block. `face` converts the value of the async block for the thread."""
+
+    _right_form = IN_PLAIN_WITH
 
     def __init__(
         self,

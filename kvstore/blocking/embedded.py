@@ -11,6 +11,7 @@ from kvstore.embedded import NodeOptions
 from kvstore.node_thread import NodeThread
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.tls import Tls
+from kvstore.wrong_forms import EnteredPlainly
 
 
 class BlockingStore(BlockingClient):
@@ -40,10 +41,15 @@ class BlockingStore(BlockingClient):
         return self._node.store.peer_address
 
 
-class BlockingNode(NodeOptions):
+class BlockingNode(NodeOptions, EnteredPlainly):
     """Run a member during the block `with open_node(...) as store`. Its arguments and errors are those of
     `kvstore.open_node`. A thread cannot be cancelled. If the member fails, calls raise Unavailable, and the member's
     error is raised at the end of the block."""
+
+    _right_form = (
+        "kvstore.blocking.open_node is entered by `with`; in an event loop use `async with` and kvstore.open_node "
+        "(trio) or kvstore.asyncio.open_node"
+    )
 
     def __enter__(self) -> BlockingStore:
         self._node = NodeThread(self.node())

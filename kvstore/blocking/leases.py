@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from kvstore.blocking.context import BlockingContext, Face, HeldBlock, HeldFace, in_block, in_loop
+from kvstore.blocking.context import IN_PLAIN_WITH, BlockingContext, Face, HeldBlock, HeldFace, in_block, in_loop
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.blocking.thread_pump import finish
 from kvstore.errors import LeadershipLost, LockLost
@@ -20,6 +20,7 @@ from kvstore.recipes.guarded_transaction import GuardedBuilder, GuardedTransacti
 from kvstore.recipes.lease import Lease, LeaseHandle
 from kvstore.recipes.lock import Lock
 from kvstore.recipes.store import KeyStore
+from kvstore.wrong_forms import EnteredPlainly
 
 
 class BlockingEvent:
@@ -163,8 +164,10 @@ def next_of(held: HeldBlock, iterator: Any) -> Any:
         raise StopIteration from None
 
 
-class BlockingElection(Face[Election]):
+class BlockingElection(Face[Election], EnteredPlainly):
     """An election, as `Election` describes it. A candidate enters the election with `with`."""
+
+    _right_form = IN_PLAIN_WITH
 
     def __init__(self, inner: Election, thread: LoopThread, store: KeyStore) -> None:
         super().__init__(inner, thread)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from kvstore.blocking.context import IN_PLAIN_WITH
 from kvstore.blocking.thread_pump import finish
 from kvstore.blocking.watch import BlockingWatch
 from kvstore.client.client import ClientCalls
@@ -13,6 +14,7 @@ from kvstore.protocol.results import CompareAndSetResult, DeleteResult, KeyRecor
 from kvstore.protocol.text import Text
 from kvstore.recipes.lease import LeaseHandle
 from kvstore.recipes.typed_values import Codec, TypedChange, TypedItem, TypedResult, TypedValues
+from kvstore.wrong_forms import EnteredPlainly
 
 ValueT = TypeVar("ValueT")
 
@@ -68,8 +70,10 @@ class BlockingTypedValues(Generic[ValueT]):
         return BlockingTypedWatch(self._store.watch(key, prefix=prefix, from_revision=from_revision), self._codec)
 
 
-class BlockingTypedWatch(Generic[ValueT]):
+class BlockingTypedWatch(EnteredPlainly, Generic[ValueT]):
     """A watch whose changes contain objects."""
+
+    _right_form = IN_PLAIN_WITH
 
     def __init__(self, watch: BlockingWatch, codec: Codec[ValueT]) -> None:
         self._watch, self._codec = watch, codec

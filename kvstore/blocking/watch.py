@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from kvstore.blocking.context import Face
+from kvstore.blocking.context import IN_PLAIN_WITH, Face
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.client.watches.watch import Watch
 from kvstore.protocol.watches import Change
+from kvstore.wrong_forms import EnteredPlainly
 
 
-class BlockingWatch(Face[Watch]):
+class BlockingWatch(Face[Watch], EnteredPlainly):
     """A watch during the block `with client.watch(...) as watch`, as `Watch` describes it. The watch is an iterator of
     changes, and only one thread at a time may use it. Another thread may call `close`, which ends the watch and the
     wait for changes."""
+
+    _right_form = IN_PLAIN_WITH
 
     def __init__(self, inner: Watch, thread: LoopThread) -> None:
         super().__init__(inner, thread)

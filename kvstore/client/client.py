@@ -147,6 +147,7 @@ from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
 from kvstore.recipes.typed_values import Codec, TypedValues
 from kvstore.tls import Tls
+from kvstore.wrong_forms import EnteredAsync
 from raft import INT64_MAX, Acknowledge, EntryKind, InvalidConfiguration, ProtocolError
 
 ValueT = TypeVar("ValueT")
@@ -166,9 +167,14 @@ WAIT_SECONDS_MAX = 60.0
 Pairs = Mapping[bytes, Text] | Mapping[str, Text] | Iterable[tuple[Text, Text]]
 
 
-class ClientCalls(MemberCalls, LeaseCalls):
+class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
     """All calls of a client. The calls wait only through `pump` and its event loop, so the clients of trio, of asyncio
     and of threads share this class."""
+
+    _right_form = (
+        "kvstore.Client (trio) and kvstore.asyncio.Client are entered by `async with Client([...]) as client:`; a "
+        "program without an event loop uses `with kvstore.blocking.Client([...]) as client:`"
+    )
 
     def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from types import TracebackType
 from typing import Literal, Self, overload
 
@@ -26,6 +26,7 @@ from kvstore.recipes.lease import Lease
 from kvstore.recipes.local_copy import PAUSE_SECONDS, LocalCopy, local_copy, read_range
 from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import obtain
+from kvstore.wrong_forms import EnteredAsync, async_block
 
 ELECTION_TTL_SECONDS_DEFAULT = 10.0
 LEAVE_SECONDS_MAX = 1.0
@@ -65,7 +66,7 @@ class Leadership:
             except (Unavailable, Busy):
                 await self._store.loop.sleep(PAUSE_SECONDS)
 
-    @asynccontextmanager
+    @async_block("async with leadership.term():")
     async def term(self) -> AsyncIterator[Self]:
         """Run a block. When the store shows that the leadership has ended, cancel the block and raise LeadershipLost.
 
@@ -111,7 +112,7 @@ class Leadership:
         return GuardedTransaction(self._store, self.key, self.fence, LeadershipLost)
 
 
-class Election:
+class Election(EnteredAsync):
     """One election. Any program may read the leader and observe the election. A candidate enters the election with
     `async with`, and has a lease during this block:
 
@@ -121,6 +122,8 @@ class Election:
 
     If the lease is lost, the block is cancelled, and LeaseLost is raised. The leadership ends with the block.
     """
+
+    _right_form = "a candidate enters its election with `async with client.election(name) as election:`"
 
     def __init__(self, store: KeyStore, name: Text, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> None:
         self.name = as_bytes(name)
@@ -203,7 +206,7 @@ class Election:
         """
         return self._observe(vacancies)
 
-    @asynccontextmanager
+    @async_block("async with election.observe() as leaders:")
     async def _observe(self, vacancies: bool) -> AsyncIterator[AsyncIterator[KeyRecord | None]]:
         copying = local_copy(self._store, self.start)
         async with copying as copy, aclosing(_leaders(self.name, copy, vacancies)) as leaders:

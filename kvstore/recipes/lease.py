@@ -4,7 +4,7 @@ block is cancelled."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from kvstore.errors import ClientClosed, LeaseLost, LeaseNotFound, OperationFail
 from kvstore.event_loop import EventLoop
 from kvstore.protocol.results import LeaseGranted, LeaseRevoked
 from kvstore.recipes.lease_term import LeaseTerm
+from kvstore.wrong_forms import async_block
 
 REVOKE_SECONDS_MAX = 1.0
 """The time for which the end of a block waits for the store to revoke its lease. If this takes longer, the lease
@@ -107,7 +108,7 @@ class Lease(LeaseHandle):
                 self._lose("its client was closed")
 
 
-@asynccontextmanager
+@async_block("async with client.lease(ttl_seconds) as lease:")
 async def kept_lease(
     store: LeaseStore, ttl_seconds: float, start: Callable[[Callable[[], Awaitable[None]]], None]
 ) -> AsyncIterator[Lease]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Self
 
 from kvstore.errors import Busy, RevisionCompacted, Unavailable
@@ -13,6 +13,7 @@ from kvstore.protocol.results import KeyRecord, Record
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.protocol.watches import Change
 from kvstore.recipes.store import KeyStore
+from kvstore.wrong_forms import async_block
 
 PAUSE_SECONDS = 0.1
 """The pause before the range is read again, after no member has answered within the deadline of the client."""
@@ -73,7 +74,7 @@ class LocalCopy:
         self._changes = await self._stack.enter_async_context(watch)
 
 
-@asynccontextmanager
+@async_block("async with local_copy(client, prefix) as copy:")
 async def local_copy(store: KeyStore, prefix: Text) -> AsyncIterator[LocalCopy]:
     """Maintain a live copy during a block. The copy is complete when the block begins."""
     copy = LocalCopy(store, as_bytes(prefix))

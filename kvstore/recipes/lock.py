@@ -4,7 +4,6 @@ lost, the block of its owner is cancelled."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.contender import Contender
@@ -12,6 +11,7 @@ from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import obtain
+from kvstore.wrong_forms import async_block
 
 LOCK_TTL_SECONDS_DEFAULT = 10.0
 
@@ -33,7 +33,7 @@ class Lock:
         return GuardedTransaction(self._store, self.key, self.fence)
 
 
-@asynccontextmanager
+@async_block("async with client.lock(name) as lock:")
 async def held_lock(
     store: KeyStore, name: Text, *, ttl_seconds: float, wait_seconds: float, value: Text = b"", places: int = 1
 ) -> AsyncIterator[Lock]:

@@ -4,7 +4,7 @@ time to live."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 from kvstore.errors import LeaseLost, LeaseNotFound
 from kvstore.protocol.commands import Put, prefix_range
@@ -12,6 +12,7 @@ from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.local_copy import LocalCopy, local_copy, read_range
 from kvstore.recipes.store import KeyStore
+from kvstore.wrong_forms import async_block
 
 REGISTRATION_TTL_SECONDS_DEFAULT = 5.0
 
@@ -24,7 +25,7 @@ class ServiceRegistry:
         self.prefix = as_bytes(name) + b"/"
         self._store = store
 
-    @asynccontextmanager
+    @async_block("async with registry.registered(instance, value) as lease:")
     async def registered(
         self, instance: Text, value: Text, *, ttl_seconds: float = REGISTRATION_TTL_SECONDS_DEFAULT
     ) -> AsyncIterator[Lease]:

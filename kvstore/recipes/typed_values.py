@@ -14,6 +14,7 @@ from kvstore.protocol.text import Text, as_bytes
 from kvstore.protocol.watches import Change
 from kvstore.recipes.lease import LeaseHandle
 from kvstore.recipes.store import KeyStore, WatchedChanges
+from kvstore.wrong_forms import EnteredAsync
 
 ValueT = TypeVar("ValueT")
 
@@ -150,8 +151,10 @@ class _TypedItems(Generic[ValueT]):
         return self._codec.item(await anext(self._items))
 
 
-class TypedWatch(Generic[ValueT]):
+class TypedWatch(EnteredAsync, Generic[ValueT]):
     """A watch that returns objects. `revision`: the caller has received all changes up to this revision."""
+
+    _right_form = "a watch begins and ends with `async with values.watch(...) as changes:`"
 
     def __init__(self, watch: AbstractAsyncContextManager[WatchedChanges], codec: Codec[ValueT]) -> None:
         self._watch, self._codec = watch, codec

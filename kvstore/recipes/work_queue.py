@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from kvstore.errors import LeaseLost, LeaseNotFound, LockTimeout, OutcomeUnknown, RevisionCompacted
 from kvstore.protocol.commands import (
@@ -25,6 +24,7 @@ from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.local_copy import read_range
 from kvstore.recipes.store import KeyStore
+from kvstore.wrong_forms import async_block
 
 WORK_TTL_SECONDS_DEFAULT = 10.0
 
@@ -66,7 +66,7 @@ class WorkQueue:
         assert isinstance(added, AppendResult), added
         return added.key
 
-    @asynccontextmanager
+    @async_block("async with queue.take() as item:")
     async def take(
         self, *, ttl_seconds: float = WORK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
     ) -> AsyncIterator[WorkItem]:

@@ -17,6 +17,7 @@ from kvstore.protocol.commands import Range
 from kvstore.protocol.prefixes import strip_from_change
 from kvstore.protocol.results import RangeResult, Record
 from kvstore.protocol.watches import Change, WatchSpec
+from kvstore.wrong_forms import EnteredAsync
 
 INITIAL_PAGE_KEYS = 1_000
 """The number of records of the initial listing that are read at once."""
@@ -50,13 +51,18 @@ class WatchHost(Protocol):
         """Wait until a watch has begun, has something to take, or has ended."""
 
 
-class Watch:
+class Watch(EnteredAsync):
     """A watch during the block `async with client.watch(...) as watch`. The watch is an async iterator of changes, and
     only one task at a time may use it.
 
     `revision`: the caller has received all changes up to this revision, so another watch may begin at `revision + 1`.
     It is 0 until the caller has received the whole initial listing.
     """
+
+    _right_form = (
+        "a watch begins and ends with `async with client.watch(...) as changes:`, and is read by `async for change in "
+        "changes:`"
+    )
 
     def __init__(
         self,

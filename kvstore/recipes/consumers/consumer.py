@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Literal, NamedTuple, Self
 
 from kvstore.errors import (
@@ -38,6 +38,7 @@ from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.store import KeyStore, WatchedChanges
 from kvstore.recipes.waiting_line import PAUSE_SECONDS, obtain, repeat_until_answered
+from kvstore.wrong_forms import async_block
 
 CONSUMER_TTL_SECONDS_DEFAULT = 10.0
 
@@ -378,7 +379,7 @@ class _PresentRecords:
         raise StopAsyncIteration
 
 
-@asynccontextmanager
+@async_block("async with client.consume(prefix, group=group) as consumer:")
 async def consumed(
     store: KeyStore,
     prefix: bytes,

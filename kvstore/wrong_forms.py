@@ -1,0 +1,109 @@
+"""Errors for a block that a program enters in the wrong form: by `with` instead of `async with`, by `await`, or by
+`acquire`.
+
+Without these methods, Python names only the missing method. Type checkers do not see the methods, so that they still
+report the mistake, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from kvstore.errors import WrongContext
+
+ValueT = TypeVar("ValueT")
+ParametersT = ParamSpec("ParametersT")
+
+
+class EnteredAsync:
+    """Base of an object that is entered by `async with`. `_right_form`: the text of the error for every other form."""
+
+    _right_form: str
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self):
+            raise WrongContext(self._right_form)
+
+        def __exit__(self, *error):
+            raise WrongContext(self._right_form)
+
+        def __await__(self):
+            raise WrongContext(self._right_form)
+
+
+class EnteredPlainly:
+    """Base of an object of a plain thread, which is entered by `with`. `_right_form`: the text of the error for every
+    other form."""
+
+    _right_form: str
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self):
+            raise WrongContext(self._right_form)
+
+        def __aexit__(self, *error):
+            raise WrongContext(self._right_form)
+
+
+class Taken:
+    """Base of a block that programs may take for a lock of `threading`, `trio` or `asyncio`."""
+
+    _right_form: str
+
+    if not TYPE_CHECKING:
+
+        def acquire(self, *_arguments, **_options):
+            """Raise WrongContext."""
+            raise WrongContext(self._right_form)
+
+        def release(self):
+            """Raise WrongContext."""
+            raise WrongContext(self._right_form)
+
+
+class _Block(EnteredAsync, Taken, AbstractAsyncContextManager[ValueT]):
+    def __init__(self, inner: AbstractAsyncContextManager[ValueT], right_form: str) -> None:
+        self._inner, self._right_form = inner, right_form
+
+    async def __aenter__(self) -> ValueT:
+        return await self._inner.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, traceback)
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, function):
+            """Run a function in the block each time, as a decorator."""
+            return self._inner(function)
+
+
+def async_block(
+    right_form: str,
+) -> Callable[
+    [Callable[ParametersT, AsyncIterator[ValueT]]], Callable[ParametersT, AbstractAsyncContextManager[ValueT]]
+]:
+    """Make blocks of an async generator, like `asynccontextmanager`. If a program enters such a block in another form,
+    the error shows `right_form`, such as `async with client.lock(name) as lock:`."""
+    words = f"this is a block, which begins and ends with `{right_form}`"
+
+    def decorate(
+        function: Callable[ParametersT, AsyncIterator[ValueT]],
+    ) -> Callable[ParametersT, AbstractAsyncContextManager[ValueT]]:
+        make = asynccontextmanager(function)
+
+        @wraps(function)
+        def begin(*arguments: ParametersT.args, **options: ParametersT.kwargs) -> AbstractAsyncContextManager[ValueT]:
+            return _Block(make(*arguments, **options), words)
+
+        return begin
+
+    return decorate

@@ -1,0 +1,121 @@
+"""A client or a block that is entered in the wrong form raises an error that shows the right form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvstore
+import kvstore.asyncio
+import kvstore.blocking
+from kvstore import WrongContext, recipes
+
+NOWHERE = ["127.0.0.1:1"]
+
+
+def enter(block: Any) -> None:
+    with block:
+        raise AssertionError("the block was entered")
+
+
+async def enter_async(block: Any) -> None:
+    async with block:
+        raise AssertionError("the block was entered")
+
+
+async def wait_for(block: Any) -> None:
+    await block
+
+
+def drive(coroutine: Any) -> None:
+    coroutine.send(None)
+
+
+LOOP_CLIENTS: list[Callable[..., Any]] = [kvstore.Client, kvstore.asyncio.Client]
+
+BLOCKS: list[tuple[str, Callable[[Any], Any]]] = [
+    ("async with client.lock", lambda client: client.lock("a")),
+    ("async with client.lease", lambda client: client.lease(10)),
+    ("async with client.watch", lambda client: client.watch("a")),
+    ("async with client.election", lambda client: client.election("a")),
+    ("async with client.consume", lambda client: client.consume("a/", group="g")),
+    ("async with values.watch", lambda client: client.typed(str, str).watch("a")),
+    ("async with local_copy", lambda client: recipes.local_copy(client, "a/")),
+    ("async with queue.take", lambda client: recipes.WorkQueue(client, "a").take()),
+    ("async with client.lock", lambda client: recipes.Semaphore(client, "a", 2).permit()),
+]
+
+
+@pytest.mark.parametrize("make", LOOP_CLIENTS)
+def test_a_client_of_a_loop_names_async_with_and_the_blocking_client(make: Callable[..., Any]) -> None:
+    with pytest.raises(WrongContext, match=r"async with.*kvstore\.blocking\.Client"):
+        enter(make(NOWHERE))
+    with pytest.raises(WrongContext, match=r"async with.*kvstore\.blocking\.Client"):
+        drive(wait_for(make(NOWHERE)))
+
+
+def test_a_blocking_client_names_both_clients_of_loops() -> None:
+    with pytest.raises(WrongContext, match=r"kvstore\.Client \(trio\) or kvstore\.asyncio\.Client"):
+        drive(enter_async(kvstore.blocking.Client(NOWHERE)))
+
+
+def test_a_node_names_the_right_form(tmp_path: Path) -> None:
+    for make in (kvstore.open_node, kvstore.asyncio.open_node):
+        with pytest.raises(WrongContext, match=r"async with.*kvstore\.blocking\.open_node"):
+            enter(make(tmp_path / "s1", bootstrap=True))
+    with pytest.raises(WrongContext, match=r"kvstore\.open_node \(trio\) or kvstore\.asyncio\.open_node"):
+        drive(enter_async(kvstore.blocking.open_node(tmp_path / "s1", bootstrap=True)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", LOOP_CLIENTS)
+@pytest.mark.parametrize(("words", "block_of"), BLOCKS)
+def test_a_block_of_a_loop_shows_async_with(
+    make: Callable[..., Any], words: str, block_of: Callable[[Any], Any]
+) -> None:
+    client = make(NOWHERE)
+    with pytest.raises(WrongContext, match=words):
+        enter(block_of(client))
+    with pytest.raises(WrongContext, match=words):
+        drive(wait_for(block_of(client)))
+
+
+def test_a_lock_of_a_loop_is_not_acquired() -> None:
+    with pytest.raises(WrongContext, match=r"async with client\.lock"):
+        kvstore.Client(NOWHERE).lock("a").acquire()  # type: ignore[attr-defined]
+    with pytest.raises(WrongContext, match=r"async with client\.lock"):
+        kvstore.Client(NOWHERE).lock("a").release()  # type: ignore[attr-defined]
+
+
+def test_a_block_of_threads_shows_with() -> None:
+    client = kvstore.blocking.Client(NOWHERE)
+    blocks: list[Any] = [
+        client.lock("a"),
+        client.lease(10),
+        client.watch("a"),
+        client.election("a"),
+        client.consume("a/", group="g"),
+        client.typed(str, str).watch("a"),
+        kvstore.blocking.local_copy(client, "a/"),
+    ]
+    for block in blocks:
+        with pytest.raises(WrongContext, match=r"`with client\.lock"):
+            drive(enter_async(block))
+    with pytest.raises(WrongContext, match=r"`with client\.lock"):
+        client.lock("a").acquire()  # type: ignore[attr-defined]
+
+
+async def test_a_block_is_a_decorator_too() -> None:
+    """`contextlib` makes blocks of generators usable as decorators."""
+    seen: list[str] = []
+
+    @kvstore.Client(NOWHERE).lock("a")  # type: ignore[operator]
+    async def work() -> None:
+        seen.append("work")
+
+    with pytest.raises(kvstore.ClientClosed):
+        await work()
+    assert seen == []
