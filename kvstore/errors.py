@@ -605,18 +605,23 @@ class InvalidRequest(KvError):
     refused when it is applied.
 
     If the reason is a bound, `size` is the size of the request and `size_max` the bound; otherwise both are None.
+    `text`: what only the client knows, such as the argument of its caller that is out of range. It is never sent.
     """
 
     code = ResultCode.INVALID_REQUEST
 
-    def __init__(self, reason: Reason | str, size: int | None = None, size_max: int | None = None) -> None:
-        self.reason, self.size, self.size_max = Reason(reason), size, size_max
+    def __init__(
+        self, reason: Reason | str, size: int | None = None, size_max: int | None = None, *, text: str = ""
+    ) -> None:
+        self.reason, self.size, self.size_max, self.text = Reason(reason), size, size_max, text
         # Results are made of `args`, so all items are plain values. If there is no bound, `args` contains only the
         # reason.
         super().__init__(self.reason.value, *(() if size_max is None else (size, size_max)))
 
     def __str__(self) -> str:
         bound = "" if self.size_max is None else f" ({self.size}; the bound is {self.size_max})"
+        if self.text:
+            return f"invalid request: {self.text}"
         return f"invalid request: {_REASON_TEXTS[self.reason]}{bound}"
 
 

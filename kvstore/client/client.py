@@ -11,7 +11,7 @@ Every operation ends within its deadline: with a result, with `OperationFailed` 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -1438,11 +1438,33 @@ def cluster_id_of(text: bytes | str) -> bytes:
 
 def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> None:
     """Raise InvalidAddress if `endpoints` is not a list of addresses. With a dialer, endpoints are any texts."""
-    if isinstance(endpoints, str):
-        raise InvalidAddress(endpoints, f"endpoints are a list of addresses, such as [{endpoints!r}]")
-    if are_addresses:
-        for endpoint in endpoints:
+    given: object = endpoints  # A program without types may give anything.
+    if isinstance(given, str):
+        raise InvalidAddress(given, f"endpoints are a list of addresses, such as [{given!r}]")
+    match given:
+        case bytes() | bytearray() | Mapping() | (str(), int()):
+            is_list = False
+        case _:
+            is_list = isinstance(given, Collection)
+    if not is_list:
+        raise InvalidAddress(repr(given), f"endpoints are a list of addresses, such as [{_as_text(given)!r}]")
+    if not endpoints:
+        raise InvalidAddress("", f"at least one member must be named, such as [{_as_text(None)!r}]")
+    items: Collection[object] = endpoints
+    for endpoint in items:
+        if not isinstance(endpoint, str):
+            raise InvalidAddress(repr(endpoint), f"an endpoint is one text, host:port, such as {_as_text(endpoint)!r}")
+        if are_addresses:
             parse_address(endpoint)
+
+
+def _as_text(endpoint: object) -> str:
+    """Return the address that a caller may mean, such as `("127.0.0.1", 7101)`, or else an example."""
+    match endpoint:
+        case (str(host), int(port)):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case _:
+            return "127.0.0.1:7101"
 
 
 _BELOW_LEVEL = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
@@ -1590,4 +1612,8 @@ def _read_log_page(response: Response) -> LogPage:
 def _listing(request: Range | None, prefix: Text | None) -> Range:
     if request is not None and prefix is not None:
         raise TypeError("give a request or a prefix, not both")
+    given: object = request  # A program without types may give a prefix.
+    if given is not None and not isinstance(given, Range):
+        words = f"prefix={given!r:.80}" if isinstance(given, str | bytes) else "prefix=..."
+        raise TypeError(f"a listing takes `{words}`, or `Range(start, end)` for the keys from start to before end")
     return request or Range(*prefix_range(_bytes(prefix or b"")))

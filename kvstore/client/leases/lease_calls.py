@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from kvstore.client.leases.renewals import Renewals
-from kvstore.errors import LeaseNotFound
-from kvstore.limits import SECOND_NS
+from kvstore.errors import InvalidRequest, LeaseNotFound, Reason
+from kvstore.limits import SECOND_NS, TIME_NS_MAX, AdmissionLimits
 from kvstore.protocol.commands import Command, LeaseGrant, LeaseRenew, LeaseRevoke
 from kvstore.protocol.lease_requests import (
     PAGE_LEASE_KEYS_MAX,
@@ -20,6 +20,9 @@ from kvstore.protocol.lease_requests import (
 )
 from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import Answer, LeaseGranted, LeaseRevoked, LeasesRenewed, Result, read_answer
+
+TTL_NS_MIN, TTL_NS_MAX = AdmissionLimits().lease_ttl_ns_min, AdmissionLimits().lease_ttl_ns_max
+"""The bounds that a member has by default."""
 
 
 class LeaseCalls:
@@ -46,9 +49,14 @@ class LeaseCalls:
 
         Raises LeaseExists. (`Client.lease` grants a lease, and also renews and revokes it.)
         """
-        answer = await self.execute(
-            LeaseGrant(lease_id, round(ttl_seconds * SECOND_NS)), deadline_seconds=deadline_seconds
-        )
+        grant = LeaseGrant(lease_id, _ttl_ns(ttl_seconds))
+        try:
+            answer = await self.execute(grant, deadline_seconds=deadline_seconds)
+        except InvalidRequest as error:
+            ttl_ns_max = error.size_max  # Only the bound of the time to live is a number.
+            if ttl_ns_max is None or TTL_NS_MIN <= grant.ttl_ns <= ttl_ns_max:
+                raise
+            raise _out_of_range(ttl_seconds, ttl_ns_max) from error
         assert isinstance(answer.result, LeaseGranted), answer
         return answer.result
 
@@ -99,3 +107,16 @@ class LeaseCalls:
         answer = await self.execute(LeaseRenew(lease_ids), deadline_seconds=deadline_seconds)
         assert isinstance(answer.result, LeasesRenewed), answer
         return answer.result
+
+
+def _ttl_ns(ttl_seconds: float) -> int:
+    """Raises InvalidRequest for a time that no command can state."""
+    if not 1 <= ttl_seconds * SECOND_NS <= TIME_NS_MAX:  # False for NaN, too.
+        raise _out_of_range(ttl_seconds, TTL_NS_MAX)
+    return round(ttl_seconds * SECOND_NS)
+
+
+def _out_of_range(ttl_seconds: float, ttl_ns_max: int) -> InvalidRequest:
+    least, greatest = TTL_NS_MIN / SECOND_NS, ttl_ns_max / SECOND_NS
+    words = f"ttl_seconds is {ttl_seconds:,}, and a lease lives from {least:,} to {greatest:,} seconds"
+    return InvalidRequest(Reason.OUT_OF_RANGE, text=words)

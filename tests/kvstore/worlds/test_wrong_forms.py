@@ -11,7 +11,10 @@ import pytest
 import kvstore
 import kvstore.asyncio
 import kvstore.blocking
-from kvstore import WrongContext, recipes
+from kvstore import InvalidAddress, InvalidRequest, WrongContext, recipes
+from tests.kvstore.worlds.world import WORLDS, World, in_each_world
+
+pytestmark = [pytest.mark.timeout(60)]
 
 NOWHERE = ["127.0.0.1:1"]
 
@@ -119,3 +122,43 @@ async def test_a_block_is_a_decorator_too() -> None:
     with pytest.raises(kvstore.ClientClosed):
         await work()
     assert seen == []
+
+
+@in_each_world
+async def test_a_time_to_live_out_of_range_is_named_with_both_bounds(client: Any) -> None:
+    for ttl_seconds in (0.5, 0, -1, 40_000_000, float("inf"), float("nan")):
+        words = rf"ttl_seconds is {ttl_seconds:,}, and a lease lives from 1\.0 to 31,536,000\.0 seconds"
+        with pytest.raises(InvalidRequest, match=words):
+            await client.lease_grant(ttl_seconds)
+    with pytest.raises(InvalidRequest, match=r"ttl_seconds is 0\.5"):
+        async with client.lock("a", ttl_seconds=0.5):
+            pass
+
+
+@in_each_world
+async def test_a_listing_of_a_text_shows_the_argument_that_was_meant(client: Any) -> None:
+    with pytest.raises(TypeError, match=r"prefix='a'.*Range\(start, end\)"):
+        await client.range("a")
+    with pytest.raises(TypeError, match="prefix=b'a'"):
+        async for _ in client.items(b"a"):
+            pass
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+@pytest.mark.parametrize(
+    ("endpoints", "words"),
+    [
+        (None, r"'127\.0\.0\.1:7101'\]"),
+        ([], r"at least one member.*'127\.0\.0\.1:7101'\]"),
+        (7101, r"list of addresses"),
+        (b"127.0.0.1:7101", r"list of addresses"),
+        ({"s1": "127.0.0.1:7101"}, r"list of addresses"),
+        ([("127.0.0.1", 7101)], r"one text, host:port, such as '127\.0\.0\.1:7101'"),
+        (("10.0.0.1", 7101), r"such as \['10\.0\.0\.1:7101'\]"),
+        ([("::1", 7101)], r"'\[::1\]:7101'"),
+        ([None], r"one text"),
+    ],
+)
+def test_endpoints_of_a_wrong_form_are_refused_by_the_constructor(world: World, endpoints: Any, words: str) -> None:
+    with pytest.raises(InvalidAddress, match=words):
+        world.client(endpoints)
