@@ -133,6 +133,11 @@ class ThreadPump:
         """The members of the cluster, as last reported by any member."""
         return self._pump.members
 
+    @property
+    def trouble(self) -> str:
+        """The last reason for which a call or a watch could not be sent."""
+        return self._pump.trouble
+
     def learn(self, addresses: Sequence[str]) -> None:
         """Set the current client addresses of all members."""
         self._thread.tell(self._pump.learn, addresses)

@@ -53,6 +53,7 @@ from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
     Code,
     MembersView,
+    PortForMembers,
     Request,
     RequestKind,
     Response,
@@ -71,6 +72,10 @@ SILENT_REQUESTS_PER_PROBE = 256
 SILENT_REQUESTS_MAX = 4 * SILENT_REQUESTS_PER_PROBE
 """The greatest number of requests of level NONE that were sent on a connection and that the member may not have read
 yet."""
+
+NAME_A_CLIENT_PORT = (
+    "name the address at which the member listens for clients (`--listen-client`), such as 10.0.0.1:7101"
+)
 
 SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
 """After this time without a command, the session of a client expires, and the cluster forgets its results."""
@@ -113,6 +118,7 @@ class ClientStateMachine:
         self._last_request_id = 0
         self._closed = False
         self._trouble = "no member has answered yet"
+        self._ports_for_members: set[str] = set()  # Addresses that serve only the peers of a member.
         self._cluster_id = self._wanted_cluster_id = cluster_id
         self._members: MembersView | None = None
         self._effects = ClientEffects()
@@ -135,6 +141,11 @@ class ClientStateMachine:
     def members(self) -> MembersView | None:
         """The members of the cluster, as last reported by any member; None before the first report."""
         return self._members
+
+    @property
+    def trouble(self) -> str:
+        """The last reason for which a call could not be sent."""
+        return self._trouble
 
     @property
     def addresses(self) -> list[str]:
@@ -233,6 +244,8 @@ class ClientStateMachine:
                 self._greeted(connection)
             for response in responses:
                 self._on_response(connection, response)
+        except PortForMembers as error:
+            self._leave_port_for_members(connection, f"{connection.address}: {error}")
         except ProtocolError as error:
             self._lose(connection, f"{connection.address}: {error}", hang_up=True)
 
@@ -405,6 +418,7 @@ class ClientStateMachine:
             raise ProtocolError("it belongs to another cluster than the member that answered first")
         self._cluster_id = connection.cluster_id
         self.book.answered(connection.address)
+        self._ports_for_members.discard(connection.address)
 
     def _on_response(self, connection: MemberConnection, response: Response) -> None:
         call = connection.in_flight.get(response.request_id)
@@ -592,6 +606,14 @@ class ClientStateMachine:
                 self._lost_attempt(call, reason)
         while (waiting := connection.waiting.first()) is not None:
             self._finish(waiting, error=Unavailable(reason))
+
+    def _leave_port_for_members(self, connection: MemberConnection, reason: str) -> None:
+        """Leave a port that serves no clients. If all known addresses are such ports, another attempt would end in the
+        same way, so the calls that wait end at once."""
+        self._lose(connection, reason, hang_up=True)
+        self._ports_for_members.add(connection.address)
+        if self._ports_for_members.issuperset(self.book.addresses):
+            self._refuse_waiting(Unavailable(reason, NAME_A_CLIENT_PORT))
 
     def _lost_attempt(self, call: Call, reason: str) -> None:
         """Continue after an attempt that was sent and whose outcome is unknown: try again, or end the call."""

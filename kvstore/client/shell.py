@@ -101,6 +101,11 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
         if self._core is not None:
             self._core.book.learn(addresses)
 
+    @property
+    def trouble(self) -> str:
+        """The last reason for which a call or a watch could not be sent."""
+        return self._core.trouble if self._core else ""
+
     # The methods that differ between event loops.
 
     @abstractmethod

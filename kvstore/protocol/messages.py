@@ -495,9 +495,16 @@ def check_client_hello(body: bytes) -> None:
         )
 
 
+class PortForMembers(ProtocolError):
+    """A client has connected to the port at which a member listens for its peers."""
+
+
 def decode_greeting(body: bytes) -> Hello:
-    """Decode the first frame of a member. Raises ProtocolError, with the member's reason if the member refuses."""
+    """Decode the first frame of a member. Raises ProtocolError, with the member's reason if the member refuses, and
+    PortForMembers."""
     hello = decode_hello(body)
+    if isinstance(hello, Refusal) and hello.code == "wrong_port":
+        raise PortForMembers("this is a port for members, and clients have another port")
     if isinstance(hello, Refusal):
         raise ProtocolError(f"refused by the member: {hello.text}")
     if not hello.speaks(PROTOCOL_VERSION):

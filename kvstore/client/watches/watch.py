@@ -38,6 +38,11 @@ class WatchHost(Protocol):
         """The event loop in which a watch waits."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """The last reason for which a watch could not be sent to a member."""
+        ...
+
     def open_watch(self, stream: WatchStream) -> None:
         """Begin a watch. Raises ClientClosed, WrongContext."""
 
@@ -145,7 +150,8 @@ class Watch(EnteredAsync):
             if stream.error is not None:
                 raise stream.error
             if not stream.has_begun:
-                raise stream.last_refusal or Unavailable("no member has accepted the watch within the deadline")
+                reason = f"no member has accepted the watch within its deadline; {self._host.trouble}"
+                raise stream.last_refusal or Unavailable(reason)
         except BaseException:
             self._host.close_watch(stream)
             raise

@@ -15,10 +15,23 @@ import trio
 
 import kvstore.asyncio
 import kvstore.blocking
-from kvstore import ClientClosed, InvalidAddress, OperationFailed, OutcomeUnknown, Put, Unavailable, WrongContext
+from kvstore import (
+    ClientClosed,
+    InvalidAddress,
+    Member,
+    OperationFailed,
+    OutcomeUnknown,
+    Put,
+    Unavailable,
+    WrongContext,
+)
 from tests.kvstore.worlds.world import WORLDS, MemberThread, World, in_each_world, settled
 
 pytestmark = [pytest.mark.timeout(60)]
+
+
+PAIR = [Member("s1", "127.0.0.1:1", "127.0.0.1:2"), Member("s2", "127.0.0.1:3", "127.0.0.1:4")]
+"""The members of a cluster of which only the first runs, at other ports."""
 
 
 @contextmanager
@@ -68,6 +81,42 @@ async def test_nobody_at_the_address_is_told_with_the_reason(world: World) -> No
         async with world.client([address], deadline_seconds=0.3) as client:
             with pytest.raises(Unavailable, match=f"{address}: connection refused"):
                 await client.get("a")
+
+
+@in_each_world
+async def test_a_watch_tells_the_address_and_the_reason(world: World) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        async with world.client([address], deadline_seconds=0.3) as client:
+            with pytest.raises(Unavailable, match=f"the watch within its deadline; {address}: connection refused"):
+                async with client.watch("a"):
+                    pass
+
+
+@in_each_world
+async def test_a_port_for_members_is_named_at_once(world: World, quick_folder: Any) -> None:
+    """The deadline is longer than the test may take."""
+    with MemberThread(quick_folder / "s1", node_id="s1", members=PAIR, listen_peer="127.0.0.1:0") as member:
+        async with world.client([member.peer_address], deadline_seconds=3_600.0) as client:
+            for _ in range(2):
+                with pytest.raises(Unavailable, match=f"{member.peer_address}: this is a port for members") as refused:
+                    await client.put("a", "1")
+                assert "--listen-client" in refused.value.hint
+            with pytest.raises(Unavailable, match=f"{member.peer_address}: this is a port for members"):
+                async with client.watch("a"):
+                    pass
+
+
+@in_each_world
+async def test_a_port_for_members_beside_a_client_port_does_no_harm(world: World, quick_folder: Any) -> None:
+    with (
+        MemberThread(quick_folder / "s1", node_id="s1", members=PAIR, listen_peer="127.0.0.1:0") as member,
+        MemberThread(quick_folder / "alone") as alone,
+    ):
+        for _ in range(4):
+            async with world.client([member.peer_address, alone.address]) as client:
+                await client.put("a", "1")
 
 
 @in_each_world

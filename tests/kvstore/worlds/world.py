@@ -346,13 +346,13 @@ class MemberThread:
     """A member in a thread with a trio loop of its own. Clients of every world can use this member."""
 
     def __init__(self, folder: Any, **options: Any) -> None:
-        self.address = ""
+        self.address = self.peer_address = ""
         known: dict[str, Any] = {"bootstrap": True, "listen_client": "127.0.0.1:0"} | options
         self._thread = TrioThread(kvstore.open_node(folder, **known), "member of a test")
 
     def __enter__(self) -> MemberThread:
         self._thread.start()
-        self.address = self._thread.value.client_address
+        self.address, self.peer_address = self._thread.value.client_address, self._thread.value.peer_address
         return self
 
     def __exit__(self, *_: object) -> None:
