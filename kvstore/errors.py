@@ -259,17 +259,20 @@ class TransactionConflict(OperationFailed):
 
 class LockTimeout(OperationFailed):
     """A lock, a permit, a leadership, or an item of a work queue was not obtained within `wait_seconds`. The caller
-    does not hold it."""
+    does not hold it. `is_own`: another block of the same client holds the lock."""
 
-    def __init__(self, name: bytes, wait_seconds: float) -> None:
-        super().__init__(name, wait_seconds)
-        self.name, self.wait_seconds = name, wait_seconds
+    def __init__(self, name: bytes, wait_seconds: float, is_own: bool = False) -> None:
+        super().__init__(name, wait_seconds, is_own)
+        self.name, self.wait_seconds, self.is_own = name, wait_seconds, is_own
 
     def __str__(self) -> str:
-        return f"{self.name!r:.80} was not obtained within {self.wait_seconds:g} s: others hold it, or came earlier"
+        why = "another block of this client holds it" if self.is_own else "others hold it, or came earlier"
+        return f"{self.name!r:.80} was not obtained within {self.wait_seconds:g} s: {why}"
 
     @property
     def hint(self) -> str:
+        if self.is_own:
+            return "a lock is not taken a second time by its holder: leave the outer block first, or use its lock"
         return "the keys below this name show who holds it and who waits; try again, or wait for longer"
 
 

@@ -104,6 +104,10 @@ class EventLoop(Protocol):
         """A block at whose end all its tasks have ended."""
         ...
 
+    def current_task(self) -> object:
+        """The present task, as an object that no other task has."""
+        ...
+
     def new_event(self) -> LoopEvent:
         """An event that has not happened."""
         ...
@@ -147,6 +151,10 @@ class TrioLoop:
     def open_nursery(self) -> AbstractAsyncContextManager[trio.Nursery]:
         """A block at whose end all its tasks have ended."""
         return trio.open_nursery()
+
+    def current_task(self) -> trio.lowlevel.Task:
+        """The present task."""
+        return trio.lowlevel.current_task()
 
     def new_event(self) -> trio.Event:
         """An event that has not happened."""

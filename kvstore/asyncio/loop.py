@@ -70,6 +70,14 @@ class AsyncioScope:
             self._task.cancel()
 
 
+class AsyncioEvent(asyncio.Event):
+    """An event that is true once it has happened. Without `__bool__`, `if lease.lost:` would always be true. (An event
+    of trio raises an error there.)"""
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+
 class AsyncioNursery:
     """The tasks of one `asyncio.TaskGroup`."""
 
@@ -123,9 +131,13 @@ class AsyncioLoop:
         """A block at whose end all its tasks have ended."""
         return _open_nursery()
 
-    def new_event(self) -> asyncio.Event:
+    def current_task(self) -> object:
+        """The present task."""
+        return asyncio.current_task()
+
+    def new_event(self) -> AsyncioEvent:
         """An event that has not happened."""
-        return asyncio.Event()
+        return AsyncioEvent()
 
     def new_lock(self) -> asyncio.Lock:
         """A lock that one task at a time holds."""

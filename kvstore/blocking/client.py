@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 
@@ -294,14 +296,17 @@ class BlockingClient(EnteredPlainly):
     lease_time_to_live = _inline(ClientCalls.lease_time_to_live)
     leases = _inline(ClientCalls.leases)
 
-    def lease(self, ttl_seconds: float) -> AbstractContextManager[BlockingLease]:
+    def lease(
+        self, ttl_seconds: float, *, deadline_seconds: float | None = None
+    ) -> AbstractContextManager[BlockingLease]:
         """Keep a lease during a block, as `kvstore.Client.lease` does. If the lease is lost, LeaseLost is raised at the
         end of the block."""
 
         def face(lease: Lease, held: HeldBlock) -> BlockingLease:
             return BlockingLease(lease, held.thread)
 
-        return BlockingContext(self.loop_thread, lambda: self.in_loop.lease(ttl_seconds), face)
+        block = partial(self.in_loop.lease, ttl_seconds, deadline_seconds=deadline_seconds)
+        return BlockingContext(self.loop_thread, block, face)
 
     def lock(
         self, name: Text, *, ttl_seconds: float = LOCK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
@@ -312,11 +317,9 @@ class BlockingClient(EnteredPlainly):
         def face(lock: Lock, held: HeldBlock) -> BlockingLock:
             return BlockingLock(lock, held, self.in_thread)
 
-        return BlockingContext(
-            self.loop_thread,
-            lambda: self.in_loop.lock(name, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds),
-            face,
-        )
+        owner = threading.current_thread()
+        block = partial(self.in_loop._lock_of, owner, name, ttl_seconds, wait_seconds)
+        return BlockingContext(self.loop_thread, block, face)
 
     def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> BlockingElection:
         """An election, which the caller can observe or enter as a candidate. Needs feature level 2."""

@@ -33,6 +33,9 @@ class BlockingEvent:
         """True once the event has happened."""
         return self._event.is_set()
 
+    def __bool__(self) -> bool:
+        return self.is_set()
+
     def wait(self) -> None:
         """Wait until the event happens. Return at once if it has happened already."""
         self._thread.run(self._event.wait)
@@ -58,8 +61,8 @@ class BlockingLease(LeaseHandle):
         return self._inner.expires_at
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease has ended, or may have ended. In this case the keys of the lease may be removed
-        already."""
+        """Raise LeaseLost if the lease has ended, or may have ended, or if its block was left. In this case the keys of
+        the lease may be removed already."""
         self._thread.run(_check, self._inner)
 
 
@@ -108,7 +111,7 @@ class BlockingLock(HeldFace[Lock]):
         self._store = store
 
     def check(self) -> None:
-        """Raise LeaseLost if the lock is lost, or may be lost."""
+        """Raise LeaseLost if the lock is lost, or may be lost, or was given up when its block was left."""
         self.lease.check()
 
     def guarded(self) -> BlockingGuardedTransaction:
@@ -126,7 +129,9 @@ class BlockingLeadership(HeldFace[Leadership]):
         self._store = store
 
     def check(self) -> None:
-        """Raise LeaseLost if the leadership is lost, or may be lost."""
+        """Raise LeaseLost if the leadership is lost, or may be lost, or was given up when its block was left. Raise
+        LeadershipLost if the leader has resigned."""
+        self._inner._check_not_resigned()
         self.lease.check()
 
     wait_until_lost = in_block(Leadership.wait_until_lost)

@@ -143,7 +143,7 @@ from kvstore.recipes.consumers.members import HANDOVER_SECONDS_DEFAULT, consume_
 from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
 from kvstore.recipes.guarded_transaction import Transaction
 from kvstore.recipes.lease import Lease, LeaseHandle, kept_lease
-from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
+from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, OwnLocks, own_lock
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
 from kvstore.recipes.typed_values import Codec, TypedValues
 from kvstore.tls import Tls
@@ -181,6 +181,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         self._pump = pump
         self._prefix = b""  # The prefix of all keys in a view (`under`).
         self._known_addresses: dict[str, str] = {}  # By node id: addresses of members that are reached in another way.
+        self._own_locks = OwnLocks()
         self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
 
     @property
@@ -901,16 +902,17 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         """Renews leases for this client, and sends renewals that wait at the same time as one command."""
         return self._renewals
 
-    def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:
+    def lease(self, ttl_seconds: float, *, deadline_seconds: float | None = None) -> AbstractAsyncContextManager[Lease]:
         """Keep a lease during a block. The lease is renewed each time that a third of its time to live has passed, and
         is revoked at the end of the block.
 
             async with client.lease(10) as lease:
                 await client.put("service/web/1", "10.0.0.7:8000", lease=lease)
 
-        If the lease is lost, the block is cancelled, and LeaseLost is raised. Needs feature level 2.
+        If the lease is lost, the block is cancelled, and LeaseLost is raised. `deadline_seconds`: the time within which
+        the lease must be granted. Needs feature level 2.
         """
-        return kept_lease(self, ttl_seconds, self._pump.start_soon)
+        return kept_lease(self, ttl_seconds, self._pump.start_soon, deadline_seconds)
 
     def lock(
         self, name: Text, *, ttl_seconds: float = LOCK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
@@ -922,10 +924,12 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
 
         A program may have lost the lock without knowing this. Even then, `guarded` transactions do no harm to the next
         holder, and neither do requests to services that compare `lock.fence`. Other writes can do harm. Raises
-        LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised. Needs
-        feature level 2.
+        LockTimeout after `wait_seconds`, and Unavailable if no member has granted a lease within `wait_seconds` or the
+        deadline, whichever is longer; without `wait_seconds`, within the deadline. Raises WrongContext if the task
+        holds the lock already and would wait for ever. If the lock is lost, the block is cancelled, and LeaseLost is
+        raised. Needs feature level 2.
         """
-        return held_lock(self, name, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
+        return self._lock_of(None, name, ttl_seconds, wait_seconds)
 
     def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> Election:
         """An election, which the caller can observe or enter as a candidate. Needs feature level 2."""
@@ -1284,6 +1288,23 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         await self.ask(SessionlessRequest(RequestKind.COMMAND, ChangeLimits(**limits)), deadline_seconds)
 
     # Internal helpers.
+
+    def _lock_of(
+        self, owner: object, name: Text, ttl_seconds: float, wait_seconds: float
+    ) -> AbstractAsyncContextManager[Lock]:
+        """A lock, as `lock` gives it. `owner`: the thread that waits for it; None: the task that enters the block."""
+        key = _bytes(name)
+        is_longer = self.deadline_seconds < wait_seconds < math.inf
+        return own_lock(
+            self,
+            key,
+            ttl_seconds=ttl_seconds,
+            wait_seconds=wait_seconds,
+            locks=self._own_locks,
+            full_name=self._prefix + key,
+            owner=owner,
+            grant_seconds=wait_seconds if is_longer else None,
+        )
 
     def _with_prefix(self, prefix: bytes) -> Self:
         view = copy(self)

@@ -43,11 +43,19 @@ class Leadership:
 
     def __init__(self, store: KeyStore, contender: Contender, lease: Lease) -> None:
         self.key, self.fence, self.lease = contender.key, contender.fence, lease
+        self._is_resigned = False
         self._store = store
 
     def check(self) -> None:
-        """Raise LeaseLost if the leadership is lost, or may be lost."""
+        """Raise LeaseLost if the leadership is lost, or may be lost, or was given up when its block was left. Raise
+        LeadershipLost if the leader has resigned."""
+        self._check_not_resigned()
         self.lease.check()
+
+    def _check_not_resigned(self) -> None:
+        """Raise LeadershipLost if the leader has resigned."""
+        if self._is_resigned:
+            raise LeadershipLost(self.key, self.fence)
 
     async def wait_until_lost(self) -> None:
         """Wait until the store shows that the leadership has ended. `check` may report a lost lease earlier."""
@@ -176,7 +184,7 @@ class Election(EnteredAsync):
     async def resign(self) -> None:
         """Give up the leadership. The next candidate in line becomes the leader. This candidate may campaign again."""
         leadership = self._led()
-        self.leadership = None
+        self.leadership, leadership._is_resigned = None, True
         try:
             await leadership.guarded().delete(leadership.key).commit()
         except LockLost:  # The leadership has ended already.

@@ -19,6 +19,9 @@ REVOKE_SECONDS_MAX = 1.0
 expires on its own."""
 
 
+LEFT = "its block was left, which gives up the lease and what depends on it, such as a lock"
+
+
 class LeaseStore(Protocol):
     """The operations that are needed to keep a lease alive."""
 
@@ -27,7 +30,7 @@ class LeaseStore(Protocol):
         """The event loop in which the lease is renewed."""
         ...
 
-    async def lease_grant(self, ttl_seconds: float) -> LeaseGranted:
+    async def lease_grant(self, ttl_seconds: float, *, deadline_seconds: float | None = None) -> LeaseGranted:
         """Grant a lease."""
         ...
 
@@ -54,6 +57,7 @@ class Lease(LeaseHandle):
         self.lost = loop.new_event()
         self._term, self._loop = term, loop
         self._why_lost = ""
+        self._is_left = False
         self._block = loop.open_scope()
         self._keeper = loop.open_scope()
 
@@ -73,11 +77,14 @@ class Lease(LeaseHandle):
         return self._term.expires_at
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease has ended, or may have ended. The keys of the lease may be gone then."""
+        """Raise LeaseLost if the lease has ended, or may have ended, or if its block was left. In this case the keys of
+        the lease may be removed already."""
         if not self.lost.is_set() and self._term.is_over(self._loop.time()):
             self._lose(f"no renewal was answered in its time to live of {self._term.ttl_seconds:g} s")
         if self.lost.is_set():
             raise LeaseLost(self.id, self._why_lost)
+        if self._is_left:
+            raise LeaseLost(self.id, LEFT)
 
     def _lose(self, reason: str) -> None:
         if not self.lost.is_set():
@@ -110,20 +117,25 @@ class Lease(LeaseHandle):
 
 @async_block("async with client.lease(ttl_seconds) as lease:")
 async def kept_lease(
-    store: LeaseStore, ttl_seconds: float, start: Callable[[Callable[[], Awaitable[None]]], None]
+    store: LeaseStore,
+    ttl_seconds: float,
+    start: Callable[[Callable[[], Awaitable[None]]], None],
+    deadline_seconds: float | None = None,
 ) -> AsyncIterator[Lease]:
     """Keep a lease alive during a block. `start` runs a function in the background, outside of the block.
+    `deadline_seconds`: the time within which the lease must be granted.
 
     If the lease is lost, the block is cancelled at once, and LeaseLost is raised after the block.
     """
     sent_at = store.loop.time()
-    granted = await store.lease_grant(ttl_seconds)
+    granted = await store.lease_grant(ttl_seconds, deadline_seconds=deadline_seconds)
     lease = Lease(granted.lease_id, LeaseTerm(granted.ttl_ns / 1e9, sent_at), store.loop)
     start(partial(lease._keep_alive, store))
     try:
         with lease._block:
             yield lease
     finally:
+        lease._is_left = True
         lease._keeper.cancel()
         if not lease.lost.is_set():
             with store.loop.move_on_after(REVOKE_SECONDS_MAX, shield=True), suppress(StoreError):

@@ -3,10 +3,13 @@ lost, the block of its owner is cancelled."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
+from kvstore.errors import LockTimeout, WrongContext
 from kvstore.protocol.text import Text, as_bytes
-from kvstore.recipes.contender import Contender
+from kvstore.recipes.contender import LEASE_DIGITS, Contender
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.store import KeyStore
@@ -14,6 +17,34 @@ from kvstore.recipes.waiting_line import obtain
 from kvstore.wrong_forms import async_block
 
 LOCK_TTL_SECONDS_DEFAULT = 10.0
+
+
+class OwnLocks:
+    """The locks that the blocks of one client hold, by the ids of their leases."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[bytes, object]] = {}
+
+    def check_not_held(self, name: bytes, owner: object) -> None:
+        """Raise WrongContext if `owner`, a task or a thread, holds the lock. It would wait for itself for ever."""
+        if (name, owner) in self._held.values():
+            raise WrongContext(
+                f"lock {name!r:.80}: this task or thread holds it already, and would wait for itself for ever: leave "
+                "the outer block first, or use its lock"
+            )
+
+    def holds(self, contender: Contender) -> bool:
+        """True if a block of this client holds the lock for which a contender waits."""
+        return bool(contender.before) and int(contender.before[0][-LEASE_DIGITS:], 16) in self._held
+
+    @contextmanager
+    def noted(self, lease_id: int, name: bytes, owner: object) -> Iterator[None]:
+        """Note a lock during its block."""
+        self._held[lease_id] = name, owner
+        try:
+            yield
+        finally:
+            del self._held[lease_id]
 
 
 class Lock:
@@ -24,7 +55,7 @@ class Lock:
         self._store = store
 
     def check(self) -> None:
-        """Raise LeaseLost if the lock is lost, or may be lost."""
+        """Raise LeaseLost if the lock is lost, or may be lost, or was given up when its block was left."""
         self.lease.check()
 
     def guarded(self) -> GuardedTransaction:
@@ -46,3 +77,34 @@ async def held_lock(
         contender = Contender(name, lease.id, as_bytes(value), places)
         await obtain(store, contender, wait_seconds)
         yield Lock(store, contender, lease)
+
+
+@async_block("async with client.lock(name) as lock:")
+async def own_lock(
+    store: KeyStore,
+    name: bytes,
+    *,
+    ttl_seconds: float,
+    wait_seconds: float,
+    locks: OwnLocks,
+    full_name: bytes,
+    owner: object,
+    grant_seconds: float | None,
+) -> AsyncIterator[Lock]:
+    """Hold a lock during a block, as `held_lock` does, and tell a client that it waits for itself.
+
+    `full_name`: the name with the prefix of the view. `owner`: the thread that waits; None: the present task.
+    `grant_seconds`: the time within which the lease must be granted, which is a part of `wait_seconds`.
+    """
+    ends_at = store.loop.time() + wait_seconds
+    owner = store.loop.current_task() if owner is None else owner
+    if math.isinf(wait_seconds):
+        locks.check_not_held(full_name, owner)
+    async with store.lease(ttl_seconds, deadline_seconds=grant_seconds) as lease:
+        contender = Contender(name, lease.id)
+        try:
+            await obtain(store, contender, max(0.0, ends_at - store.loop.time()))
+        except LockTimeout:
+            raise LockTimeout(name, wait_seconds, locks.holds(contender)) from None
+        with locks.noted(lease.id, full_name, owner):
+            yield Lock(store, contender, lease)

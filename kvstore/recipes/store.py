@@ -81,6 +81,6 @@ class KeyStore(Protocol):
         """Watch a key, all keys with a prefix, or a range. The watch returns each `Change` from a revision on."""
         ...
 
-    def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:
+    def lease(self, ttl_seconds: float, *, deadline_seconds: float | None = None) -> AbstractAsyncContextManager[Lease]:
         """Keep a lease alive during a block."""
         ...

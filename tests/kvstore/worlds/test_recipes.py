@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
 from typing import Any
 
 import pytest
 
+import kvstore.asyncio
 import kvstore.blocking
 from kvstore import (
     LeadershipLost,
@@ -14,6 +18,7 @@ from kvstore import (
     LockTimeout,
     Put,
     TransactionConflict,
+    Unavailable,
     WrongContext,
     recipes,
 )
@@ -136,6 +141,75 @@ async def test_who_waits_too_long_for_a_lock_is_told(world: World, client: Any, 
                 pass
     async with client.lock(name, wait_seconds=5):
         pass
+
+
+@in_each_world
+async def test_a_client_that_holds_a_lock_itself_is_told(client: Any, name: str) -> None:
+    async with client.lock(name + "lock"):
+        with pytest.raises(LockTimeout, match="another block of this client holds it") as refused:
+            async with client.lock(name + "lock", wait_seconds=0.1):
+                pass
+        assert "outer block" in refused.value.hint
+        with pytest.raises(WrongContext, match="would wait for itself for ever"):
+            async with client.under(name).lock("lock"):
+                pass
+    async with client.lock(name + "lock"):
+        pass
+
+
+@in_each_world
+async def test_a_wait_of_a_lock_is_not_cut_short_by_the_deadline(world: World) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        async with world.client([address], deadline_seconds=0.1) as client:
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                async with client.lock("a", wait_seconds=0.6):
+                    pass
+            assert time.monotonic() - began >= 0.6
+            with pytest.raises(Unavailable):
+                async with client.lease(10, deadline_seconds=0.01):
+                    pass
+
+
+@in_each_world
+async def test_a_check_after_the_block_tells_that_the_block_was_left(client: Any, name: str) -> None:
+    async with client.lease(30) as lease, client.lock(name) as lock, client.election(name + "e") as election:
+        leadership = await election.campaign("1")
+        await settled(leadership.check())
+        await election.resign()
+        with pytest.raises(LeadershipLost):
+            await settled(leadership.check())
+        leadership = await election.campaign("2")
+    for each in (lease, lock, leadership):
+        with pytest.raises(LeaseLost, match="its block was left"):
+            await settled(each.check())
+
+
+def test_the_loss_of_a_lease_is_a_condition(member_address: str) -> None:
+    """`if lease.lost:` is false until the lease is lost. In trio it raises an error."""
+    with (  # noqa: PT012
+        kvstore.blocking.Client([member_address]) as client,
+        pytest.raises(LeaseLost),
+        client.lease(1) as lease,
+    ):
+        assert not lease.lost
+        client.lease_revoke(lease.id)
+        lease.lost.wait()
+        assert lease.lost
+
+    async def main() -> None:
+        async with kvstore.asyncio.Client([member_address]) as client, client.lease(1) as lease:
+            assert not lease.lost
+            await client.lease_revoke(lease.id)
+            try:
+                await lease.lost.wait()
+            finally:
+                assert lease.lost
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(main())
 
 
 @in_each_world
