@@ -37,6 +37,7 @@ from kvstore.errors import (
     AccessRefused,
     AuthRevisionOld,
     Busy,
+    CannotServe,
     ChangeRefused,
     ClientClosed,
     Compacted,
@@ -62,6 +63,7 @@ from kvstore.errors import (
     PermissionDenied,
     PositionConflict,
     QuotaExceeded,
+    ReachableByOthers,
     Reason,
     RequestClosed,
     RequestTooLarge,
@@ -79,6 +81,7 @@ from kvstore.errors import (
     Unavailable,
     UnderReplicated,
     Unsupported,
+    UnusableFile,
     WrongContext,
 )
 from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, ServiceLimits, StoreLimits
@@ -200,8 +203,12 @@ if TYPE_CHECKING:
     from kvstore.member.config import MemberConfig
     from kvstore.member.joining import JoinRefused, MemberRemoved
     from kvstore.member.member import run_member
+    from storage import FolderLocked, NotInitialized, StorageError
 
 _LAZY = {
+    "FolderLocked": "kvstore.errors",
+    "NotInitialized": "kvstore.errors",
+    "StorageError": "kvstore.errors",
     "EmbeddedStore": "kvstore.embedded",
     "open_node": "kvstore.embedded",
     "JoinRefused": "kvstore.member.joining",
@@ -244,6 +251,7 @@ __all__ = [
     "AuthRevisionOld",
     "Busy",
     "CallEnded",
+    "CannotServe",
     "Change",
     "ChangeLimits",
     "ChangeRefused",
@@ -274,6 +282,7 @@ __all__ = [
     "Election",
     "EmbeddedStore",
     "EntryFate",
+    "FolderLocked",
     "Get",
     "GetResult",
     "GroupMismatch",
@@ -326,6 +335,7 @@ __all__ = [
     "NotANumber",
     "NotCommitted",
     "NotEnoughInSync",
+    "NotInitialized",
     "Operation",
     "OperationFailed",
     "OptimisticTransaction",
@@ -342,6 +352,7 @@ __all__ = [
     "RaiseFeatureLevel",
     "Range",
     "RangeResult",
+    "ReachableByOthers",
     "Reason",
     "Record",
     "RegisterSession",
@@ -367,6 +378,7 @@ __all__ = [
     "SessionPage",
     "SessionRegistered",
     "SessionView",
+    "StorageError",
     "StoreBusy",
     "StoreError",
     "StoreLimits",
@@ -383,6 +395,7 @@ __all__ = [
     "Unsupported",
     "UnsupportedFeatureLevel",
     "UnusableCertificates",
+    "UnusableFile",
     "UnusablePassword",
     "UserAdd",
     "UserGrant",

@@ -185,9 +185,9 @@ class NodeOptions:
     leader. `user`, `password`: the user of this program's calls, if authentication is on. A member in the same program
     requires them like any other member.
 
-    Before the block runs, raises StorageError (the folder is locked, damaged, not initialised, or belongs to another
-    cluster), CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
-    UnusableCertificates.
+    Before the block runs, raises StorageError (the folder is damaged, or belongs to another cluster), FolderLocked,
+    NotInitialized, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
+    UnusableCertificates. FolderLocked and NotInitialized are StorageErrors.
 
     If the node fails later, the block is cancelled, and NodeStopped is raised. NewerConfiguration or NewerFormat is
     raised instead of NodeStopped if the node has received data that only a newer build knows, and MemberRemoved if the

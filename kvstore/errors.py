@@ -24,7 +24,79 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from storage import FolderLocked as FolderLocked
+    from storage import NotInitialized as NotInitialized
+    from storage import StorageError as StorageError
+
+__all__ = [
+    "AccessDenied",
+    "AccessReason",
+    "AccessRefused",
+    "AuthRevisionOld",
+    "Busy",
+    "CannotServe",
+    "ChangeRefused",
+    "ClientClosed",
+    "Compacted",
+    "GroupMismatch",
+    "InternalError",
+    "InvalidAddress",
+    "InvalidRequest",
+    "KvError",
+    "LeadershipLost",
+    "LeaseExists",
+    "LeaseLost",
+    "LeaseNotFound",
+    "LevelRefused",
+    "LevelTooLow",
+    "LimitsRefused",
+    "LockLost",
+    "LockTimeout",
+    "NotANumber",
+    "NotCommitted",
+    "NotEnoughInSync",
+    "OperationFailed",
+    "OutcomeUnknown",
+    "PermissionDenied",
+    "PositionConflict",
+    "QuotaExceeded",
+    "ReachableByOthers",
+    "Reason",
+    "RequestClosed",
+    "RequestTooLarge",
+    "ResponseTooLarge",
+    "ResultCode",
+    "RevisionAhead",
+    "RevisionCompacted",
+    "SessionExpired",
+    "StoreBusy",
+    "StoreError",
+    "TooStale",
+    "TransactionConflict",
+    "TransferRefused",
+    "Unauthenticated",
+    "Unavailable",
+    "UnderReplicated",
+    "Unsupported",
+    "UnusableFile",
+    "WrongContext",
+]
+
+OF_A_FOLDER = ("FolderLocked", "NotInitialized", "StorageError")
+"""The errors of `storage` that `open_node` raises, loaded on first use. A client needs no `storage`."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Load an error of a data folder when a program first uses its name."""
+        if name not in OF_A_FOLDER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import storage
+
+        return getattr(storage, name)
 
 
 class StoreError(Exception):
@@ -39,6 +111,19 @@ class StoreError(Exception):
     def hint(self) -> str:
         """A short remedy; empty if the text of the error already contains the remedy."""
         return ""
+
+    def add_note(self, note: str) -> None:
+        """Add a line to the error, which tracebacks show."""
+        self._notes = [*self._own_notes, note]
+
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        """The lines that tracebacks show after the text: the notes, and the hint."""
+        return [*self._own_notes, f"hint: {self.hint}"] if self.hint else self._own_notes
+
+    @property
+    def _own_notes(self) -> list[str]:
+        return getattr(self, "_notes", [])
 
 
 class UnusableFile(StoreError):
@@ -520,7 +605,8 @@ class ClientClosed(OperationFailed):
 
 
 class WrongContext(OperationFailed, RuntimeError):
-    """A client was used outside of its event loop or in a forked process, or was entered a second time; or two tasks
+    """A client was used outside of its event loop or in a forked process, or was entered a second time; a block was
+    entered in a wrong form, such as `with` instead of `async with`; a task has taken a lock that it holds; or two tasks
     read one watch.
 
     Nothing was sent. This error is a mistake in the program. `reason` describes the mistake and the correct use.
@@ -532,6 +618,45 @@ class WrongContext(OperationFailed, RuntimeError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class CannotServe(StoreError):
+    """A port could not be opened. `purpose`: clients, peers or metrics."""
+
+    def __init__(self, purpose: str, address: str, reason: str) -> None:
+        super().__init__(purpose, address, reason)
+        self.purpose, self.address, self.reason = purpose, address, reason
+
+    def __str__(self) -> str:
+        return f"cannot listen for {self.purpose} on {self.address}: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        option = {"peers": "listen-peer", "metrics": "metrics"}.get(self.purpose, "listen-client")
+        argument = "" if self.purpose == "metrics" else f" (`{option.replace('-', '_')}=` of open_node)"
+        return f"stop what uses the port, or name another address with --{option}{argument}"
+
+
+class ReachableByOthers(StoreError):
+    """A port without TLS would be reachable from other machines."""
+
+    def __init__(self, purpose: str, address: str) -> None:
+        super().__init__(purpose, address)
+        self.purpose, self.address = purpose, address
+
+    def __str__(self) -> str:
+        return (
+            f"the port for {self.purpose} would listen on {self.address}, where other machines may reach it, without "
+            "encryption or authentication"
+        )
+
+    @property
+    def hint(self) -> str:
+        option = "--peer-cert and --peer-ca" if self.purpose == "peers" else "--tls-cert"
+        return (
+            f"give it certificates ({option}; `tls=` of open_node), listen on 127.0.0.1, or say --insecure "
+            "(`insecure=True`) if the network is yours alone"
+        )
 
 
 class ResultCode(enum.IntEnum):

@@ -45,7 +45,8 @@ class NotInitialized(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.folder}: {self.state}: this node refuses to start. For a new member initialise it explicitly "
-            f"(`hwm init`, or `--bootstrap`); if this member had data, its disk is lost: replace it by a new member"
+            "(`hwm init`, `hwm serve --bootstrap`, or `open_node(..., bootstrap=True)`); if this member had data, its "
+            "disk is lost: replace it by a new member"
         )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore import errors
 from kvstore.blocking.access import (
     add_user,
     auth_switch,
@@ -32,17 +33,29 @@ from kvstore.blocking.recipes import BlockingRegistry as ServiceRegistry
 from kvstore.blocking.recipes import BlockingSemaphore as Semaphore
 from kvstore.blocking.recipes import BlockingWorkQueue as WorkQueue
 from kvstore.blocking.recipes import blocking_local_copy as local_copy
+from kvstore.connection_url import InvalidUrl
+from kvstore.errors import *  # noqa: F403 - The errors of the calls, for programs that know only this module.
+from kvstore.errors import OF_A_FOLDER
+from kvstore.password_source import UnusablePassword
+from kvstore.tls import UnusableCertificates
 
 if TYPE_CHECKING:
     from kvstore.blocking.embedded import BlockingNode as open_node  # noqa: N813
+    from storage import FolderLocked, NotInitialized, StorageError
 
 __all__ = [
     "Barrier",
     "Client",
     "Counter",
+    "FolderLocked",
+    "InvalidUrl",
+    "NotInitialized",
     "RateLimiter",
     "Semaphore",
     "ServiceRegistry",
+    "StorageError",
+    "UnusableCertificates",
+    "UnusablePassword",
     "WorkQueue",
     "add_user",
     "auth_switch",
@@ -55,10 +68,13 @@ __all__ = [
     "local_copy",
     "open_node",
 ]
+__all__ += errors.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """Load `open_node` when a program first uses it."""
+    """Load `open_node` and the errors of a data folder when a program first uses them."""
+    if name in OF_A_FOLDER:
+        return getattr(errors, name)
     if name != "open_node":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kvstore.blocking.embedded import BlockingNode

@@ -7,46 +7,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kvstore.errors import StoreError
+from kvstore.errors import CannotServe, ReachableByOthers
 from kvstore.member.config import MemberConfig
 from kvstore.protocol.addresses import parse_address
 from raft import Member
 from raft.runtime import is_loopback
-
-
-class CannotServe(StoreError):
-    """A port could not be opened. `purpose`: clients, peers or metrics."""
-
-    def __init__(self, purpose: str, address: str, reason: str) -> None:
-        super().__init__(purpose, address, reason)
-        self.purpose, self.address, self.reason = purpose, address, reason
-
-    def __str__(self) -> str:
-        return f"cannot listen for {self.purpose} on {self.address}: {self.reason}"
-
-    @property
-    def hint(self) -> str:
-        option = {"peers": "--listen-peer", "metrics": "--metrics"}.get(self.purpose, "--listen-client")
-        return f"stop what uses the port, or name another address with {option}"
-
-
-class ReachableByOthers(StoreError):
-    """A port without TLS would be reachable from other machines."""
-
-    def __init__(self, purpose: str, address: str) -> None:
-        super().__init__(purpose, address)
-        self.purpose, self.address = purpose, address
-
-    def __str__(self) -> str:
-        return (
-            f"the port for {self.purpose} would listen on {self.address}, where other machines may reach it, without "
-            "encryption or authentication"
-        )
-
-    @property
-    def hint(self) -> str:
-        option = "--peer-cert and --peer-ca" if self.purpose == "peers" else "--tls-cert"
-        return f"give it certificates ({option}), listen on 127.0.0.1, or say --insecure if the network is yours alone"
 
 
 @dataclass(slots=True)

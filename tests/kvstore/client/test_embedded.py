@@ -10,8 +10,8 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import EmbeddedStore, open_node
+from kvstore.errors import CannotServe, ReachableByOthers
 from kvstore.member.config import NotAMember
-from kvstore.member.listeners import CannotServe, ReachableByOthers
 from raft import InvalidConfiguration, Member, NodeStopped
 from storage import CorruptLog, FolderLocked, NotInitialized, WrongCluster, WrongNode
 

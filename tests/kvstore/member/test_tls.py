@@ -23,7 +23,7 @@ from kvstore.cli.options.tls import join_tls_options, member_tls, member_tls_opt
 from kvstore.client.dial import TlsDialer, server_name_of
 from kvstore.client.pump import dial_tcp
 from kvstore.embedded import EmbeddedStore
-from kvstore.member.listeners import ReachableByOthers
+from kvstore.errors import ReachableByOthers
 from raft import InvalidConfiguration
 from raft.runtime.tls import handshakes
 from tests.raft.support.certificates import Certificates

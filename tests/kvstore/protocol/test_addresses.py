@@ -12,9 +12,8 @@ import trio.abc
 
 from kvstore import Client, initial_header
 from kvstore.client.pump import dial_tcp
-from kvstore.errors import InvalidAddress, Unavailable
+from kvstore.errors import CannotServe, InvalidAddress, Unavailable
 from kvstore.member.config import MemberConfig
-from kvstore.member.listeners import CannotServe
 from kvstore.member.member import RunningMember, run_member
 from kvstore.protocol.addresses import parse_address, parse_advertised
 from raft import Configuration, Identity, Member, derive_cluster_id

@@ -220,7 +220,7 @@ async def test_an_error_names_its_call(world: World, what: str) -> None:
         async with world.client([address], deadline_seconds=0.05) as client:
             with pytest.raises(Unavailable) as caught:
                 await call(client)
-    assert caught.value.__notes__ == [f"the call: {words}"]
+    assert caught.value.__notes__ == [f"the call: {words}", f"hint: {caught.value.hint}"]
 
 
 # What only asyncio has.

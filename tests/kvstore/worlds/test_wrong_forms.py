@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,8 @@ import pytest
 import kvstore
 import kvstore.asyncio
 import kvstore.blocking
-from kvstore import InvalidAddress, InvalidRequest, WrongContext, recipes
+import kvstore.errors
+from kvstore import InvalidAddress, InvalidRequest, Unavailable, WrongContext, recipes
 from tests.kvstore.worlds.world import WORLDS, World, in_each_world
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -162,3 +167,40 @@ async def test_a_listing_of_a_text_shows_the_argument_that_was_meant(client: Any
 def test_endpoints_of_a_wrong_form_are_refused_by_the_constructor(world: World, endpoints: Any, words: str) -> None:
     with pytest.raises(InvalidAddress, match=words):
         world.client(endpoints)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("module", [kvstore, kvstore.asyncio, kvstore.blocking], ids=lambda module: module.__name__)
+def test_each_world_has_the_errors_of_its_calls(module: Any) -> None:
+    missing = {name for name in kvstore.errors.__all__ if not hasattr(module, name)} - {"AccessReason"}
+    assert missing == set()
+    for name in ("FolderLocked", "NotInitialized", "StorageError"):
+        assert name in module.__all__
+        assert getattr(module, name) is getattr(kvstore.errors, name)
+    assert module.CannotServe is kvstore.errors.CannotServe
+
+
+def test_a_client_alone_does_not_load_storage() -> None:
+    program = "import sys, kvstore.asyncio, kvstore.blocking; assert 'storage' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_traceback_shows_the_hint_and_the_notes() -> None:
+    error = Unavailable("nobody answers", "start a member")
+    error.add_note("the call: put of b'a'")
+
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        lines = traceback.format_exception(each)
+        assert "".join(lines).endswith(
+            "Unavailable: unavailable: nobody answers\nthe call: put of b'a'\nhint: start a member\n"
+        )
+    assert not kvstore.StoreError().__notes__
+
+
+@in_each_world
+async def test_a_new_folder_names_the_argument_of_open_node(world: World, quick_folder: Path) -> None:
+    with pytest.raises(kvstore.NotInitialized, match=r"open_node\(\.\.\., bootstrap=True\)"):
+        async with world.open_node(quick_folder / "s1"):
+            pass
