@@ -41,6 +41,7 @@ from kvstore.errors import (
     OutcomeUnknown,
     Reason,
     StoreError,
+    Unavailable,
     UnderReplicated,
     Unsupported,
 )
@@ -1203,7 +1204,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         address = None if member is None else await self._address_of(member)
         request = read_log_request(from_index, bytes_max, address, wait_ms=wait_ms)
-        response = await self.ask(request, self._seconds(deadline_seconds) + wait_seconds)
+        response = await self.ask(request, self._bounded(deadline_seconds) + wait_seconds)
         return read_answer(response, _read_log_page, has_effect=request.has_effect)
 
     async def outcome_of(
@@ -1221,7 +1222,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         if index < 1 or term < 1:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         request = outcome_request(index, term, wait_ms=wait_ms)
-        response = await self.ask(request, self._seconds(deadline_seconds) + wait_seconds)
+        response = await self.ask(request, self._bounded(deadline_seconds) + wait_seconds)
         return read_answer(response, read_fate, has_effect=False)
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
@@ -1358,11 +1359,19 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         read: Callable[[Response], ResultT],
         deadline_seconds: float | None,
     ) -> list[ResultT | OperationFailed | OutcomeUnknown]:
-        group = BulkCall(requests, read, int(self._seconds(deadline_seconds) * 1e9))
+        group = BulkCall(requests, read, int(self._bounded(deadline_seconds) * 1e9))
         await self._pump.ask_each(group)
         return cast("list[ResultT | OperationFailed | OutcomeUnknown]", group.results)
 
     def _seconds(self, deadline_seconds: float | None) -> float:
+        """The deadline of one call, as `_bounded` gives it. Raises Unavailable if it leaves no time."""
+        seconds = self._bounded(deadline_seconds)
+        if seconds <= 0:
+            words = f"deadline_seconds is {seconds:g}, so nothing was sent"
+            raise Unavailable(words, "give a deadline above 0 seconds")
+        return seconds
+
+    def _bounded(self, deadline_seconds: float | None) -> float:
         """The deadline, limited to DEADLINE_SECONDS_MAX. Raises ValueError for NaN."""
         seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
         if math.isnan(seconds):

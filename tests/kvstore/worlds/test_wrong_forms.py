@@ -204,3 +204,11 @@ async def test_a_new_folder_names_the_argument_of_open_node(world: World, quick_
     with pytest.raises(kvstore.NotInitialized, match=r"open_node\(\.\.\., bootstrap=True\)"):
         async with world.open_node(quick_folder / "s1"):
             pass
+
+
+@in_each_world
+async def test_a_deadline_without_time_is_named(client: Any) -> None:
+    for seconds in (0, -1.5):
+        with pytest.raises(Unavailable, match=rf"deadline_seconds is {seconds}, so nothing was sent") as refused:
+            await client.put("a", "1", deadline_seconds=seconds)
+        assert refused.value.hint == "give a deadline above 0 seconds"
