@@ -12,7 +12,7 @@ from kvstore.asyncio.client import AsyncioClient
 from kvstore.asyncio.loop import AsyncioScope
 from kvstore.client.client import ClientCalls
 from kvstore.client.dial import CallerCertificates
-from kvstore.embedded import NodeOptions
+from kvstore.embedded import NodeOptions, open_node
 from kvstore.node_thread import NodeThread
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.tls import Tls

@@ -40,11 +40,24 @@ async def open_listeners(config: MemberConfig, own: Member, *, has_peers: bool) 
     return listeners
 
 
+def check_reach(config: MemberConfig) -> None:
+    """Raise ReachableByOthers if a port of the configuration would be reachable by others without TLS. This check needs
+    no data folder, so a refused start leaves no new folder behind."""
+    given = {"clients": config.listen_client, "peers": config.listen_peer, "metrics": config.metrics}
+    for purpose, address in given.items():
+        if address is not None:
+            _check_reach(purpose, address, config)
+
+
+def _check_reach(purpose: str, address: str, config: MemberConfig) -> None:
+    has_tls = config.tls is not None and config.tls.protects(purpose)
+    if not config.insecure and not has_tls and not is_loopback(parse_address(address or "127.0.0.1:0")[0]):
+        raise ReachableByOthers(purpose, address)
+
+
 async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio.SocketListener]:
     host, number = parse_address(address or "127.0.0.1:0")
-    has_tls = config.tls is not None and config.tls.protects(purpose)
-    if not config.insecure and not has_tls and not is_loopback(host):
-        raise ReachableByOthers(purpose, address)
+    _check_reach(purpose, address, config)
     try:
         listeners = await trio.open_tcp_listeners(number, host=host)
     except OSError as error:

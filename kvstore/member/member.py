@@ -20,7 +20,7 @@ from kvstore.member.config import MemberConfig
 from kvstore.member.first_start import open_or_start
 from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.joining import MemberRemoved, open_or_join
-from kvstore.member.listeners import Listeners, address_of, open_listeners
+from kvstore.member.listeners import Listeners, address_of, check_reach, open_listeners
 from kvstore.member.replacement import PlaceKeeper
 from kvstore.member.root_password import reset_root_password
 from kvstore.monitoring.audit_trail import AuditTrail
@@ -102,6 +102,7 @@ async def run_member(
     """
     limits = with_etcd_limits(config.service) if config.etcd else config.service
     config = replace(config, service=budget_descriptors(limits))
+    check_reach(config)
     folder = await _open_folder(config)
     try:
         completions = CompletionQueue()

@@ -121,8 +121,9 @@ async def test_other_machines_may_connect_only_if_that_is_said(tmp_path: Path) -
     """A port without TLS encrypts nothing (docs/reference/specification.md#714-tls)."""
     with pytest.raises(ReachableByOthers, match="other machines"):
         await enter(tmp_path / "data", bootstrap=True, listen_client="0.0.0.0:0")
+    assert not (tmp_path / "data").exists()  # A refused start leaves no folder behind.
 
-    await enter(tmp_path / "data", listen_client="0.0.0.0:0", insecure=True)
+    await enter(tmp_path / "data", bootstrap=True, listen_client="0.0.0.0:0", insecure=True)
 
 
 async def test_a_damaged_log_is_refused_and_named(tmp_path: Path) -> None:
