@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 import trio
+from click.core import ParameterSource
 
 from kvstore.cli.options.tls import TLS_OPTIONS, client_tls
 from kvstore.cli.options.user import USER_OPTIONS, client_user
@@ -96,18 +97,28 @@ class Failure(click.ClickException):
 
 def failure_of(error: StoreError) -> Failure:
     """Return the Failure for an error of the store, with its exit code."""
+    hint = error.hint
     match error:
         case OutcomeUnknown() | LeaseLost():  # Writes that were made before the lease was lost have taken effect.
             code = ExitCode.UNKNOWN
         case Unavailable():
             code = ExitCode.UNAVAILABLE
+            if _is_by_default("endpoints"):
+                named = "no --endpoints and no HWM_ENDPOINTS named a member"
+                hint = f"{named}, so the default {ENDPOINTS_DEFAULT} was asked; {hint}"
         case InvalidAddress() | Unsupported():
             code = ExitCode.USAGE
         case UnderReplicated():  # The write has taken effect.
             code = ExitCode.NEGATIVE
         case _:
             code = ExitCode.FAILED
-    return Failure(str(error), code, error.hint, error)
+    return Failure(str(error), code, hint, error)
+
+
+def _is_by_default(option: str) -> bool:
+    """True if the running command has this option, and neither the command line nor the environment has set it."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.DEFAULT
 
 
 if TYPE_CHECKING:
@@ -308,11 +319,12 @@ def _json_default(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} in JSON output")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows, on a terminal as a table, and elsewhere as lines of tab-separated cells without titles. Control
-    characters are escaped."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, is_titled: bool = False) -> None:
+    """Print rows, on a terminal as a table, and elsewhere as lines of tab-separated cells. Control characters are
+    escaped. `is_titled`: the first line has the titles elsewhere, too."""
     if not sys.stdout.isatty():
-        for row in rows:
+        titles = [[column.replace("\n", " ") for column in columns]] if is_titled else []
+        for row in [*titles, *rows]:
             show_bytes("\t".join(escape_controls(str(cell)) for cell in row).encode() + b"\n")
         return
     from rich.console import Console

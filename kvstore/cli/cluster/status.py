@@ -49,10 +49,12 @@ def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: f
     if as_json:
         print_json([member_json(node_id, found, mark) for node_id, found in members.items()])
     elif services:
-        print_table(SERVICES_COLUMNS, [_services_row(node_id, found) for node_id, found in members.items()])
+        services_rows = [_services_row(node_id, found) for node_id, found in members.items()]
+        print_table(SERVICES_COLUMNS, services_rows, is_titled=True)
     else:
         columns = [*COLUMNS, "state\nhash"] if state_hash else COLUMNS
-        print_table(columns, [_row(node_id, found, mark, state_hash) for node_id, found in members.items()])
+        rows = [_row(node_id, found, mark, state_hash) for node_id, found in members.items()]
+        print_table(columns, rows, is_titled=True)
     for node_id, found in members.items():
         if isinstance(found, StoreError):
             say(f"{node_id} did not answer: {found}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from kvstore import Client, Unavailable
 from kvstore.blocking import open_node
 from kvstore.cli.common import ExitCode
 from kvstore.cli.main import cli
@@ -80,6 +81,30 @@ def test_top_shows_one_picture_of_the_cluster(commands: Commands) -> None:
         cli, ["top", "--once", "--endpoints", "127.0.0.1:1", "--interval-seconds", "0.1", "--deadline", "0.2"]
     )
     assert nobody.exit_code == ExitCode.UNAVAILABLE
+
+
+def test_a_status_in_a_pipe_has_titles(commands: Commands) -> None:
+    titles, row = (line.split("\t") for line in commands.stdout("status").splitlines())
+    assert (titles[0], row[0]) == ("member", "s1")
+    assert titles[4] == "commit index = high-water mark"
+    assert len(titles) == len(row)
+    titles, row = (line.split("\t") for line in commands.stdout("status", "--services").splitlines())
+    assert (titles[1], len(titles)) == ("watches", len(row))
+
+
+def test_the_default_address_is_named_when_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(Client, "get", fail)
+    by_default = CliRunner().invoke(cli, ["get", "a"], env={"HWM_ENDPOINTS": None})
+    by_option = CliRunner().invoke(cli, ["get", "a", "--endpoints", "127.0.0.1:7101"], env={"HWM_ENDPOINTS": None})
+    by_variable = CliRunner().invoke(cli, ["get", "a"], env={"HWM_ENDPOINTS": "127.0.0.1:7101"})
+
+    assert "no HWM_ENDPOINTS named a member, so the default 127.0.0.1:7101 was asked" in by_default.stderr
+    for other in (by_option, by_variable):
+        assert other.exit_code == by_default.exit_code == ExitCode.UNAVAILABLE
+        assert "default" not in other.stderr
 
 
 def test_members_are_listed_and_changes_that_cannot_work_are_refused(commands: Commands) -> None:
