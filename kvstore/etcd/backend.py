@@ -16,9 +16,9 @@ from kvstore.client.calls import CallEnded
 from kvstore.client.client import ClientCalls
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import Unavailable
+from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import Abort, Resume, Wait
 from kvstore.etcd.errors import DEADLINE, PERMISSION, EtcdError, Status
-from kvstore.etcd.exchange import Exchange
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import Message, make
 from kvstore.protocol.commands import Command
@@ -96,13 +96,13 @@ def number_of(cluster_id: bytes, node_id: str) -> int:
 class Context:
     """What the handler of one call uses."""
 
-    def __init__(self, facts: Facts, backend: Backend, exchange: Exchange[Any]) -> None:
-        self.facts, self.backend, self.exchange = facts, backend, exchange
+    def __init__(self, facts: Facts, backend: Backend, call: EtcdCall[Any]) -> None:
+        self.facts, self.backend, self.call = facts, backend, call
 
     @property
     def deadline(self) -> int:
         """The time by which a request of this call must end (monotonic ns)."""
-        own, usual = self.exchange.deadline, self.backend.now() + REQUEST_NS_MAX
+        own, usual = self.call.deadline, self.backend.now() + REQUEST_NS_MAX
         return usual if own is None else min(own, usual)
 
     async def ask(self, request: Request, deadline: int | None = None) -> Response:
@@ -110,7 +110,7 @@ class Context:
         moment = self.deadline if deadline is None else deadline
         ended: CallEnded = await Wait(partial(self._submit, request, moment))
         if ended.error is not None:
-            own = self.exchange.deadline
+            own = self.call.deadline
             if own is not None and isinstance(ended.error, Unavailable) and self.backend.now() >= own:
                 raise DEADLINE
             raise ended.error

@@ -15,8 +15,8 @@ import h11
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
+from kvstore.etcd.call import EtcdCall, deadline_of
 from kvstore.etcd.errors import DEADLINE, HTTP_STATUS, EtcdError, Status
-from kvstore.etcd.exchange import Exchange, deadline_of
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
 from kvstore.etcd.services.maintenance import CLUSTER_VERSION, VERSION
 
@@ -38,7 +38,7 @@ METHODS_OF_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC"
 """The first bytes of a client that speaks HTTP/1."""
 
 
-class GatewayExchange(Exchange[Any]):
+class GatewayCall(EtcdCall[Any]):
     """One call that came as JSON."""
 
     def __init__(
@@ -96,7 +96,7 @@ class GatewayConnection:
 
     def __init__(
         self,
-        begin: Callable[[GatewayExchange], None],
+        begin: Callable[[GatewayCall], None],
         page: Callable[[str], tuple[HTTPStatus, str, bytes] | None],
         has_room: Callable[[], bool],
         is_foreign_host: Callable[[str], bool],
@@ -108,7 +108,7 @@ class GatewayConnection:
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._out: list[bytes] = []
-        self.calls: dict[int, GatewayExchange] = {}
+        self.calls: dict[int, GatewayCall] = {}
         self.end_reason = ""
         self.note_output: Callable[[], None] = _nothing
 
@@ -163,7 +163,7 @@ class GatewayConnection:
         for call in calls.values():
             call.cancel()
 
-    def forget(self, call: GatewayExchange) -> None:
+    def forget(self, call: GatewayCall) -> None:
         """Remove a call that has ended, and take up the next request."""
         if self.calls.pop(id(call), None) is not None and not self.end_reason:
             try:
@@ -268,7 +268,7 @@ class GatewayConnection:
         except ValueError as error:
             self.respond(HTTPStatus.BAD_REQUEST, _error_body(EtcdError(Status.INVALID_ARGUMENT, str(error))))
             return
-        call = GatewayExchange(self, method, token, deadline, needs_leader=needs_leader)
+        call = GatewayCall(self, method, token, deadline, needs_leader=needs_leader)
         self.calls[id(call)] = call
         for message in messages:
             call.inbox.put(message)

@@ -9,8 +9,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from kvstore.etcd.call import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, EtcdCall, deadline_of
 from kvstore.etcd.errors import DEADLINE, EtcdError, Status, unimplemented
-from kvstore.etcd.exchange import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, Exchange, deadline_of
 from kvstore.etcd.http2 import (
     ConnectionEnded,
     DataArrived,
@@ -32,7 +32,7 @@ _SUCCESS: Headers = [(b"grpc-status", b"0"), (b"grpc-message", b"")]
 _NOT_GRPC: Headers = [(b":status", b"415")]
 
 
-class GrpcExchange(Exchange[Any]):
+class GrpcCall(EtcdCall[Any]):
     """One call on a stream of HTTP/2."""
 
     def __init__(self, connection: GrpcConnection, stream_id: int, **about: Any) -> None:
@@ -76,12 +76,10 @@ class GrpcConnection:
     """The calls of one connection. `begin` starts the handler of a new call. `has_room` is false while the client
     leaves too many bytes of the connection unread."""
 
-    def __init__(
-        self, http: HttpConnection, begin: Callable[[GrpcExchange], None], has_room: Callable[[], bool]
-    ) -> None:
+    def __init__(self, http: HttpConnection, begin: Callable[[GrpcCall], None], has_room: Callable[[], bool]) -> None:
         self.http, self.has_room = http, has_room
         self._begin = begin
-        self.calls: dict[int, GrpcExchange] = {}
+        self.calls: dict[int, GrpcCall] = {}
         self._body_bytes = 0
         self.end_reason = ""  # Set once the connection is over. It is closed after its last output.
         self.note_output: Callable[[], None] = _nothing
@@ -154,7 +152,7 @@ class GrpcConnection:
         for call in calls.values():
             call.cancel()
 
-    def forget(self, call: GrpcExchange) -> None:
+    def forget(self, call: GrpcCall) -> None:
         """Remove a call that has ended."""
         if self.calls.pop(call.stream_id, None) is not None:
             self._body_bytes -= len(call.body)
@@ -184,7 +182,7 @@ class GrpcConnection:
             self._refuse(stream_id, EtcdError(Status.INTERNAL, str(error)))
             return
         token = headers.get(b"token") or headers.get(b"authorization", b"")
-        call = self.calls[stream_id] = GrpcExchange(
+        call = self.calls[stream_id] = GrpcCall(
             self,
             stream_id,
             method=method,
@@ -198,7 +196,7 @@ class GrpcConnection:
         if event.is_whole and stream_id in self.calls:
             self._request_ended(call)
 
-    def _data(self, call: GrpcExchange, data: bytes) -> None:
+    def _data(self, call: GrpcCall, data: bytes) -> None:
         body = call.body
         body += data
         self._body_bytes += len(data)
@@ -241,7 +239,7 @@ class GrpcConnection:
             words = f"unfinished messages of this connection have more than {BODY_BYTES_MAX} bytes"
             self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
 
-    def _request_ended(self, call: GrpcExchange) -> None:
+    def _request_ended(self, call: GrpcCall) -> None:
         if call.method.takes_stream:
             call.inbox.put(None)
         elif call.requests != 1 or call.body:
@@ -249,7 +247,7 @@ class GrpcConnection:
         else:
             self._begin(call)
 
-    def _fail(self, call: GrpcExchange, error: EtcdError) -> None:
+    def _fail(self, call: GrpcCall, error: EtcdError) -> None:
         if call.handler is not None:
             call.handler.cancel()
         call.finish(error)

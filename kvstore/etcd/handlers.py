@@ -8,9 +8,9 @@ from typing import Any
 
 from kvstore.errors import AccessDenied, StoreError, Unauthenticated
 from kvstore.etcd.backend import Context
+from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import RunningHandler
 from kvstore.etcd.errors import INVALID_TOKEN, EtcdError, Status, error_of
-from kvstore.etcd.exchange import Exchange
 from kvstore.etcd.schema import METHODS, Message
 from kvstore.etcd.services import auth, cluster, coordination, health, kv, lease, maintenance, snapshot, watch
 
@@ -80,27 +80,27 @@ assert set(UNARY) | set(STREAMS) == set(METHODS), set(METHODS) ^ (set(UNARY) | s
 
 def begin(context: Context) -> None:
     """Start the handler of a call."""
-    exchange = context.exchange
-    stream = STREAMS.get(exchange.method.path)
+    call = context.call
+    stream = STREAMS.get(call.method.path)
     coroutine = _serve_unary(context) if stream is None else stream(context)
-    exchange.handler = RunningHandler(coroutine, lambda _, error: _end(exchange, error))  # type: ignore[arg-type]
-    exchange.handler.start()
+    call.handler = RunningHandler(coroutine, lambda _, error: _end(call, error))  # type: ignore[arg-type]
+    call.handler.start()
 
 
 async def _serve_unary(context: Context) -> None:
-    exchange = context.exchange
-    asked = await exchange.inbox.get()
-    exchange.send(await UNARY[exchange.method.path](context, asked))
+    call = context.call
+    asked = await call.inbox.get()
+    call.send(await UNARY[call.method.path](context, asked))
 
 
-def _end(exchange: Exchange[Any], error: BaseException | None) -> None:
+def _end(call: EtcdCall[Any], error: BaseException | None) -> None:
     if error is None:
-        exchange.finish(None)
-    elif isinstance(error, Unauthenticated) and exchange.token:
-        exchange.finish(INVALID_TOKEN)
+        call.finish(None)
+    elif isinstance(error, Unauthenticated) and call.token:
+        call.finish(INVALID_TOKEN)
     elif isinstance(error, EtcdError | StoreError | AccessDenied):
-        exchange.finish(error_of(error))
+        call.finish(error_of(error))
     else:
-        logger.error("a call of %s met an unexpected error", exchange.method.path, exc_info=error)
+        logger.error("a call of %s met an unexpected error", call.method.path, exc_info=error)
         words = f"etcdserver: internal error of this member: {type(error).__name__}; its log has the details"
-        exchange.finish(EtcdError(Status.INTERNAL, words))
+        call.finish(EtcdError(Status.INTERNAL, words))

@@ -17,9 +17,9 @@ import trio
 
 from kvstore.client.pump import Dialer, now_ns
 from kvstore.etcd.backend import Context, Facts, number_of
+from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import RunningHandler, Wait
 from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, EtcdError, error_of
-from kvstore.etcd.exchange import Exchange
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
@@ -135,7 +135,7 @@ class EtcdPort:
         self._facts, self._dial, self._is_loopback = facts, dial, is_loopback
         self._identities: Identities | None = None
         self._connections: dict[_Connection, None] = {}
-        self._streams: dict[Exchange[object], None] = {}
+        self._streams: dict[EtcdCall[object], None] = {}
         self._dirty: dict[_Connection, None] = {}
         self._flusher: trio.lowlevel.Task | None = None  # Set only while the flushing task sleeps.
         self._turnstile = trio.StrictFIFOLock()
@@ -229,16 +229,16 @@ class EtcdPort:
 
     # Calls.
 
-    def _begin(self, exchange: Exchange[object]) -> None:
+    def _begin(self, call: EtcdCall[object]) -> None:
         """Start the handler of a call, with the client of its user."""
         assert self._identities is not None
-        identity = self._identities.find(exchange.token)
+        identity = self._identities.find(call.token)
         if identity is not None:
-            self._begin_as(exchange, identity)
+            self._begin_as(call, identity)
             return
-        token = exchange.token.removeprefix("Bearer ")
-        if exchange.method.name == "Authenticate":
-            self._begin_as(exchange, self._identities.anonymous)
+        token = call.token.removeprefix("Bearer ")
+        if call.method.name == "Authenticate":
+            self._begin_as(call, self._identities.anonymous)
             return
         adopt = partial(self._identities.adopt, token)
 
@@ -248,18 +248,18 @@ class EtcdPort:
 
         def ended(found: Identity | None, error: BaseException | None) -> None:
             if found is not None:
-                self._begin_as(exchange, found)
+                self._begin_as(call, found)
             else:
                 assert isinstance(error, Exception)
-                exchange.finish(error if isinstance(error, EtcdError) else _token_error(error))
+                call.finish(error if isinstance(error, EtcdError) else _token_error(error))
 
-        exchange.handler = RunningHandler(find(), ended)
-        exchange.handler.start()
+        call.handler = RunningHandler(find(), ended)
+        call.handler.start()
 
-    def _begin_as(self, exchange: Exchange[object], identity: Identity) -> None:
-        if exchange.method.gives_stream:
-            self._streams[exchange] = None
-        begin(Context(self._facts, identity, exchange))
+    def _begin_as(self, call: EtcdCall[object], identity: Identity) -> None:
+        if call.method.gives_stream:
+            self._streams[call] = None
+        begin(Context(self._facts, identity, call))
 
     def _page(self, path: str) -> tuple[HTTPStatus, str, bytes] | None:
         if path == "/version":
@@ -301,11 +301,11 @@ class EtcdPort:
                 connection.calls.check_deadlines(now)
                 self._check_request(connection)
             if ticks % round(1 / TICK_SECONDS) == 0:
-                for exchange in list(self._streams):
-                    if exchange.is_ended:
-                        del self._streams[exchange]
+                for call in list(self._streams):
+                    if call.is_ended:
+                        del self._streams[call]
                     else:
-                        exchange.inbox.put(Tick())
+                        call.inbox.put(Tick())
             self._flush_all()
 
     def _check_request(self, connection: _Connection) -> None:

@@ -104,8 +104,8 @@ async def handle_resign(context: Context, asked: Message) -> Message:
 
 async def handle_observe(context: Context) -> None:
     """Serve an Observe stream: the key of the leader, at first and after each change."""
-    exchange = context.exchange
-    asked = await exchange.inbox.get()
+    call = context.call
+    asked = await call.inbox.get()
     if asked is None:
         raise EtcdError(Status.INTERNAL, "a stream of Observe begins with a request")
     told: tuple[bytes, int] | None = None
@@ -113,11 +113,11 @@ async def handle_observe(context: Context) -> None:
         found, revision = await _oldest(context, asked.name)
         if found is not None and told != (found.key, found.mod_revision):
             told = (found.key, found.mod_revision)
-            await exchange.room()
+            await call.room()
             response = make(
                 "v3electionpb.LeaderResponse", header=context.header(revision), kv=key_value(found.key, found)
             )
-            exchange.send(response)
+            call.send(response)
         await _next_change(context, *prefix_range(asked.name + b"/"), revision + 1)
 
 

@@ -18,8 +18,8 @@ async def handle_check(context: Context, asked: Message) -> Message:
 
 async def handle_health_watch(context: Context) -> None:
     """Serve a Watch of the health: its present state, and each change."""
-    exchange = context.exchange
-    asked = await exchange.inbox.get()
+    call = context.call
+    asked = await call.inbox.get()
     if asked is None:
         return
     _check_service(asked.service)
@@ -27,8 +27,8 @@ async def handle_health_watch(context: Context) -> None:
     while True:
         if told != _status(context):
             told = _status(context)
-            exchange.send(make("grpc.health.v1.HealthCheckResponse", status=told))
-        while not isinstance(await exchange.inbox.get(), Tick):
+            call.send(make("grpc.health.v1.HealthCheckResponse", status=told))
+        while not isinstance(await call.inbox.get(), Tick):
             pass
 
 

@@ -83,13 +83,13 @@ async def handle_leases(context: Context, _: Message) -> Message:
 
 async def handle_keep_alive(context: Context) -> None:
     """Serve a LeaseKeepAlive stream: one response for each request, in order."""
-    exchange = context.exchange
-    while (asked := await exchange.inbox.get()) is not None:
-        await exchange.room()
+    call = context.call
+    while (asked := await call.inbox.get()) is not None:
+        await call.room()
         revision = context.facts.revision  # Before the renewal, as etcd's clients expect.
         ttl_ns = await renew(context, asked.ID) if asked.ID > 0 else 0
         header = context.header(revision)
-        exchange.send(make("LeaseKeepAliveResponse", header=header, ID=asked.ID, TTL=ttl_ns // SECOND_NS))
+        call.send(make("LeaseKeepAliveResponse", header=header, ID=asked.ID, TTL=ttl_ns // SECOND_NS))
 
 
 def renew(context: Context, lease_id: int) -> Wait[int]:

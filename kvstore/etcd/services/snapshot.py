@@ -32,8 +32,8 @@ _EXPORT = (
 
 async def handle_snapshot(context: Context) -> None:
     """Serve a Snapshot stream."""
-    exchange = context.exchange
-    await exchange.inbox.get()
+    call = context.call
+    await call.inbox.get()
     folder = Path(tempfile.mkdtemp(prefix="hwm-etcd-"))
     try:
         target = await context.run(partial(_make_file, folder, context.facts.own_address))
@@ -41,11 +41,11 @@ async def handle_snapshot(context: Context) -> None:
         header = context.header()
         with target.open("rb") as file:
             while remaining:
-                await exchange.room()
+                await call.room()
                 blob = file.read(min(BLOB_BYTES, remaining))
                 remaining -= len(blob)
-                exchange.send(make("SnapshotResponse", header=header, remaining_bytes=remaining, blob=blob))
-            exchange.send(make("SnapshotResponse", header=header, blob=file.read(CHECKSUM_BYTES)))
+                call.send(make("SnapshotResponse", header=header, remaining_bytes=remaining, blob=blob))
+            call.send(make("SnapshotResponse", header=header, blob=file.read(CHECKSUM_BYTES)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

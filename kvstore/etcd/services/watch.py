@@ -63,7 +63,7 @@ class _Stream:
     """The watches of one call."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._exchange = context, context.exchange
+        self._context, self._call = context, context.call
         self._watches: dict[int, StreamWatch] = {}
         # In the order of the requests: watches that have not begun, and the reasons of refusals behind them.
         self._creating: deque[StreamWatch | str] = deque()
@@ -118,7 +118,7 @@ class _Stream:
     def _note(self, watch: StreamWatch) -> None:
         if not watch.has_news:
             watch.has_news = True
-            self._exchange.inbox.put(News(watch))
+            self._call.inbox.put(News(watch))
 
     def _cancel(self, watch_id: int) -> None:
         watch = self._watches.get(watch_id)
@@ -145,7 +145,7 @@ class _Stream:
         if any(watch.stream.has_news or watch.start_revision > revision + 1 for watch in watches):
             return  # A watch from a future revision has not reached its start.
         self._progress_wanted = False
-        self._exchange.send(make("WatchResponse", header=self._context.header(revision), watch_id=NO_ID))
+        self._call.send(make("WatchResponse", header=self._context.header(revision), watch_id=NO_ID))
 
     def _tell_created(self) -> None:
         """Answer the requests for watches, in their order, as far as their watches have begun or are refused."""
@@ -166,7 +166,7 @@ class _Stream:
                 first.revision = first.stream.begins_at - 1
                 # A client that asked for the next change may resume from this revision.
                 header = self._context.header(None if first.start_revision else first.revision)
-                self._exchange.send(make("WatchResponse", header=header, watch_id=first.watch_id, created=True))
+                self._call.send(make("WatchResponse", header=header, watch_id=first.watch_id, created=True))
                 if first.stream.has_news:
                     self._note(first)
             else:
@@ -181,7 +181,7 @@ class _Stream:
         if not watch.is_created:
             return
         while watch.stream.has_news:
-            await self._exchange.room()
+            await self._call.room()
             if self._watches.get(watch.watch_id) is not watch:
                 return
             try:
@@ -229,7 +229,7 @@ class _Stream:
     def _send_events(self, watch: StreamWatch, events: list[Message], *, is_fragment: bool = False) -> None:
         header = self._context.header(events[-1].kv.mod_revision)
         response = make("WatchResponse", header=header, watch_id=watch.watch_id, events=events, fragment=is_fragment)
-        self._exchange.send(response)
+        self._call.send(response)
 
     def _end(self, watch: StreamWatch) -> None:
         """Tell the client that a watch has ended. Raises EtcdError if this member stops: the client then resumes at
@@ -248,7 +248,7 @@ class _Stream:
                 canceled=True,
                 compact_revision=error.compact_revision,
             )
-            self._exchange.send(response)
+            self._call.send(response)
         elif isinstance(error, PermissionDenied):
             self._send(watch.watch_id, canceled=True, cancel_reason=PERMISSION_OF_A_WATCH)
         else:
@@ -259,7 +259,7 @@ class _Stream:
         self._tell_created()
 
     def _send(self, watch_id: int, **fields: object) -> None:
-        self._exchange.send(make("WatchResponse", header=self._context.header(), watch_id=watch_id, **fields))
+        self._call.send(make("WatchResponse", header=self._context.header(), watch_id=watch_id, **fields))
 
     def _remove(self, watch: StreamWatch) -> None:
         del self._watches[watch.watch_id]
@@ -279,7 +279,7 @@ class _Stream:
                 watch.quiet_ticks = 0
                 if not watch.stream.has_news:
                     header = self._context.header(watch.revision)
-                    self._exchange.send(make("WatchResponse", header=header, watch_id=watch.watch_id))
+                    self._call.send(make("WatchResponse", header=header, watch_id=watch.watch_id))
                     self._context.backend.ask_progress(watch.stream)
 
     def close(self) -> None:
@@ -291,21 +291,21 @@ class _Stream:
 
 async def handle_watch(context: Context) -> None:
     """Serve a Watch stream."""
-    exchange = context.exchange
-    if exchange.needs_leader and context.facts.leader_id is None:
+    call = context.call
+    if call.needs_leader and context.facts.leader_id is None:
         raise NO_LEADER
     stream = _Stream(context)
     leaderless_ticks = 0
     try:
         while True:
-            item = await exchange.inbox.get()
+            item = await call.inbox.get()
             if item is None:
                 continue  # A client that sends no more requests still reads its changes.
             if isinstance(item, News):
                 await stream.take_news(item.watch)
             elif isinstance(item, Tick):
                 leaderless_ticks = 0 if context.facts.leader_id is not None else leaderless_ticks + 1
-                if exchange.needs_leader and leaderless_ticks >= LEADERLESS_TICKS_MAX:
+                if call.needs_leader and leaderless_ticks >= LEADERLESS_TICKS_MAX:
                     raise NO_LEADER
                 stream.tick()
             else:

@@ -23,7 +23,7 @@ UNSENT_BYTES_MAX = 4 << 20
 for room."""
 
 
-class Exchange(ABC, Generic[ItemT]):
+class EtcdCall(ABC, Generic[ItemT]):
     """One call. `inbox` gets the messages of the client, and None at their end. Handlers of streams add items of their
     own. `deadline`: monotonic ns; None for a call without a deadline."""
 
