@@ -28,6 +28,7 @@ OTHER_VALUES: dict[str, Any] = {
     "listen-client": "127.0.0.1:0",
     "dial": ["b=127.0.0.1:7"],
     "metrics": "127.0.0.1:0",
+    "etcd": True,
     "ca": "ca.pem",
     "cert": "client.pem",
     "key": "client.key",
