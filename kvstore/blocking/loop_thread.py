@@ -2,6 +2,10 @@
 
 All work goes through one queue. The loop is woken once for all work that has gathered in the queue. When the thread
 ends, all waiting callers get an error, so that no caller waits for a loop that has ended.
+
+Calls that end together wake their threads in a chain: the loop wakes the first thread, and each thread wakes the next
+one before it goes on. Threads that were woken all at once would only wait again, for the lock of the interpreter. While
+a chain goes on, new work does not wake the loop either: the end of the chain does.
 """
 
 from __future__ import annotations
@@ -23,6 +27,10 @@ ResultT = TypeVar("ResultT")
 
 LOOK_SECONDS = 1.0
 """How often a waiting thread looks for Ctrl-C. The kernel interrupts a wait, but not if the signal came just before."""
+
+CHAIN_SECONDS_MAX = 0.01
+"""After this time, the loop wakes all threads of a chain. If a thread of the program computes, each step of the chain
+takes as long as the interpreter lets this thread run: 5 ms."""
 
 OWN_THREAD = (
     "this is a call in the thread of the client itself, which would wait for itself: let another thread call, or use "
@@ -108,6 +116,9 @@ class LoopThread:
         self._queue: deque[Work] = deque()
         self._is_woken = False
         self._is_over = False
+        self._chain: deque[LockType] = deque()  # The locks of the threads that the chain has not woken yet.
+        self._is_passing = False  # A woken thread will call `pass_on`.
+        self._chain_limit: asyncio.TimerHandle | None = None
         self.blocks: set[asyncio.Task[None]] = set()  # The tasks of blocks that threads have entered.
 
     @property
@@ -142,6 +153,12 @@ class LoopThread:
         if self._binding.is_forked:
             raise WrongContext(FORKED)
         self._queue.append(work)
+        if not self._chain:
+            self._wake_loop()
+        if self._is_over:
+            self._fail_all()  # type: ignore[unreachable]  # `_wake_loop` may have set it.
+
+    def _wake_loop(self) -> None:
         if not self._is_woken:
             try:
                 self._is_woken = True
@@ -151,8 +168,37 @@ class LoopThread:
             except BaseException:  # After Ctrl-C between these two lines, the next caller must wake the loop.
                 self._is_woken = False
                 raise
-        if self._is_over:
-            self._fail_all()
+
+    def wake(self, lock: LockType) -> None:
+        """Release the lock for which a thread waits, now or as a step of the chain; called in the loop. The thread then
+        calls `pass_on`."""
+        if not self._is_passing:
+            self._is_passing = True
+            lock.release()
+            return
+        if not self._chain:
+            if self._chain_limit is not None:
+                self._chain_limit.cancel()
+            self._chain_limit = self.loop.call_later(CHAIN_SECONDS_MAX, self._end_chain)
+        self._chain.append(lock)
+        if not self._is_passing:  # The last thread has looked for a next one just before.
+            self.pass_on()  # type: ignore[unreachable]
+
+    def pass_on(self) -> None:
+        """Wake the next thread of the chain; called in a thread that `wake` has woken.
+
+        The main thread takes no part in a chain: Ctrl-C between the two halves of a step would lose a thread.
+        """
+        chain = self._chain
+        if not chain:
+            self._is_passing = False  # Reset before the second look, so that no lock stays in the chain.
+            if not chain:
+                return
+            self._is_passing = True
+        with suppress(IndexError):  # Another thread may have taken the last one.
+            chain.popleft().release()
+        if not chain and self._queue:
+            self._wake_loop()
 
     def run(
         self,
@@ -186,6 +232,7 @@ class LoopThread:
             asyncio.run(self._serve())
         finally:
             self._is_over = True
+            self._release_chain()
             self._fail_all()
 
     async def _serve(self) -> None:
@@ -198,6 +245,20 @@ class LoopThread:
         queue = self._queue
         while queue:
             queue.popleft().begin()
+
+    def _end_chain(self) -> None:
+        self._chain_limit = None
+        self._release_chain()
+        self._begin_all()
+
+    def _release_chain(self) -> None:
+        self._is_passing = False
+        while True:
+            try:
+                lock = self._chain.popleft()
+            except IndexError:
+                return
+            lock.release()
 
     def _fail_all(self) -> None:
         while True:

@@ -7,10 +7,11 @@ sleeps. `finish` therefore runs such a coroutine to its end by one `send`, and a
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from threading import main_thread
 from typing import Any, TypeVar
 
 from kvstore.asyncio.loop import AsyncioLoop
@@ -55,12 +56,13 @@ class ThreadLoop(AsyncioLoop):
 
 
 class _Call:
-    """A call of a thread. The loop uses this object as a `CallWaiter`."""
+    """A call of a thread. The loop uses this object as a `CallWaiter`. `chain`: set if the thread is woken in a
+    chain."""
 
-    __slots__ = ("_deadline", "_lock", "_pump", "_request", "ended", "error", "is_withdrawn", "ticket")
+    __slots__ = ("_chain", "_deadline", "_lock", "_pump", "_request", "ended", "error", "is_withdrawn", "ticket")
 
-    def __init__(self, pump: AsyncioPump, request: Request, deadline: int) -> None:
-        self._pump, self._request, self._deadline = pump, request, deadline
+    def __init__(self, pump: AsyncioPump, request: Request, deadline: int, chain: LoopThread | None = None) -> None:
+        self._pump, self._request, self._deadline, self._chain = pump, request, deadline, chain
         self.ticket = 0
         self.is_withdrawn = False
         self.ended: CallEnded | None = None
@@ -92,7 +94,10 @@ class _Call:
     def set_result(self, ended: CallEnded) -> None:
         """Wake the thread with the end of the call."""
         self.ended = ended
-        self._wake()
+        if self._chain is None:
+            self._wake()
+        else:
+            self._chain.wake(self._lock)
 
     def withdraw(self) -> None:
         """Give up the call, in the loop."""
@@ -161,13 +166,17 @@ class ThreadPump:
         """Send `request`, and block the thread until the call has ended. If Ctrl-C interrupts the wait, the outcome is
         unknown."""
         thread = self._thread
-        call = _Call(self._pump, request, int((thread.time() + seconds) * 1e9))
+        chain = None if get_ident() == main_thread().ident else thread
+        call = _Call(self._pump, request, int((thread.time() + seconds) * 1e9), chain)
         try:
             thread.post(call)
             call.wait()
         except BaseException:
             thread.tell(call.withdraw)
             raise
+        finally:
+            if chain is not None:
+                chain.pass_on()
         ended = call.ended
         if ended is None:
             assert call.error is not None

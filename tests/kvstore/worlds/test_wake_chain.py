@@ -1,0 +1,108 @@
+"""Threads whose calls end together wake one after the other (`LoopThread.wake` and `pass_on`)."""
+
+from __future__ import annotations
+
+import threading
+from _thread import LockType, allocate_lock
+from collections.abc import Iterator
+
+import pytest
+
+import kvstore.blocking
+from kvstore.blocking import loop_thread
+from kvstore.blocking.loop_thread import LoopThread
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("loop")
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only threads continue a chain."""
+    monkeypatch.setattr(loop_thread, "CHAIN_SECONDS_MAX", 3600.0)
+
+
+def woken(thread: LoopThread, count: int) -> list[LockType]:
+    """The locks of `count` threads whose calls have ended in one turn of the loop."""
+    locks = [allocate_lock() for _ in range(count)]
+
+    async def end_all() -> None:
+        for lock in locks:
+            lock.acquire()
+            thread.wake(lock)
+
+    thread.run(end_all)
+    return locks
+
+
+class Work:
+    """Work that notes its beginning."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def begin(self) -> None:
+        self.begun.set()
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+
+def settle(thread: LoopThread) -> None:
+    """Wait until the loop has done all that it was woken for."""
+    settled = threading.Event()
+    thread.tell(settled.set)
+    assert settled.wait(10)
+
+
+@pytest.mark.usefixtures("endless")
+def test_each_thread_wakes_the_next(thread: LoopThread) -> None:
+    locks = woken(thread, 3)
+    for awake in (1, 2, 3, 3):
+        assert [not lock.locked() for lock in locks] == [number < awake for number in range(3)]
+        thread.pass_on()
+    assert not woken(thread, 1)[0].locked()  # The chain has ended, so the loop wakes the next thread itself.
+
+
+@pytest.mark.usefixtures("endless")
+def test_the_end_of_a_chain_wakes_the_loop_for_the_work_that_has_gathered(thread: LoopThread) -> None:
+    woken(thread, 3)
+    works = [Work(), Work()]
+    thread.post(works[0])
+    thread.pass_on()
+    thread.post(works[1])
+    settle(thread)
+    assert not any(work.begun.is_set() for work in works)
+    thread.pass_on()
+    assert all(work.begun.wait(10) for work in works)
+
+
+def test_a_chain_that_no_thread_continues_ends_all_the_same(thread: LoopThread) -> None:
+    locks, work = woken(thread, 3), Work()
+    thread.post(work)
+    assert all(lock.acquire(timeout=10) for lock in locks)
+    assert work.begun.wait(10)
+    assert not woken(thread, 1)[0].locked()
+
+
+@pytest.mark.usefixtures("endless")
+def test_the_end_of_the_loop_wakes_the_whole_chain() -> None:
+    thread = LoopThread("loop")
+    thread.start()
+    locks = woken(thread, 3)
+    thread.stop()
+    assert not any(lock.locked() for lock in locks)
+
+
+@pytest.mark.usefixtures("endless")
+def test_the_main_thread_takes_no_part_in_a_chain(member_address: str) -> None:
+    with kvstore.blocking.Client([member_address]) as client:
+        woken(client.loop_thread, 1)  # The woken thread, which should wake the next one, never runs.
+        client.put("greeting", "hello")
