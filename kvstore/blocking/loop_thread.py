@@ -185,18 +185,23 @@ class LoopThread:
             self.pass_on()  # type: ignore[unreachable]
 
     def pass_on(self) -> None:
-        """Wake the next thread of the chain; called in a thread that `wake` has woken.
+        """Wake the next thread of the chain; called once in each thread that `wake` has woken.
 
         The main thread takes no part in a chain: Ctrl-C between the two halves of a step would lose a thread.
         """
         chain = self._chain
-        if not chain:
-            self._is_passing = False  # Reset before the second look, so that no lock stays in the chain.
+        while True:
             if not chain:
-                return
-            self._is_passing = True
-        with suppress(IndexError):  # Another thread may have taken the last one.
-            chain.popleft().release()
+                self._is_passing = False  # Reset before the second look, so that no lock stays in the chain.
+                if not chain:
+                    return
+                self._is_passing = True
+            try:
+                lock = chain.popleft()
+                break
+            except IndexError:  # Another thread has taken the last one, and may already have passed on.
+                pass
+        lock.release()
         if not chain and self._queue:
             self._wake_loop()
 

@@ -175,7 +175,7 @@ class ThreadPump:
             thread.tell(call.withdraw)
             raise
         finally:
-            if chain is not None:
+            if chain is not None and call.ended is not None:  # Otherwise `wake` was not called, as in a forked child.
                 chain.pass_on()
         ended = call.ended
         if ended is None:

@@ -303,6 +303,39 @@ def test_a_child_does_not_wake_the_loop_of_its_parent() -> None:
     assert program(source) == (0, "0\n", "")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_thread_of_a_child_does_not_continue_a_chain_of_its_parent() -> None:
+    source = """
+        import os, threading
+        from kvstore import WrongContext
+        from kvstore.blocking.loop_thread import LoopThread
+        from kvstore.blocking.thread_pump import ThreadPump, finish
+        thread = LoopThread("loop")
+        thread.start()
+        lock = threading.Lock()
+        lock.acquire()
+        child = os.fork()
+        if child == 0:
+            told = []
+            thread.loop.call_soon_threadsafe = lambda *call: told.append(call)
+            thread._chain.append(lock)
+            thread._queue.append(None)
+            def call():
+                try:
+                    finish(ThreadPump(None, thread).ask(None, 1.0))
+                except WrongContext:
+                    told.append("refused")
+            caller = threading.Thread(target=call)
+            caller.start()
+            caller.join()
+            os._exit(told == ["refused"])
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status))
+        thread.stop()
+    """
+    assert program(source) == (0, "1\n", "")
+
+
 class InterruptedAt:
     """Raises KeyboardInterrupt in this thread, at one line of `kvstore.blocking`: the `number`-th that runs."""
 

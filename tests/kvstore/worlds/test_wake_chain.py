@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from _thread import LockType, allocate_lock
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -106,3 +107,43 @@ def test_the_main_thread_takes_no_part_in_a_chain(member_address: str) -> None:
     with kvstore.blocking.Client([member_address]) as client:
         woken(client.loop_thread, 1)  # The woken thread, which should wake the next one, never runs.
         client.put("greeting", "hello")
+
+
+def nothing() -> None:
+    """Other code that does nothing."""
+
+
+class ChainWithPauses(deque[LockType]):
+    """A chain that lets other code run after it was looked at, or after a lock was taken."""
+
+    def __init__(self, *, after_look: Iterable[Callable[[], None]] = (), after_take: Iterable[Callable[[], None]] = ()):
+        super().__init__()
+        self._after_look, self._after_take = iter(after_look), iter(after_take)
+
+    def __bool__(self) -> bool:
+        is_filled = len(self) > 0
+        next(self._after_look, nothing)()
+        return is_filled
+
+    def popleft(self) -> LockType:
+        lock = super().popleft()
+        next(self._after_take, nothing)()
+        return lock
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_chain_ends_if_another_thread_takes_its_last_lock(thread: LoopThread) -> None:
+    """A thread that is about to end the chain finds a lock that was just added, but the loop releases this lock, and
+    the thread of the lock ends the chain."""
+
+    def add() -> None:
+        thread._chain.append(allocate_lock())
+
+    def take() -> None:
+        thread._chain.popleft()
+        thread.pass_on()
+
+    woken(thread, 1)
+    thread._chain = ChainWithPauses(after_look=[add, take])
+    thread.pass_on()
+    assert not woken(thread, 1)[0].locked()
