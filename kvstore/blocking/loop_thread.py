@@ -38,10 +38,12 @@ OWN_THREAD = (
 )
 
 
-def acquire_patiently(lock: LockType) -> None:
-    """Acquire a lock. Ctrl-C ends the wait, at the latest after LOOK_SECONDS."""
+def acquire_patiently(lock: LockType, look: Callable[[], bool]) -> None:
+    """Acquire a lock, or return once `look` finds that the wait is over. Ctrl-C ends the wait, at the latest after
+    LOOK_SECONDS."""
     while not lock.acquire(timeout=LOOK_SECONDS):
-        pass
+        if look():
+            return
 
 
 class Work(Protocol):
@@ -92,9 +94,9 @@ class Job(Generic[ResultT]):
         if self._task is not None:
             self._task.cancel()
 
-    def wait(self) -> ResultT:
+    def wait(self, look: Callable[[], bool]) -> ResultT:
         """Wait for the result; called in another thread."""
-        acquire_patiently(self._done)
+        acquire_patiently(self._done, look)
         if self._error is not None:
             try:
                 raise self._error
@@ -165,9 +167,19 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(self._begin_all)
             except RuntimeError:  # The loop was closed meanwhile.
                 self._is_over = True
-            except BaseException:  # After Ctrl-C between these two lines, the next caller must wake the loop.
+            except BaseException:  # Ctrl-C between these two lines. Another thread may already rely on this wake-up.
                 self._is_woken = False
+                self.tell(self._begin_all)
                 raise
+
+    def look(self) -> bool:
+        """Wake the loop in any case; called by a thread that has waited for long. Returns False: the wait goes on.
+
+        A signal handler may call the client just before the interrupted code of the same thread wakes the loop. An
+        exception that was thrown into another thread may have prevented the end of a chain.
+        """
+        self.tell(self._begin_all)
+        return False
 
     def wake(self, lock: LockType) -> None:
         """Release the lock for which a thread waits, now or as a step of the chain; called in the loop. The thread then
@@ -219,7 +231,7 @@ class LoopThread:
         job = Job(lambda: function(*arguments, **options))
         try:
             self.post(job)
-            return job.wait()
+            return job.wait(self.look)
         except BaseException:
             self.tell(job.cancel)
             raise

@@ -105,9 +105,10 @@ class _Call:
         if self.ticket:
             self._pump.withdraw(self.ticket)
 
-    def wait(self) -> None:
-        """Sleep until the call has ended. Ctrl-C interrupts the sleep."""
-        acquire_patiently(self._lock)
+    def wait(self, look: Callable[[], bool]) -> None:
+        """Sleep until the call has ended. Ctrl-C interrupts the sleep. An exception that was thrown into another thread
+        may have stopped this thread from releasing the lock."""
+        acquire_patiently(self._lock, lambda: self.ended is not None or look())
 
     def _wake(self) -> None:
         self._lock.release()
@@ -170,7 +171,7 @@ class ThreadPump:
         call = _Call(self._pump, request, int((thread.time() + seconds) * 1e9), chain)
         try:
             thread.post(call)
-            call.wait()
+            call.wait(thread.look)
         except BaseException:
             thread.tell(call.withdraw)
             raise
@@ -202,7 +203,7 @@ class ThreadPump:
                     thread.post(call)
                 if not calls:
                     continue
-                one: _CallOfMany | None = _first_of(ends)
+                one: _CallOfMany | None = _first_of(ends, thread.look)
                 while one is not None:
                     _note_end(group, calls.pop(one), one)
                     one = None if ends.empty() else ends.get()
@@ -232,11 +233,12 @@ class ThreadPump:
         raise WrongContext(f"{stream} is read in the loop of the client, not in a thread")
 
 
-def _first_of(ends: SimpleQueue[_CallOfMany]) -> _CallOfMany:
+def _first_of(ends: SimpleQueue[_CallOfMany], look: Callable[[], bool]) -> _CallOfMany:
     """Wait for the first end. Ctrl-C interrupts the wait, at the latest after LOOK_SECONDS."""
     while True:
         with suppress(Empty):
             return ends.get(timeout=LOOK_SECONDS)
+        look()
 
 
 def _note_end(group: BulkCall[Any], ticket: int, call: _CallOfMany) -> None:

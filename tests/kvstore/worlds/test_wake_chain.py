@@ -6,12 +6,15 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 import pytest
 
 import kvstore.blocking
 from kvstore.blocking import loop_thread
 from kvstore.blocking.loop_thread import LoopThread
+from kvstore.blocking.thread_pump import _Call
+from kvstore.client.calls import CallEnded
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -28,6 +31,12 @@ def thread() -> Iterator[LoopThread]:
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only threads continue a chain."""
     monkeypatch.setattr(loop_thread, "CHAIN_SECONDS_MAX", 3600.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiting thread looks often."""
+    monkeypatch.setattr(loop_thread, "LOOK_SECONDS", 0.01)
 
 
 def woken(thread: LoopThread, count: int) -> list[LockType]:
@@ -147,3 +156,63 @@ def test_a_chain_ends_if_another_thread_takes_its_last_lock(thread: LoopThread) 
     thread._chain = ChainWithPauses(after_look=[add, take])
     thread.pass_on()
     assert not woken(thread, 1)[0].locked()
+
+
+@pytest.mark.usefixtures("endless", "impatient")
+def test_a_thread_that_ends_within_a_step_delays_the_next_one_only(thread: LoopThread) -> None:
+    """A program may throw an exception into a thread (`PyThreadState_SetAsyncExc`)."""
+
+    def throw() -> None:
+        raise SystemExit
+
+    call = _Call(cast(Any, None), cast(Any, None), 0, thread)
+
+    async def end_call() -> None:
+        call.set_result(CallEnded(1, None, None))
+
+    woken(thread, 1)
+    thread._chain = ChainWithPauses(after_take=[throw])
+    thread.run(end_call)
+    with pytest.raises(SystemExit):
+        thread.pass_on()
+    call.wait(thread.look)
+
+
+def before_the_loop_is_woken(thread: LoopThread, monkeypatch: pytest.MonkeyPatch, function: Callable[[], None]) -> None:
+    """Call a function once, when a thread is about to wake the loop."""
+    wake = thread.loop.call_soon_threadsafe
+
+    def late(*call: Any) -> object:
+        monkeypatch.setattr(thread.loop, "call_soon_threadsafe", wake)
+        function()
+        return wake(*call)
+
+    monkeypatch.setattr(thread.loop, "call_soon_threadsafe", late)
+
+
+def test_ctrl_c_before_the_loop_is_woken_does_not_lose_the_work_of_another_thread(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = [Work(), Work()]
+
+    def interrupt() -> None:
+        thread.post(works[1])  # Another thread finds that the loop is being woken.
+        raise KeyboardInterrupt
+
+    before_the_loop_is_woken(thread, monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        thread.post(works[0])
+    assert works[1].begun.wait(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_signal_handler_calls_the_client_before_the_loop_is_woken(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[int] = []
+
+    async def call() -> int:
+        return 1
+
+    before_the_loop_is_woken(thread, monkeypatch, lambda: results.append(thread.run(call)))
+    assert [thread.run(call), *results] == [1, 1]
