@@ -32,6 +32,7 @@ class EtcdCall(ABC, Generic[ItemT]):
         self.inbox: Mailbox[Message | ItemT | None] = Mailbox()
         self.handler: RunningHandler | None = None
         self.is_ended = False
+        self.wants_ticks = False  # True if `inbox` gets a `Tick` each second.
         self._room: Resume[None] | None = None
 
     @abstractmethod

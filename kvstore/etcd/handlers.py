@@ -12,7 +12,18 @@ from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import RunningHandler
 from kvstore.etcd.errors import INVALID_TOKEN, EtcdError, Status, error_of
 from kvstore.etcd.schema import METHODS, Message
-from kvstore.etcd.services import auth, cluster, coordination, health, kv, lease, maintenance, snapshot, watch
+from kvstore.etcd.services import (
+    auth,
+    cluster,
+    coordination,
+    health,
+    kv,
+    lease,
+    maintenance,
+    reflection,
+    snapshot,
+    watch,
+)
 
 logger = logging.getLogger("kvstore.etcd")
 
@@ -73,6 +84,8 @@ STREAMS: dict[str, StreamHandler] = {
     "/etcdserverpb.Maintenance/Snapshot": snapshot.handle_snapshot,
     "/v3electionpb.Election/Observe": coordination.handle_observe,
     "/grpc.health.v1.Health/Watch": health.handle_health_watch,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": reflection.handle_reflection,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": reflection.handle_reflection,
 }
 
 assert set(UNARY) | set(STREAMS) == set(METHODS), set(METHODS) ^ (set(UNARY) | set(STREAMS))

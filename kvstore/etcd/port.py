@@ -50,7 +50,11 @@ UNREAD_SECONDS_MAX = 120.0
 REQUEST_SECONDS_MAX = 30.0
 """The time from the first to the last byte of a message of a client."""
 
-TICK_SECONDS = 0.25
+TURN_SECONDS = 0.25
+"""The interval at which deadlines are checked."""
+
+TURNS_PER_TICK = 4
+"""A tick is a second."""
 
 
 class MemberFacts:
@@ -292,21 +296,25 @@ class EtcdPort:
     # Time.
 
     async def _keep_time(self) -> None:
-        ticks = 0
+        turns = 0
         while True:
-            await trio.sleep(TICK_SECONDS)
-            ticks += 1
+            await trio.sleep(TURN_SECONDS)
+            turns += 1
             now = now_ns()
             for connection in list(self._connections):
                 connection.calls.check_deadlines(now)
                 self._check_request(connection)
-            if ticks % round(1 / TICK_SECONDS) == 0:
-                for call in list(self._streams):
-                    if call.is_ended:
-                        del self._streams[call]
-                    else:
-                        call.inbox.put(Tick())
+            if turns % TURNS_PER_TICK == 0:
+                self.tick()
             self._flush_all()
+
+    def tick(self) -> None:
+        """Tell the streams that want it that a second has passed."""
+        for call in list(self._streams):
+            if call.is_ended:
+                del self._streams[call]
+            elif call.wants_ticks:
+                call.inbox.put(Tick())
 
     def _check_request(self, connection: _Connection) -> None:
         """End a connection whose client does not finish a message."""

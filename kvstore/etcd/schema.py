@@ -181,7 +181,35 @@ _MESSAGES: dict[str, str] = {
     "grpc.health.v1.HealthCheckResponse": "status=1:HealthCheckResponse.ServingStatus",
 }
 
-PACKAGES = ("authpb", "mvccpb", "etcdserverpb", "v3lockpb", "v3electionpb", "grpc.health.v1")
+# Reflection, in two versions with the same messages.
+_REFLECTION: dict[str, str] = {
+    "ExtensionRequest": "containing_type=1:string extension_number=2:int32",
+    "ServerReflectionRequest": "host=1:string file_by_filename/message_request=3:string "
+    "file_containing_symbol/message_request=4:string "
+    "file_containing_extension/message_request=5:ExtensionRequest "
+    "all_extension_numbers_of_type/message_request=6:string list_services/message_request=7:string",
+    "FileDescriptorResponse": "file_descriptor_proto=1:*bytes",
+    "ExtensionNumberResponse": "base_type_name=1:string extension_number=2:*int32",
+    "ServiceResponse": "name=1:string",
+    "ListServiceResponse": "service=1:*ServiceResponse",
+    "ErrorResponse": "error_code=1:int32 error_message=2:string",
+    "ServerReflectionResponse": "valid_host=1:string original_request=2:ServerReflectionRequest "
+    "file_descriptor_response/message_response=4:FileDescriptorResponse "
+    "all_extension_numbers_response/message_response=5:ExtensionNumberResponse "
+    "list_services_response/message_response=6:ListServiceResponse error_response/message_response=7:ErrorResponse",
+}
+REFLECTION_PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+_MESSAGES |= {f"{each}.{name}": fields for each in REFLECTION_PACKAGES for name, fields in _REFLECTION.items()}
+
+PACKAGES = (
+    "authpb",
+    "mvccpb",
+    "etcdserverpb",
+    "v3lockpb",
+    "v3electionpb",
+    "grpc.health.v1",
+    *REFLECTION_PACKAGES,
+)
 """The packages, each after the packages that it uses."""
 
 
@@ -257,6 +285,8 @@ def _methods() -> Iterator[Method]:
         "Observe Leader> /election/observe; Resign Resign /election/resign",
     )
     yield from of("grpc.health.v1.Health", "Check HealthCheck; Watch HealthCheck>")
+    for each in REFLECTION_PACKAGES:
+        yield from of(f"{each}.ServerReflection", "ServerReflectionInfo <ServerReflection>")
 
 
 METHODS: dict[str, Method] = {method.path: method for method in _methods()}
@@ -269,6 +299,7 @@ _SCALARS = {
     "string": FieldDescriptorProto.TYPE_STRING,
     "bytes": FieldDescriptorProto.TYPE_BYTES,
     "uint32": FieldDescriptorProto.TYPE_UINT32,
+    "int32": FieldDescriptorProto.TYPE_INT32,
 }
 
 

@@ -23,6 +23,7 @@ async def handle_health_watch(context: Context) -> None:
     if asked is None:
         return
     _check_service(asked.service)
+    call.wants_ticks = True
     told = None
     while True:
         if told != _status(context):

@@ -295,6 +295,7 @@ async def handle_watch(context: Context) -> None:
     if call.needs_leader and context.facts.leader_id is None:
         raise NO_LEADER
     stream = _Stream(context)
+    call.wants_ticks = True
     leaderless_ticks = 0
     try:
         while True:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from kvstore.etcd.port import EtcdPort
 from kvstore.etcd.schema import make
 from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
 from tests.kvstore.etcd.member import LEASE, Etcd, serving
@@ -57,6 +58,20 @@ async def test_keep_alives_are_answered_in_order(tmp_path: Path) -> None:
         assert [(each.ID, each.TTL) for each in answers if each] == [(lease_id, 10), (999, 0), (lease_id, 10)]
         await stream.end()
         assert await stream.receive() is None
+
+
+async def test_a_stream_of_keep_alives_lives_for_more_than_a_second(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        lease_id = (await etcd.grant(10)).ID
+        stream = await etcd.grpc.open(f"{LEASE}/LeaseKeepAlive")
+        port = etcd.store.port.http
+        assert isinstance(port, EtcdPort)
+        for _ in range(3):
+            await stream.send(make("LeaseKeepAliveRequest", ID=lease_id))
+            answer = await stream.receive()
+            assert answer is not None
+            assert answer.TTL == 10
+            port.tick()
 
 
 async def test_an_expired_lease_removes_its_keys(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 
-from kvstore.etcd.schema import make
+from kvstore.etcd.schema import METHODS, make
 from tests.kvstore.etcd.grpc_client import CallFailed
 from tests.kvstore.etcd.member import serving
 
@@ -94,3 +95,27 @@ async def test_the_member_tells_its_health(tmp_path: Path) -> None:
         with pytest.raises(CallFailed) as failed:
             await etcd.grpc.call(f"{HEALTH}/Check", make("grpc.health.v1.HealthCheckRequest", service="none"))
         assert failed.value.status == 5
+
+
+@pytest.mark.parametrize("package", ["grpc.reflection.v1", "grpc.reflection.v1alpha"])
+async def test_reflection_describes_every_service(tmp_path: Path, package: str) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        stream = await etcd.grpc.open(f"/{package}.ServerReflection/ServerReflectionInfo")
+        name = f"{package}.ServerReflectionRequest"
+        await stream.send(make(name, list_services=""))
+        listed = await stream.receive()
+        assert listed is not None
+        services = [each.name for each in listed.list_services_response.service]
+        assert services == sorted({method.service for method in METHODS.values()})
+        for service in services:
+            await stream.send(make(name, file_containing_symbol=service))
+            told = await stream.receive()
+            assert told is not None
+            pool = DescriptorPool()
+            for data in reversed(told.file_descriptor_response.file_descriptor_proto):
+                pool.AddSerializedFile(data)
+            assert pool.FindServiceByName(service).methods
+        await stream.send(make(name, file_containing_symbol="no.Such"))
+        refused = await stream.receive()
+        assert refused is not None
+        assert refused.error_response.error_code == 5
