@@ -32,6 +32,7 @@ from kvstore.store.gc_tuning import note_allocations
 from kvstore.store.machine import KvMachine
 from raft import (
     Identity,
+    InvalidConfiguration,
     Member,
     NewerBuildNeeded,
     Node,
@@ -230,14 +231,20 @@ def _etcd_port(
     config: MemberConfig, node: Node, machine: KvMachine, port: ClientListener, own: Member, listeners: Listeners
 ) -> EtcdPort:
     """Return the port for etcd's clients. Its own clients reach this member without a socket of the network. Raises
-    EtcdNotInstalled."""
+    EtcdNotInstalled, InvalidConfiguration."""
     try:
         from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
     except ModuleNotFoundError as missing:
         raise EtcdNotInstalled((missing.name or "").partition(".")[0]) from missing
+    tls = config.tls
+    if tls is not None and tls.cert is not None and tls.client is None and len(node.core.configuration.members) > 1:
+        raise InvalidConfiguration(
+            "with TLS, a member that serves etcd's clients reaches the client ports of the others: it needs --ca, and "
+            "--cert if they require certificates (`MemberTls.client`)"
+        )
     address = address_of(listeners.clients)
     near_addresses = {IN_PROCESS_ADDRESS, own.client_address, address}
-    dial_there = dialer_of(None if config.tls is None else config.tls.client)
+    dial_there = dialer_of(None if tls is None else tls.client)
 
     async def dial(wanted: str) -> trio.abc.Stream:
         if wanted not in near_addresses:

@@ -68,11 +68,11 @@ async def handle_range(context: Context, asked: Message) -> Message:
     consistency = Consistency.LOCAL if asked.serializable else Consistency.LINEARIZABLE
     if is_empty(asked):
         wanted = Range(asked.key, asked.key, count_only=True)
-    if asked.limit and not _is_reordered(asked) and not _has_filters(asked):
+    if asked.limit > 0 and not _is_reordered(asked) and not _has_filters(asked):
         wanted = replace(wanted, limit=asked.limit)
     first = await read(context, wanted, consistency)
     assert isinstance(first, RangeResult), first
-    if first.more and (not asked.limit or wanted.limit == 0 or len(first.items) < asked.limit):
+    if first.more and (wanted.limit == 0 or len(first.items) < wanted.limit):
         first = await _rest(context, wanted, first, asked)
     response = range_response(asked, first)
     response.header.CopyFrom(context.header(first.revision))
@@ -279,7 +279,7 @@ def _range_in_txn(asked: Message) -> Range:
     if is_empty(asked):
         return Range(asked.key, asked.key, count_only=True)
     wanted = range_of(asked)
-    if asked.limit and not _is_reordered(asked) and not _has_filters(asked):
+    if asked.limit > 0 and not _is_reordered(asked) and not _has_filters(asked):
         wanted = replace(wanted, limit=asked.limit)
     return wanted
 
@@ -369,7 +369,7 @@ def range_response(asked: Message, found: RangeResult) -> Message:
     if _has_filters(asked):
         items = [each for each in items if _passes(asked, each)]
     if _is_reordered(asked):
-        if asked.sort_order == 0 and asked.limit:
+        if asked.sort_order == 0 and asked.limit > 0:
             more = more or len(items) > asked.limit
             items = items[: asked.limit + 1]
         sort_key: Any = (lambda each: each.value or b"") if asked.sort_target == 4 else _SORTS[asked.sort_target]

@@ -73,6 +73,8 @@ async def test_a_limit_cuts_the_range_and_the_count_is_that_of_the_whole_range(t
         assert (len(whole.kvs), whole.more) == (5, False)
         counted = await etcd.range(b"k", b"l", count_only=True)
         assert (len(counted.kvs), counted.count) == (0, 5)
+        negative = await etcd.range(b"k", b"l", limit=-1)  # No limit, as in etcd.
+        assert (len(negative.kvs), negative.more) == (5, False)
         bare = await etcd.range(b"k", b"l", keys_only=True)
         assert {each.value for each in bare.kvs} == {b""}
 

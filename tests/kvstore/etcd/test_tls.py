@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
 import trio
 
-from kvstore import Client, MemberTls, Tls, open_node
+from harness.cluster.ports import free_ports
+from kvstore import Client, Member, MemberTls, Tls, open_node
 from kvstore.etcd.schema import make
+from raft import InvalidConfiguration
 from tests.kvstore.etcd.grpc_client import GrpcClient
 from tests.kvstore.etcd.member import KV
 from tests.raft.support.certificates import Certificates
@@ -77,3 +80,13 @@ async def test_clear_text_is_refused(tmp_path: Path) -> None:
                 while data := await stream.receive_some(65_536):
                     answer += data
             assert b"TLS" in answer
+
+
+async def test_a_member_of_a_cluster_needs_certificates_for_the_other_members(tmp_path: Path) -> None:
+    made = Certificates(tmp_path / "certificates")
+    ports = free_ports(4)
+    members = [Member(f"s{n}", f"127.0.0.1:{ports[n]}", f"127.0.0.1:{ports[n + 1]}") for n in (0, 2)]
+    tls = MemberTls(cert=made.issue("port.pem", "127.0.0.1"))
+    with trio.fail_after(30), pytest.raises(InvalidConfiguration, match="--ca"):
+        async with open_node(tmp_path / "data", node_id="s0", members=members, bootstrap=True, etcd=True, tls=tls):
+            pass
