@@ -386,6 +386,16 @@ class LeadershipLost(LockLost):
     """An elected leader has lost its leadership. Its transaction was not carried out, or its `Leadership.term` has
     ended."""
 
+    def __str__(self) -> str:
+        return (
+            f"the leadership is lost: the key of this leader, {self.key!r:.80} with create revision {self.fence}, no "
+            "longer exists, because its lease has ended or it was given up; a guarded transaction was not carried out"
+        )
+
+    @property
+    def hint(self) -> str:
+        return "stop the work of the leader, campaign again, and read the state again"
+
 
 class PositionConflict(OperationFailed):
     """The position of a consumer group was not moved, and nothing was written.

@@ -19,6 +19,13 @@ ValueT = TypeVar("ValueT")
 ParametersT = ParamSpec("ParametersT")
 
 
+def check_seconds(**given: object) -> None:
+    """Raise TypeError if one of the arguments is no number of seconds. None is allowed."""
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise TypeError(f"{name} is a number of seconds, such as 10 or 0.5, and not {value!r:.40}")
+
+
 class EnteredAsync:
     """Base of an object that is entered by `async with`. `_right_form`: the text of the error for every other form."""
 

@@ -13,6 +13,7 @@ from kvstore.asyncio.loop import AsyncioScope
 from kvstore.client.client import ClientCalls
 from kvstore.client.dial import CallerCertificates
 from kvstore.embedded import NodeOptions, open_node
+from kvstore.errors import WrongContext
 from kvstore.node_thread import NodeThread
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
 from kvstore.tls import Tls
@@ -61,7 +62,13 @@ class AsyncioNode(NodeOptions, EnteredAsync):
     _right_form = open_node._right_form
 
     async def __aenter__(self) -> AsyncioStore:
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongContext(
+                "this needs a running asyncio loop: in trio use kvstore.open_node, and in plain threads "
+                "kvstore.blocking.open_node"
+            ) from None
         self._block = AsyncioScope()
 
         def ended() -> None:

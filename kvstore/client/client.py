@@ -148,7 +148,7 @@ from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, OwnLocks, own_l
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
 from kvstore.recipes.typed_values import Codec, TypedValues
 from kvstore.tls import Tls
-from kvstore.wrong_forms import EnteredAsync
+from kvstore.wrong_forms import EnteredAsync, check_seconds
 from raft import INT64_MAX, Acknowledge, EntryKind, InvalidConfiguration, ProtocolError
 
 ValueT = TypeVar("ValueT")
@@ -930,10 +930,12 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         holds the lock already and would wait for ever. If the lock is lost, the block is cancelled, and LeaseLost is
         raised. Needs feature level 2.
         """
+        check_seconds(ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
         return self._lock_of(None, name, ttl_seconds, wait_seconds)
 
     def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> Election:
         """An election, which the caller can observe or enter as a candidate. Needs feature level 2."""
+        check_seconds(ttl_seconds=ttl_seconds)
         return Election(self, name, ttl_seconds)
 
     def consume(
@@ -1373,6 +1375,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
 
     def _bounded(self, deadline_seconds: float | None) -> float:
         """The deadline, limited to DEADLINE_SECONDS_MAX. Raises ValueError for NaN."""
+        check_seconds(deadline_seconds=deadline_seconds)
         seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
         if math.isnan(seconds):
             raise ValueError("deadline_seconds is not a number")
@@ -1470,7 +1473,8 @@ def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> 
     """Raise InvalidAddress if `endpoints` is not a list of addresses. With a dialer, endpoints are any texts."""
     given: object = endpoints  # A program without types may give anything.
     if isinstance(given, str):
-        raise InvalidAddress(given, f"endpoints are a list of addresses, such as [{given!r}]")
+        likely = [each.rpartition("//")[2].rstrip("/") for each in given.replace(",", " ").split()] or [_as_text(None)]
+        raise InvalidAddress(given, f"endpoints are a list of addresses, such as {likely!r}")
     match given:
         case bytes() | bytearray() | Mapping() | (str(), int()):
             is_list = False

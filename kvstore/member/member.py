@@ -235,7 +235,8 @@ def _etcd_port(
     try:
         from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
     except ModuleNotFoundError as missing:
-        raise EtcdNotInstalled((missing.name or "").partition(".")[0]) from missing
+        library = (missing.name or "").partition(".")[0]
+        raise EtcdNotInstalled("protobuf" if library == "google" else library) from missing
     tls = config.tls
     if tls is not None and tls.cert is not None and tls.client is None and len(node.core.configuration.members) > 1:
         raise InvalidConfiguration(

@@ -44,6 +44,9 @@ HELLO_SECONDS_MAX = 10.0
 """The time from the connection to the hello. Without this bound, a client that never sends its hello would never give
 up its place."""
 
+HTTP_BEGINNINGS = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ")
+"""The first bytes of a client that speaks HTTP."""
+
 FIRST_BYTES_MIN = 4
 """The number of bytes that show the protocol of a connection. A frame's length cannot be `PRI `, `GET ` or `POST`,
 because such a frame would be longer than any frame may be."""
@@ -177,6 +180,7 @@ class ClientListener:
         self.http: HttpPort | None = None  # Set before `serve`, if connections may speak HTTP.
         self._closing: dict[int, _Connection] = {}  # Oldest first.
         self._scarce_until = -1.0
+        self._has_told_of_http = False
         self._stalled: set[int] = set()  # Connections at a bound, which are not read.
         self._last_connection_id = 0
         self._last_reader = 0  # The last connection that was read.
@@ -426,6 +430,8 @@ class ClientListener:
             data, first = first or await receive_at_once(stream, RECEIVE_BYTES_MAX), b""
             if not data:
                 return
+            if not connection.is_greeted and self.http is None:
+                self._tell_of_http(connection, data)
             byte_count, connection.used_tick = len(data), places.tick
             if self._turnstile.locked() or not self._has_turn_for(data):
                 connection.patience.deadline = math.inf  # Waiting for a turn is not the client's fault.
@@ -440,6 +446,16 @@ class ClientListener:
             if has_output:
                 self._flush()
             self._bring_in(connection_id)
+
+    def _tell_of_http(self, connection: _Connection, first: bytes) -> None:
+        """Log, once, that a client speaks HTTP. Clients of etcd report only that their deadline has passed."""
+        if not self._has_told_of_http and first.startswith(HTTP_BEGINNINGS):
+            self._has_told_of_http = True
+            logger.warning(
+                "a client at %s speaks HTTP, perhaps a client of etcd, and its connection is closed: this member runs "
+                "without --etcd",
+                connection.origin,
+            )
 
     def _limit_half_frame(self, connection_id: int, connection: _Connection, byte_count: int) -> None:
         """After `byte_count` bytes were received, set the deadline for the end of an unfinished frame."""

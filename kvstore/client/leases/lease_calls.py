@@ -20,6 +20,7 @@ from kvstore.protocol.lease_requests import (
 )
 from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import Answer, LeaseGranted, LeaseRevoked, LeasesRenewed, Result, read_answer
+from kvstore.wrong_forms import check_seconds
 
 TTL_NS_MIN, TTL_NS_MAX = AdmissionLimits().lease_ttl_ns_min, AdmissionLimits().lease_ttl_ns_max
 """The bounds that a member has by default."""
@@ -49,6 +50,7 @@ class LeaseCalls:
 
         Raises LeaseExists. (`Client.lease` grants a lease, and also renews and revokes it.)
         """
+        check_seconds(ttl_seconds=ttl_seconds)
         grant = LeaseGrant(lease_id, _ttl_ns(ttl_seconds))
         try:
             answer = await self.execute(grant, deadline_seconds=deadline_seconds)

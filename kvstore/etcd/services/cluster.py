@@ -10,8 +10,8 @@ from kvstore.protocol.membership import Membership, MemberView
 from raft import Member
 
 ADD_REFUSED = (
-    "etcdserver: a member is added with `hwm member add ID --peer HOST:PORT --client HOST:PORT`, and then started with "
-    "`hwm serve --join`: it needs an id and both addresses, which this request does not have"
+    "etcdserver: a member is added with `hwm member add ID=PEER/CLIENT --promote` (its peer and client addresses), and "
+    "then started with `hwm serve --join`: this request has no id and no client address"
 )
 
 

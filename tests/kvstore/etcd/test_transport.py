@@ -10,7 +10,7 @@ import h2.exceptions
 import pytest
 import trio
 
-from kvstore import Client
+from kvstore import Client, open_node
 from kvstore.etcd.errors import Status
 from kvstore.etcd.schema import make
 from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
@@ -211,3 +211,18 @@ async def test_the_stores_own_clients_are_served_at_the_same_port(tmp_path: Path
     async with serving(tmp_path / "data") as etcd, Client([etcd.address]) as client:
         await etcd.put(b"a", b"1")
         assert (await client.get("a")).value == b"1"
+
+
+async def test_a_member_without_the_port_tells_once_that_a_client_speaks_http(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trio.fail_after(30):
+        async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
+            for data in (PREFACE + SETTINGS, b"GET /version HTTP/1.1\r\n\r\n"):
+                async with await raw(store.client_address) as stream:
+                    await stream.send_all(data)
+                    with suppress(trio.BrokenResourceError):
+                        await read_to_end(stream)
+    told = [each.getMessage() for each in caplog.records if "speaks HTTP" in each.getMessage()]
+    assert len(told) == 1
+    assert "without --etcd" in told[0]

@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,17 @@ import kvstore
 import kvstore.asyncio
 import kvstore.blocking
 import kvstore.errors
-from kvstore import InvalidAddress, InvalidRequest, Unavailable, WrongContext, recipes
+from kvstore import (
+    Client,
+    EmbeddedStore,
+    InvalidAddress,
+    InvalidRequest,
+    LeadershipLost,
+    Unavailable,
+    WrongContext,
+    open_node,
+    recipes,
+)
 from tests.kvstore.worlds.world import WORLDS, World, in_each_world
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -212,3 +222,41 @@ async def test_a_deadline_without_time_is_named(client: Any) -> None:
         with pytest.raises(Unavailable, match=rf"deadline_seconds is {seconds}, so nothing was sent") as refused:
             await client.put("a", "1", deadline_seconds=seconds)
         assert refused.value.hint == "give a deadline above 0 seconds"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.lease_grant("10"),
+        lambda store: store.lease_grant(True),
+        lambda store: store.lock("a", ttl_seconds="10").__aenter__(),
+        lambda store: store.lock("a", wait_seconds="10").__aenter__(),
+        lambda store: store.election("a", ttl_seconds="10").campaign("me").__aenter__(),
+        lambda store: store.put("a", "1", deadline_seconds="5"),
+    ],
+)
+async def test_seconds_are_a_number(tmp_path: Path, call: Callable[[Any], Awaitable[object]]) -> None:
+    async with open_node(tmp_path / "data", bootstrap=True) as store:
+        assert isinstance(store, EmbeddedStore)
+        with pytest.raises(TypeError, match=r"_seconds is a number of seconds, such as 10 or 0\.5, and not"):
+            await call(store)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("a:1,b:2", "['a:1', 'b:2']"),
+        ("http://127.0.0.1:7101/", "['127.0.0.1:7101']"),
+        ("", "['127.0.0.1:7101']"),
+    ],
+)
+def test_endpoints_in_one_text_are_shown_as_a_list(given: str, shown: str) -> None:
+    with pytest.raises(InvalidAddress) as refused:
+        Client(given)
+    assert shown in str(refused.value)
+
+
+def test_a_lost_leadership_speaks_of_the_leader() -> None:
+    lost = LeadershipLost(b"e/1", 7)
+    assert str(lost).startswith("the leadership is lost: the key of this leader, b'e/1' with create revision 7,")
+    assert "campaign again" in lost.hint
