@@ -6,9 +6,12 @@ port on trio, and the simulator.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
+
+logger = logging.getLogger("kvstore.etcd")
 
 T = TypeVar("T")
 
@@ -92,11 +95,15 @@ class RunningHandler:
                     self._ended(None, raised)
                     return
                 if self._is_cancelled():
-                    coroutine.close()
+                    _close(coroutine)
                     return
                 self._next = None
                 self._resume = Resume(self)
                 abort = wait.begin(self._resume)
+                if self._is_cancelled():  # While the work began.
+                    abort()
+                    _close(coroutine)
+                    return
                 taken = self._next_value()
                 if taken is None:
                     self._abort = abort
@@ -121,7 +128,14 @@ class RunningHandler:
             self._abort()
             self._abort = None
         if coroutine is not None and not self._is_stepping:
-            coroutine.close()
+            _close(coroutine)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    try:
+        coroutine.close()
+    except Exception:  # The task that cancels a handler is not the one that has to know of its fault.
+        logger.exception("a handler that was cancelled met an unexpected error")
 
 
 class Mailbox(Generic[T]):

@@ -7,6 +7,7 @@ line feed, because some clients take each chunk for one object.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +24,9 @@ from kvstore.etcd.services.maintenance import CLUSTER_VERSION, VERSION
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 3 << 20
 """The greatest size of the body of a request: the greatest message in base64."""
+
+WAITING_BYTES_MAX = 1 << 20
+"""The greatest number of bytes that a client may send behind a request that is not answered yet."""
 
 FORMS = ("/v3", "/v3beta", "/v3alpha")
 
@@ -105,12 +109,16 @@ class GatewayConnection:
         self._begin, self._page, self.has_room = begin, page, has_room
         self._is_foreign_host = is_foreign_host
         self._now = 0
+        self._is_advancing = False
+        self._since: int | None = None  # The time at which an unfinished request began to arrive.
+        self._waiting_bytes = 0  # The bytes that have arrived during the present call.
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._out: list[bytes] = []
         self.calls: dict[int, GatewayCall] = {}
         self.end_reason = ""
         self.note_output: Callable[[], None] = _nothing
+        self.note_end: Callable[[], None] = _nothing
 
     @property
     def has_calls(self) -> bool:
@@ -118,13 +126,24 @@ class GatewayConnection:
         return bool(self.calls)
 
     @property
-    def is_within_request(self) -> bool:
-        """True if a request has begun to arrive and is not whole."""
-        return not self.calls and (self._request is not None or bool(self._http.trailing_data[0]))
+    def within_request_since(self) -> int | None:
+        """The time at which an unfinished request began to arrive (monotonic ns); None if there is none."""
+        return self._since
+
+    @property
+    def unread_bytes(self) -> int:
+        """0, because all output waits for the socket."""
+        return 0
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
         self._now = now
+        if self.calls:
+            self._waiting_bytes += len(data)
+            if self._waiting_bytes > WAITING_BYTES_MAX:
+                self.end_reason = f"the client has sent {self._waiting_bytes} bytes behind a request without an answer"
+                self.cancel_all()
+                return
         try:
             self._http.receive_data(data)
             self._advance()
@@ -165,11 +184,16 @@ class GatewayConnection:
 
     def forget(self, call: GatewayCall) -> None:
         """Remove a call that has ended, and take up the next request."""
-        if self.calls.pop(id(call), None) is not None and not self.end_reason:
+        if self.calls.pop(id(call), None) is None:
+            return
+        self._waiting_bytes = 0
+        if not self.end_reason:
             try:
                 self._advance()
             except h11.RemoteProtocolError as error:
                 self._refuse(HTTPStatus(error.error_status_hint), str(error))
+        if self.end_reason:
+            self.note_end()
 
     # Responses.
 
@@ -213,6 +237,19 @@ class GatewayConnection:
 
     def _advance(self) -> None:
         """Take up what has arrived, until a call is under way."""
+        if self._is_advancing:  # A call has ended at once: the loop below takes the next request.
+            return
+        self._is_advancing = True
+        try:
+            self._take_requests()
+        finally:
+            self._is_advancing = False
+        if self.calls or (self._request is None and not self._http.trailing_data[0]):
+            self._since = None
+        elif self._since is None:
+            self._since = self._now
+
+    def _take_requests(self) -> None:
         while not self.calls and not self.end_reason:
             event = self._http.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
@@ -228,6 +265,7 @@ class GatewayConnection:
                 if len(self._body) > BODY_BYTES_MAX:
                     self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "etcdserver: request is too large")
             elif isinstance(event, h11.EndOfMessage):
+                self._since = None
                 self._answer()
             else:
                 self.end_reason = "the client has closed the connection"
@@ -257,6 +295,10 @@ class GatewayConnection:
             return
         try:
             messages = list(_messages_of(bytes(self._body), method))
+        except RecursionError:
+            body = _error_body(EtcdError(Status.INVALID_ARGUMENT, "the JSON of this request is nested too deep"))
+            self.respond(HTTPStatus.BAD_REQUEST, body)
+            return
         except (ValueError, json_format.ParseError) as error:
             body = _error_body(EtcdError(Status.INVALID_ARGUMENT, str(error)))
             self.respond(HTTPStatus.BAD_REQUEST, body)
@@ -303,6 +345,9 @@ def health_page(problem: str | None) -> tuple[HTTPStatus, str, bytes]:
     return status, _TEXT, _json({"health": "true" if problem is None else "false", "reason": problem or ""})
 
 
+_BLANKS = re.compile(r"\s*")
+
+
 def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
     """The messages in the body of a request: one, or for a stream any number, one behind the other. Raises ValueError,
     ParseError."""
@@ -310,8 +355,7 @@ def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
     decoder = json.JSONDecoder()
     at, count = 0, 0
     while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
+        at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]  # It matches always.
         if at >= len(text):
             break
         item, at = decoder.raw_decode(text, at)

@@ -39,6 +39,7 @@ class GrpcCall(EtcdCall[Any]):
         super().__init__(**about)
         self._connection, self.stream_id = connection, stream_id
         self.body = bytearray()  # The beginning of a message.
+        self.body_since = 0  # The time at which this message began to arrive.
         self.requests = 0
         self.is_packed = False  # True if messages may be compressed with gzip.
         self._has_begun = False
@@ -48,6 +49,10 @@ class GrpcCall(EtcdCall[Any]):
         if self.is_ended:
             return
         http = self._connection.http
+        if not http.has_room and not self.method.gives_stream:
+            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
+            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED, words))
+            return
         if not self._has_begun:
             self._has_begun = True
             http.send_headers(self.stream_id, _BEGIN)
@@ -68,8 +73,8 @@ class GrpcCall(EtcdCall[Any]):
 
     def has_room(self) -> bool:
         """False while the client leaves too many bytes of this call unread."""
-        connection = self._connection
-        return connection.http.unsent_bytes(self.stream_id) < UNSENT_BYTES_MAX and connection.has_room()
+        connection, http = self._connection, self._connection.http
+        return http.unsent_bytes(self.stream_id) < UNSENT_BYTES_MAX and http.has_room and connection.has_room()
 
 
 class GrpcConnection:
@@ -86,6 +91,7 @@ class GrpcConnection:
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
+        had_room = self.http.has_room
         for event in self.http.receive(data, now):
             match event:
                 case RequestBegan():
@@ -93,7 +99,7 @@ class GrpcConnection:
                 case DataArrived():
                     call = self.calls.get(event.stream_id)
                     if call is not None:
-                        self._data(call, event.data)
+                        self._data(call, event.data, now)
                 case RequestEnded():
                     call = self.calls.get(event.stream_id)
                     if call is not None:
@@ -110,6 +116,8 @@ class GrpcConnection:
                 case ConnectionEnded():
                     self.end_reason = event.reason
                     self.cancel_all()
+        if not had_room and self.http.has_room:
+            self.note_room()
 
     def take_output(self) -> bytes:
         """Take the bytes to send."""
@@ -121,9 +129,19 @@ class GrpcConnection:
         return bool(self.calls)
 
     @property
-    def is_within_request(self) -> bool:
-        """True if a message or a frame has begun to arrive and is not whole."""
-        return self._body_bytes > 0 or self.http.is_within_frame
+    def within_request_since(self) -> int | None:
+        """The time at which the oldest unfinished message or frame began to arrive (monotonic ns); None if there is
+        none."""
+        since = self.http.within_frame_since
+        if self._body_bytes:
+            bodies = (call.body_since for call in self.calls.values() if call.body)
+            since = min(bodies if since is None else (since, *bodies), default=None)
+        return since
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes that wait until the client opens its windows."""
+        return self.http.waiting_bytes
 
     def note_room(self) -> None:
         """Let handlers continue, because the client has read something."""
@@ -196,8 +214,10 @@ class GrpcConnection:
         if event.is_whole and stream_id in self.calls:
             self._request_ended(call)
 
-    def _data(self, call: GrpcCall, data: bytes) -> None:
+    def _data(self, call: GrpcCall, data: bytes, now: int) -> None:
         body = call.body
+        if not body:
+            call.body_since = now
         body += data
         self._body_bytes += len(data)
         at = 0
@@ -233,6 +253,7 @@ class GrpcConnection:
                 self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
                 return
         if at:
+            call.body_since = now
             del body[:at]
             self._body_bytes -= at
         if self._body_bytes > BODY_BYTES_MAX:

@@ -107,6 +107,13 @@ async def _serve_unary(context: Context) -> None:
 
 
 def _end(call: EtcdCall[Any], error: BaseException | None) -> None:
+    try:
+        _finish(call, error)
+    except Exception:  # This function runs in tasks of the whole port, which must go on.
+        logger.exception("the end of a call of %s met an unexpected error", call.method.path)
+
+
+def _finish(call: EtcdCall[Any], error: BaseException | None) -> None:
     if error is None:
         call.finish(None)
     elif isinstance(error, Unauthenticated) and call.token:

@@ -57,12 +57,19 @@ class WindowOpened(NamedTuple):
 HttpEvent = RequestBegan | DataArrived | RequestEnded | StreamReset | ConnectionEnded | WindowOpened
 
 
+CONTROLS_PER_MESSAGE = 5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBounds:
     """The bounds of one connection.
 
     `resets_max`: the greatest number of streams that a client may reset before they are answered, in
-    `control_window_ns`. `control_frames_max`: the same for pings, settings, priorities and empty data frames.
+    `control_window_ns`. `control_frames_max`: the same for frames that carry nothing (pings, settings, priorities,
+    window updates, empty data) and for frames of a response that a window makes tiny. Some clients send a ping or a
+    window update for each message that they read, so each message sent allows CONTROLS_PER_MESSAGE more of them.
+    `unsent_bytes_max`: the responses that wait for the windows of the client. At this bound, the client has to read
+    before it gets more.
     """
 
     streams_max: int = 1_000
@@ -71,6 +78,7 @@ class HttpBounds:
     resets_max: int = 200
     control_frames_max: int = 1_000
     control_window_ns: int = 30_000_000_000
+    unsent_bytes_max: int = 64 << 20
 
 
 class HttpConnection(Protocol):
@@ -93,8 +101,18 @@ class HttpConnection(Protocol):
         ...
 
     @property
-    def is_within_frame(self) -> bool:
-        """True if a frame has begun to arrive and is not whole."""
+    def within_frame_since(self) -> int | None:
+        """The time at which an unfinished frame began to arrive (monotonic ns); None if there is none."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """False while too many bytes of all streams wait for the windows of the client."""
+        ...
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of all streams that wait for the windows of the client."""
         ...
 
     def unsent_bytes(self, stream_id: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from contextlib import suppress
 
@@ -11,8 +12,10 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+from hyperframe.frame import Frame, GoAwayFrame
 
 from kvstore.etcd.http2 import (
+    CONTROLS_PER_MESSAGE,
     PREFACE,
     ConnectionEnded,
     DataArrived,
@@ -25,6 +28,8 @@ from kvstore.etcd.http2 import (
     WindowOpened,
 )
 
+logger = logging.getLogger("kvstore.etcd")
+
 _CONFIG = h2.config.H2Configuration(
     client_side=False, header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
 )
@@ -36,7 +41,7 @@ class _Outgoing:
     __slots__ = ("data", "size", "trailers")
 
     def __init__(self) -> None:
-        self.data: deque[bytes] = deque()
+        self.data: deque[memoryview] = deque()  # Views, because a rest that is copied for each frame costs O(size²).
         self.size = 0
         self.trailers: Headers | None = None
 
@@ -48,32 +53,51 @@ class _FrameLengths:
     def __init__(self) -> None:
         self._rest = len(PREFACE)  # Bytes of the preface or of the present frame that have not arrived.
         self._head = b""  # The beginning of the head of the next frame.
+        self.controls = 0  # The frames that have begun, without those that carry calls.
+        self.unfinished_since: int | None = None  # The time at which the present frame began to arrive.
 
-    @property
-    def is_within_frame(self) -> bool:
-        """True if a frame has begun to arrive and is not whole."""
-        return bool(self._rest or self._head)
-
-    def feed(self, data: bytes) -> int:
+    def feed(self, data: bytes, now: int) -> int:
         """Take received bytes. Returns the length of the longest frame that has begun in them."""
+        if self.unfinished_since is None:
+            self.unfinished_since = now
         at = min(self._rest, len(data))
         self._rest -= at
         longest = 0
         while at < len(data):
+            if not self._head:
+                self.unfinished_since = now
             missing = _FRAME_HEAD_BYTES - len(self._head)
             self._head += data[at : at + missing]
             at += missing
             if len(self._head) == _FRAME_HEAD_BYTES:
                 length = int.from_bytes(self._head[:3])
                 longest = max(longest, length)
+                self.controls += self._head[3] not in _FRAMES_OF_CALLS
                 self._head = b""
                 self._rest = max(0, at + length - len(data))
                 at += length
+        if not self._rest and not self._head:
+            self.unfinished_since = None
         return longest
 
 
 _FRAME_HEAD_BYTES = 9
 _FRAME_BYTES_MAX = 16_384
+_FRAMES_OF_CALLS = (0, 1, 3, 9)  # Data, headers, resets and continuations.
+_TINY_FRAME_BYTES = 512
+_HEADER_TABLE_BYTES_MAX = 4_096
+
+
+class _H2Connection(h2.connection.H2Connection):
+    """Goes on after a GOAWAY without an error: the client opens no more streams, but still takes responses. h2 would
+    refuse to send them, and would take every further frame for an error."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        state = self.state_machine.state
+        answer = super()._receive_goaway_frame(frame)
+        if not frame.error_code:
+            self.state_machine.state = state
+        return answer
 
 
 class LibraryConnection:
@@ -81,7 +105,7 @@ class LibraryConnection:
 
     def __init__(self, bounds: HttpBounds | None = None) -> None:
         self._bounds = bounds = bounds or HttpBounds()
-        self._h2 = h2.connection.H2Connection(_CONFIG)
+        self._h2 = _H2Connection(_CONFIG)
         self._h2.local_settings = h2.settings.Settings(
             client=False,
             initial_values={
@@ -94,11 +118,12 @@ class LibraryConnection:
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(4 * bounds.window_bytes - 65_535)
         self._waiting: dict[int, _Outgoing] = {}
+        self._waiting_bytes = 0
         self._open: set[int] = set()
         self._is_over = False
         self._lengths = _FrameLengths()
         self._window_began = 0  # The time at which the counts of control frames and resets began.
-        self._controls = self._resets = 0
+        self._controls = self._resets = self._messages = 0
 
     # Input.
 
@@ -107,9 +132,10 @@ class LibraryConnection:
         if self._is_over:
             return []
         if now - self._window_began > self._bounds.control_window_ns:
-            self._window_began, self._controls, self._resets = now, 0, 0
+            self._window_began, self._controls, self._resets, self._messages = now, 0, 0, 0
+            self._lengths.controls = 0
         found: list[HttpEvent] = []
-        longest = self._lengths.feed(data)
+        longest = self._lengths.feed(data, now)
         if longest > _FRAME_BYTES_MAX:
             words = f"the client has begun a frame of {longest} bytes; the bound is {_FRAME_BYTES_MAX}"
             self._end(found, words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
@@ -121,11 +147,13 @@ class LibraryConnection:
             return [ConnectionEnded(f"the client has broken HTTP/2: {error}")]
         for event in events:
             self._take(event, found)
-        if self._resets > self._bounds.resets_max or self._controls > self._bounds.control_frames_max:
-            words = f"the client has sent {self._resets} resets and {self._controls} control frames in a short time"
-            self._end(found, words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
         if self._waiting:
             self._flush(found)
+        controls_max = self._bounds.control_frames_max + CONTROLS_PER_MESSAGE * self._messages
+        controls = self._controls + self._lengths.controls
+        if self._resets > self._bounds.resets_max or controls > controls_max:
+            words = f"the client has caused {self._resets} resets and {controls} control frames in a short time"
+            self._end(found, words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
         return found
 
     def _take(self, event: h2.events.Event, found: list[HttpEvent]) -> None:
@@ -151,10 +179,10 @@ class LibraryConnection:
             case h2.events.ConnectionTerminated():
                 if event.error_code:
                     self._end(found, f"the client has ended the connection (code {event.error_code})")
-            case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged() | h2.events.PingReceived():
-                self._controls += not isinstance(event, h2.events.WindowUpdated)
-            case h2.events.PriorityUpdated() | h2.events.UnknownFrameReceived():
-                self._controls += 1
+            case h2.events.RemoteSettingsChanged():
+                # The client may offer 4 GiB, and h2 would fill them. A search of this table costs O(entries).
+                encoder = self._h2.encoder
+                encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE_BYTES_MAX)
 
     def _end(
         self, found: list[HttpEvent], reason: str, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR
@@ -175,7 +203,11 @@ class LibraryConnection:
         if waiting is not None:
             waiting.trailers = headers
             return
-        self._h2.send_headers(stream_id, headers, end_stream=is_last)
+        self._messages += is_last
+        try:
+            self._h2.send_headers(stream_id, headers, end_stream=is_last)
+        except h2.exceptions.ProtocolError as error:
+            self._lose(stream_id, error)
         if is_last:
             self._forget(stream_id)
 
@@ -183,18 +215,20 @@ class LibraryConnection:
         """Send a part of the body of a response. It waits for the window of the client."""
         if stream_id not in self._open or self._is_over:
             return
+        self._messages += 1
         waiting = self._waiting.get(stream_id)
-        if (
-            waiting is None
-            and len(data) <= _FRAME_BYTES_MAX
-            and len(data) <= self._h2.local_flow_control_window(stream_id)
-        ):
-            self._h2.send_data(stream_id, data)
-            return
         if waiting is None:
+            try:
+                if len(data) <= min(_FRAME_BYTES_MAX, self._h2.local_flow_control_window(stream_id)):
+                    self._h2.send_data(stream_id, data)
+                    return
+            except h2.exceptions.ProtocolError as error:
+                self._lose(stream_id, error)
+                return
             waiting = self._waiting[stream_id] = _Outgoing()
-        waiting.data.append(data)
+        waiting.data.append(memoryview(data))
         waiting.size += len(data)
+        self._waiting_bytes += len(data)
         self._flush([])
 
     def reset(self, stream_id: int) -> None:
@@ -205,9 +239,19 @@ class LibraryConnection:
                 self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.NO_ERROR)
 
     @property
-    def is_within_frame(self) -> bool:
-        """True if a frame has begun to arrive and is not whole."""
-        return self._lengths.is_within_frame
+    def within_frame_since(self) -> int | None:
+        """The time at which an unfinished frame began to arrive (monotonic ns); None if there is none."""
+        return self._lengths.unfinished_since
+
+    @property
+    def has_room(self) -> bool:
+        """False while too many bytes of all streams wait for the windows of the client."""
+        return self._waiting_bytes < self._bounds.unsent_bytes_max
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of all streams that wait for the windows of the client."""
+        return self._waiting_bytes
 
     def unsent_bytes(self, stream_id: int) -> int:
         """The bytes of a stream that wait for the window of the client."""
@@ -227,7 +271,14 @@ class LibraryConnection:
 
     def _forget(self, stream_id: int) -> None:
         self._open.discard(stream_id)
-        self._waiting.pop(stream_id, None)
+        waiting = self._waiting.pop(stream_id, None)
+        if waiting is not None:
+            self._waiting_bytes -= waiting.size
+
+    def _lose(self, stream_id: int, error: h2.exceptions.ProtocolError) -> None:
+        """Give up a stream on which h2 cannot send. Its handler must not get an error that it did not cause."""
+        logger.warning("a response on stream %d was lost: %s", stream_id, error)
+        self._forget(stream_id)
 
     def _flush(self, found: list[HttpEvent]) -> None:
         """Send what the windows allow, one frame of each stream in turn."""
@@ -235,7 +286,10 @@ class LibraryConnection:
         while progress:
             progress = False
             for stream_id in list(self._waiting):
-                progress |= self._send_frame(stream_id, self._waiting[stream_id], found)
+                try:
+                    progress |= self._send_frame(stream_id, self._waiting[stream_id], found)
+                except h2.exceptions.ProtocolError as error:
+                    self._lose(stream_id, error)
 
     def _send_frame(self, stream_id: int, waiting: _Outgoing, found: list[HttpEvent]) -> bool:
         """Send one frame of a stream. Returns False if the window is closed."""
@@ -247,8 +301,10 @@ class LibraryConnection:
             if len(data) > room:
                 waiting.data.appendleft(data[room:])
                 data = data[:room]
+                self._controls += room < _TINY_FRAME_BYTES
             waiting.size -= len(data)
-            self._h2.send_data(stream_id, data)
+            self._waiting_bytes -= len(data)
+            self._h2.send_data(stream_id, bytes(data))
         if not waiting.data:
             del self._waiting[stream_id]
             if waiting.trailers is not None:

@@ -17,7 +17,7 @@ import trio
 
 from kvstore.client.pump import Dialer, now_ns
 from kvstore.etcd.backend import Context, Facts, number_of
-from kvstore.etcd.call import EtcdCall
+from kvstore.etcd.call import STREAM_REQUESTS_MAX, EtcdCall
 from kvstore.etcd.coroutines import RunningHandler, Wait
 from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, EtcdError, error_of
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
@@ -43,6 +43,10 @@ READ_BYTES_MAX = 64 * 1024
 
 OUTBOX_BYTES_MAX = 8 << 20
 """The greatest number of bytes of one connection that wait for its socket. At this bound, its requests are not read."""
+
+UNREAD_BYTES_MAX = 256 << 20
+"""The greatest number of bytes that all clients together may leave unread. Above it, the connection with the most of
+them ends."""
 
 UNREAD_SECONDS_MAX = 120.0
 """The time for which a client may leave its responses unread while its socket accepts no more bytes."""
@@ -98,7 +102,10 @@ class HttpCalls(Protocol):
     def has_calls(self) -> bool: ...
 
     @property
-    def is_within_request(self) -> bool: ...
+    def within_request_since(self) -> int | None: ...
+
+    @property
+    def unread_bytes(self) -> int: ...
 
     def receive(self, data: bytes, now: int) -> None: ...
 
@@ -124,8 +131,8 @@ class _Connection:
         self.outbox_bytes = 0
         self.has_output = trio.Event()
         self.has_room = trio.Event()
+        self.end = trio.Event()  # Set if the last response has ended the connection.
         self.is_writing = False
-        self.within_since: float | None = None  # The time at which an unfinished message began to arrive.
 
     def room(self) -> bool:
         """False while too many bytes wait for the socket."""
@@ -179,12 +186,14 @@ class EtcdPort:
         else:
             gateway = GatewayConnection(self._begin, self._page, connection.room, self._is_foreign_host)
             gateway.note_output = partial(self._note_output, connection)
+            gateway.note_end = connection.end.set
             connection.calls = gateway
         self._connections[connection] = None
         try:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_forever, connection)
+                    nursery.start_soon(self._end_after_response, connection)
                     await self._read_forever(connection, first)
                     nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -204,7 +213,11 @@ class EtcdPort:
                 if now - self._slice_began > SLICE_NS:
                     await trio.lowlevel.checkpoint()
                     now = self._slice_began = now_ns()
-                calls.receive(data, now)
+                try:
+                    calls.receive(data, now)
+                except Exception:  # A fault of this port ends the connection that met it, and not the member.
+                    logger.exception("a connection of an etcd client met an unexpected error, and ends")
+                    return
                 self._adapt(len(data), now_ns() - now)
             self._flush(connection)
             if calls.end_reason:
@@ -214,6 +227,13 @@ class EtcdPort:
                 await connection.has_room.wait()
                 connection.has_room = trio.Event()
             data = await receive_at_once(connection.stream, self._read_bytes)
+
+    async def _end_after_response(self, connection: _Connection) -> None:
+        """End the connection after a response that is its last one, although its reader waits."""
+        await connection.end.wait()
+        self._flush(connection)
+        await self._send_last(connection)
+        connection.scope.cancel()
 
     def _adapt(self, byte_count: int, took_ns: int) -> None:
         """Choose the size of the next read, so that its work takes about one slice."""
@@ -303,7 +323,8 @@ class EtcdPort:
             now = now_ns()
             for connection in list(self._connections):
                 connection.calls.check_deadlines(now)
-                self._check_request(connection)
+                self._check_request(connection, now)
+            self._check_unread()
             if turns % TURNS_PER_TICK == 0:
                 self.tick()
             self._flush_all()
@@ -313,17 +334,22 @@ class EtcdPort:
         for call in list(self._streams):
             if call.is_ended:
                 del self._streams[call]
-            elif call.wants_ticks:
+            elif call.wants_ticks and len(call.inbox) < STREAM_REQUESTS_MAX:
                 call.inbox.put(Tick())
 
-    def _check_request(self, connection: _Connection) -> None:
+    def _check_request(self, connection: _Connection, now: int) -> None:
         """End a connection whose client does not finish a message."""
-        if not connection.calls.is_within_request:
-            connection.within_since = None
-        elif connection.within_since is None:
-            connection.within_since = trio.current_time()
-        elif trio.current_time() - connection.within_since > REQUEST_SECONDS_MAX:
+        since = connection.calls.within_request_since
+        if since is not None and now - since > REQUEST_SECONDS_MAX * 1e9:
+            logger.debug("a connection of an etcd client ends: a request has not arrived in %g s", REQUEST_SECONDS_MAX)
             connection.scope.cancel()
+
+    def _check_unread(self) -> None:
+        """End the connection that leaves the most bytes unread, if all together leave too many."""
+        if sum(map(_unread_bytes, self._connections)) > UNREAD_BYTES_MAX:
+            worst = max(self._connections, key=_unread_bytes)
+            logger.warning("an etcd client left %d bytes unread: its connection ends", _unread_bytes(worst))
+            worst.scope.cancel()
 
     # Output.
 
@@ -385,6 +411,10 @@ class EtcdPort:
         for connection in list(self._connections):
             connection.calls.finish_all(STOPPED)
             self._flush(connection)
+
+
+def _unread_bytes(connection: _Connection) -> int:
+    return connection.outbox_bytes + connection.calls.unread_bytes
 
 
 def _token_error(error: Exception) -> EtcdError:

@@ -5,6 +5,7 @@ The response to a range comes as one message, as etcd's clients expect; the stor
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -14,7 +15,7 @@ from kvstore.errors import Unavailable
 from kvstore.etcd.backend import Context, result_of
 from kvstore.etcd.errors import COMPACTED, EtcdError, Status, invalid
 from kvstore.etcd.schema import Message, make
-from kvstore.limits import PAGE_BYTES_MAX
+from kvstore.limits import ETCD_LIMITS, PAGE_BYTES_MAX, TXN_DEPTH_MAX
 from kvstore.protocol.commands import (
     Compact,
     Compare,
@@ -48,6 +49,9 @@ RANGE_BYTES_MAX = 64 << 20
 
 OPERATIONS_MAX = 128
 """The greatest number of comparisons, and of operations of one branch, as in etcd."""
+
+ALL_OPERATIONS_MAX = ETCD_LIMITS["txn_operations_max"]
+"""The greatest number of comparisons and operations of a transaction, with those of inner transactions."""
 
 KEY_NOT_PROVIDED = invalid("key is not provided")
 _DUPLICATE = "duplicate key given in txn request"
@@ -103,7 +107,7 @@ async def handle_delete_range(context: Context, asked: Message) -> Message:
 
 async def handle_txn(context: Context, asked: Message) -> Message:
     """Answer a Txn."""
-    _check_txn(asked, OPERATIONS_MAX)
+    _check_txn(asked)
     command = txn_of(asked)
     body = command_body(command)
     if only_reads(body):
@@ -284,32 +288,49 @@ def _range_in_txn(asked: Message) -> Range:
     return wanted
 
 
-def _check_txn(asked: Message, operations_max: int) -> None:
-    """Raise EtcdError if a transaction has too many operations, or writes one key twice."""
+def _check_txn(asked: Message) -> None:
+    """Raise EtcdError if a transaction has too many operations, or writes one key twice. Cost: O(operations log
+    operations), however they are nested."""
+    _check_counts(asked, OPERATIONS_MAX, TXN_DEPTH_MAX, 0)
+    for branch in (asked.success, asked.failure):
+        _writes_of(branch)
+
+
+def _check_counts(asked: Message, operations_max: int, depth: int, total: int) -> int:
+    """Check the numbers of operations. Returns `total` and the operations of this transaction."""
     counts = (len(asked.compare), len(asked.success), len(asked.failure))
-    if max(counts) > operations_max:
+    total += sum(counts)
+    if max(counts) > operations_max or total > ALL_OPERATIONS_MAX or not depth:
         raise invalid("too many operations in txn request")
     for branch in (asked.success, asked.failure):
         for operation in branch:
             if operation.WhichOneof("request") == "request_txn":
-                _check_txn(operation.request_txn, operations_max - len(branch))
-        _check_writes(branch)
+                total = _check_counts(operation.request_txn, operations_max - len(branch), depth - 1, total)
+    return total
 
 
-def _check_writes(branch: Sequence[Message]) -> None:
+_Writes = tuple[set[bytes], list[tuple[bytes, bytes | None]]]
+
+
+def _writes_of(branch: Sequence[Message]) -> _Writes:
+    """The keys that a branch puts, and the ranges that it deletes. Raises EtcdError if it writes one key twice."""
     puts: set[bytes] = set()
     ranges: list[tuple[bytes, bytes | None]] = []
     for put_keys, deleted in _writes(branch):
-        if puts & put_keys:
+        if not puts.isdisjoint(put_keys):
             raise invalid(_DUPLICATE)
         puts |= put_keys
         ranges += deleted
-    for start, end in ranges:
-        if any(start <= key and (end is None or key < end) for key in puts):
-            raise invalid(_DUPLICATE)
+    if ranges and puts:
+        ordered = sorted(puts)
+        for start, end in ranges:
+            at = bisect_left(ordered, start)
+            if at < len(ordered) and (end is None or ordered[at] < end):
+                raise invalid(_DUPLICATE)
+    return puts, ranges
 
 
-def _writes(branch: Sequence[Message]) -> Iterator[tuple[set[bytes], list[tuple[bytes, bytes | None]]]]:
+def _writes(branch: Sequence[Message]) -> Iterator[_Writes]:
     """The keys that each operation puts, and the ranges that it deletes. Of the two branches of an inner transaction,
     only one runs, so their keys may be the same."""
     for operation in branch:
@@ -323,10 +344,9 @@ def _writes(branch: Sequence[Message]) -> Iterator[tuple[set[bytes], list[tuple[
             keys: set[bytes] = set()
             ranges: list[tuple[bytes, bytes | None]] = []
             for each in (inner.success, inner.failure):
-                _check_writes(each)
-                for more_keys, more_ranges in _writes(each):
-                    keys |= more_keys
-                    ranges += more_ranges
+                more_keys, more_ranges = _writes_of(each)
+                keys |= more_keys
+                ranges += more_ranges
             yield keys, ranges
 
 

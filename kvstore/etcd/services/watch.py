@@ -299,6 +299,7 @@ async def handle_watch(context: Context) -> None:
     leaderless_ticks = 0
     try:
         while True:
+            await call.room()  # Otherwise answers to a client that does not read would gather without a bound.
             item = await call.inbox.get()
             if item is None:
                 continue  # A client that sends no more requests still reads its changes.

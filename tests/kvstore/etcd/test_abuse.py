@@ -1,0 +1,181 @@
+"""Abuse of HTTP/2 and gRPC: the member goes on, and the attacker is bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h2.settings
+import pytest
+
+from kvstore.etcd.call import STREAM_REQUESTS_MAX
+from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds
+from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.schema import Message, make
+from tests.kvstore.etcd.grpc_client import Call, CallFailed, grpc_client
+from tests.kvstore.etcd.member import KV, WATCH, serving
+from tests.kvstore.etcd.test_transport import HEADERS_OF_PUT, PREFACE, SETTINGS, frame, raw, read_to_end
+
+WINDOW_OF_1 = frame(8, 0, 0, b"\0\0\0\1")
+PING_BYTES = b"12345678"
+
+
+def opened(settings: bytes = SETTINGS, bounds: HttpBounds | None = None) -> LibraryConnection:
+    """A connection with the call 1."""
+    connection = LibraryConnection(bounds)
+    connection.receive(PREFACE + settings + frame(1, 4, 1, HEADERS_OF_PUT), 0)
+    connection.send_headers(1, [(b":status", b"200")])
+    connection.take_output()
+    return connection
+
+
+async def test_a_client_that_opens_no_more_calls_gets_the_rest_of_its_responses(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as leaving:
+        stream = await leaving.open(f"{WATCH}/Watch")
+        await stream.send(make("WatchRequest", create_request=make("WatchCreateRequest", key=b"a")))
+        await stream.receive()
+        goaway = frame(7, 0, 0, bytes(8))
+        await leaving.stream.send_all(goaway + frame(6, 0, 0, PING_BYTES) + goaway)
+        await etcd.put(b"a", b"1")
+        found = await stream.receive()
+        assert found is not None
+        assert found.events[0].kv.value == b"1"
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        pytest.param(frame(8, 0, 0, b"\0\0\0\1") * 1_200, id="window updates"),
+        pytest.param(frame(8, 0, 1, b"\0\0\0\1") * 1_200, id="window updates of a stream"),
+        pytest.param(frame(6, 1, 0, PING_BYTES) * 1_200, id="answers to pings"),
+        pytest.param(frame(2, 0, 7, b"\0\0\0\0\1") * 1_200, id="priorities"),
+        pytest.param(frame(200, 0, 0, b"") * 1_200, id="frames of unknown kinds"),
+    ],
+)
+async def test_floods_of_frames_that_carry_nothing_end_the_connection(tmp_path: Path, flood: bytes) -> None:
+    async with serving(tmp_path / "data") as etcd, await raw(etcd.address) as attacker:
+        await attacker.send_all(PREFACE + SETTINGS + frame(1, 4, 1, HEADERS_OF_PUT) + flood)
+        await read_to_end(attacker)
+        assert (await etcd.put(b"a")).header.revision == 2
+
+
+def test_a_client_may_ping_and_open_its_windows_for_each_message_that_it_reads() -> None:
+    """As grpc-go does, to measure the bandwidth."""
+    connection = opened()
+    for _ in range(5_000):
+        connection.send_data(1, b"message")
+        for _ in range(CONTROLS_PER_MESSAGE // 2):
+            assert not connection.receive(frame(6, 0, 0, PING_BYTES) + WINDOW_OF_1, 1)
+
+
+def test_a_client_may_not_read_byte_by_byte() -> None:
+    connection = opened(frame(4, 0, 0, b"\0\4\0\0\0\1"))  # The window of a stream has 1 byte.
+    connection.send_data(1, bytes(1 << 20))
+    reads = 0
+    while not connection.receive(frame(8, 0, 1, b"\0\0\0\1"), 1):
+        reads += 1
+    assert 400 < reads < 1_100
+
+
+def test_a_large_response_goes_out_in_linear_time() -> None:
+    """A response that is copied for each of its frames would take minutes."""
+    connection = opened(frame(4, 0, 0, b"\0\4\x7f\xff\xff\xff"))
+    connection.send_data(1, bytes(60 << 20))
+    sent = 0
+    for now in range(8_000):
+        sent += len(connection.take_output())
+        connection.receive(frame(8, 0, 0, b"\0\0\x40\0"), now << 30)
+        if not connection.waiting_bytes:
+            break
+    assert sent + len(connection.take_output()) > 60 << 20
+
+
+def test_the_table_of_response_headers_stays_small_for_a_client_that_offers_4_gib() -> None:
+    connection = opened(frame(4, 0, 0, b"\0\1\xff\xff\xff\xff"))
+    assert connection._h2.encoder.header_table_size == 4_096
+
+
+def test_a_frame_is_unfinished_since_its_own_beginning() -> None:
+    """Not since the beginning of an earlier one: a busy connection always has some unfinished frame."""
+    connection = opened()
+    data = frame(0, 0, 1, bytes(100))
+    connection.receive(data[:50], 10)
+    assert connection.within_frame_since == 10
+    connection.receive(data[50:] + data[:4], 20)
+    assert connection.within_frame_since == 20
+    connection.receive(data[4:8], 30)
+    assert connection.within_frame_since == 20
+    connection.receive(data[8:] + data[:20], 40)
+    assert connection.within_frame_since == 40
+    connection.receive(data[20:], 50)
+    assert connection.within_frame_since is None
+
+
+async def test_a_connection_with_too_much_unread_gets_nothing_more_until_it_reads(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as lazy:
+        await etcd.put(b"a", bytes(1_000_000))
+        lazy.reads = False
+        calls = []
+        for _ in range(80):
+            calls.append(await lazy.open(f"{KV}/Range"))
+            await calls[-1].send(make("RangeRequest", key=b"a"), is_last=True)
+        with pytest.raises(CallFailed, match="must read"):
+            await calls[-1].receive()
+        for call in calls:
+            if call.status is None:
+                await call.reset()
+        lazy.reads = True
+        lazy.h2.increment_flow_control_window(1 << 20)
+        again = await lazy.call(f"{KV}/Range", make("RangeRequest", key=b"b"))
+        assert again.count == 0
+
+
+async def test_a_watch_whose_answers_are_not_read_takes_a_bounded_number_of_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.etcd.grpc.UNSENT_BYTES_MAX", 1)
+    async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as lazy:
+        lazy.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        stream = await lazy.open(f"{WATCH}/Watch")
+        empty = make("WatchRequest", create_request=make("WatchCreateRequest", key=b"b", range_end=b"a"))
+        for _ in range(STREAM_REQUESTS_MAX + 100):
+            await stream.send(empty)
+        lazy.h2.increment_flow_control_window(1 << 20, stream.stream_id)
+        await lazy.flush()
+        with pytest.raises(CallFailed, match="too many requests"):
+            await read_all(stream)
+
+
+async def read_all(stream: Call) -> None:
+    while await stream.receive() is not None:
+        pass
+
+
+def nested(depth: int) -> Message:
+    found = make("TxnRequest")
+    for _ in range(depth):
+        outer = make("TxnRequest")
+        outer.success.add().request_txn.CopyFrom(found)
+        found = outer
+    return found
+
+
+def wide() -> Message:
+    """A transaction of 2 MiB that puts many keys and deletes many ranges, in inner transactions."""
+    found = make("TxnRequest")
+    for outer in range(100):
+        middle = found.success.add().request_txn
+        for inner in range(24):
+            last = middle.success.add().request_txn
+            for number in range(60):
+                last.success.add().request_put.key = b"%d %d" % (outer * 24 + inner, number)
+    return found
+
+
+@pytest.mark.parametrize("request_of", [lambda: nested(45), wide], ids=["deep", "wide"])
+async def test_a_transaction_of_many_transactions_is_refused_at_once(tmp_path: Path, request_of: object) -> None:
+    """Each level of the check once took twice the time of the level below: 45 levels, a year."""
+    assert callable(request_of)
+    async with serving(tmp_path / "data") as etcd:
+        with pytest.raises(CallFailed, match="too many operations"):
+            await etcd.grpc.call(f"{KV}/Txn", request_of())
+        assert (await etcd.put(b"a")).header.revision == 2
