@@ -131,7 +131,7 @@ class _Connection:
         self.outbox_bytes = 0
         self.has_output = trio.Event()
         self.has_room = trio.Event()
-        self.end = trio.Event()  # Set if the last response has ended the connection.
+        self.end = trio.Event()  # Set if nothing more may come from the client.
         self.is_writing = False
 
     def room(self) -> bool:
@@ -193,11 +193,13 @@ class EtcdPort:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_forever, connection)
-                    nursery.start_soon(self._end_after_response, connection)
+                    nursery.start_soon(self._send_last, connection)
                     await self._read_forever(connection, first)
                     nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("a connection of an etcd client broke")
+        except* Exception:  # A fault of this port ends the connection that met it, and not the member.
+            logger.exception("a connection of an etcd client met an unexpected error, and ends")
         finally:
             del self._connections[connection]
             self._dirty.pop(connection, None)
@@ -213,27 +215,16 @@ class EtcdPort:
                 if now - self._slice_began > SLICE_NS:
                     await trio.lowlevel.checkpoint()
                     now = self._slice_began = now_ns()
-                try:
-                    calls.receive(data, now)
-                except Exception:  # A fault of this port ends the connection that met it, and not the member.
-                    logger.exception("a connection of an etcd client met an unexpected error, and ends")
-                    return
+                calls.receive(data, now)
                 self._adapt(len(data), now_ns() - now)
             self._flush(connection)
             if calls.end_reason:
-                await self._send_last(connection)
-                return
+                connection.end.set()
+                await trio.sleep_forever()
             while not connection.room():
                 await connection.has_room.wait()
                 connection.has_room = trio.Event()
             data = await receive_at_once(connection.stream, self._read_bytes)
-
-    async def _end_after_response(self, connection: _Connection) -> None:
-        """End the connection after a response that is its last one, although its reader waits."""
-        await connection.end.wait()
-        self._flush(connection)
-        await self._send_last(connection)
-        connection.scope.cancel()
 
     def _adapt(self, byte_count: int, took_ns: int) -> None:
         """Choose the size of the next read, so that its work takes about one slice."""
@@ -243,13 +234,16 @@ class EtcdPort:
             self._read_bytes = min(READ_BYTES_MAX, self._read_bytes * 2)
 
     async def _send_last(self, connection: _Connection) -> None:
-        """Send the rest of the output, because the connection is over."""
+        """Once the connection is over, send the rest of its output, and end its tasks."""
+        await connection.end.wait()
+        self._flush(connection)
         logger.debug("a connection of an etcd client ends: %s", connection.calls.end_reason)
         with trio.move_on_after(1):
             while connection.outbox or connection.is_writing:
                 connection.has_room = trio.Event()
                 await connection.has_room.wait()
             await connection.stream.send_eof()
+        connection.scope.cancel()
 
     # Calls.
 
