@@ -30,6 +30,9 @@ FRAGMENT_BYTES_MAX = 1 << 20
 PROGRESS_SECONDS = 600
 """The interval of the progress messages for watches that ask for them, as in etcd with its defaults."""
 
+FIRST_CHANGE = 2
+"""The revision of the first change of a store. An empty store has revision 1."""
+
 NO_ID = -1
 
 
@@ -107,7 +110,9 @@ class _Stream:
         start, end = bounds_of(asked)
         if not asked.key and not asked.range_end:
             start, end = b"\0", b"\0\0"
-        stream = WatchStream(WatchSpec(start, end, asked.start_revision, flags))
+        # No change has revision 1, so it is never compacted. A client that read an empty store watches from there.
+        from_revision = max(asked.start_revision, FIRST_CHANGE) if asked.start_revision else 0
+        stream = WatchStream(WatchSpec(start, end, from_revision, flags))
         watch = StreamWatch(
             watch_id, stream, asked.prev_kv, asked.progress_notify, asked.fragment, asked.start_revision
         )

@@ -69,6 +69,18 @@ async def test_a_watch_begins_at_an_old_revision_and_tells_the_records_before(tm
         assert [(each.kv.value, each.prev_kv.value) for each in events] == [(b"2", b"1"), (b"3", b"2")]
 
 
+async def test_a_watch_from_the_revision_of_an_empty_store_is_not_compacted(tmp_path: Path) -> None:
+    """Patroni reads its keys, and watches from the revision of the answer, which is 1 for a new cluster."""
+    async with watching(tmp_path / "data") as (etcd, stream):
+        await stream.send(create(b"a", start_revision=1))
+        assert (await next_of(stream)).created
+        await etcd.put(b"a", b"1")
+        assert rows(await next_of(stream)) == [(0, b"a", b"1", 2)]
+        await stream.send(create(b"a", start_revision=1))
+        assert (await next_of(stream)).created
+        assert rows(await next_of(stream)) == [(0, b"a", b"1", 2)]
+
+
 async def test_the_changes_of_one_revision_come_in_one_message_and_in_order(tmp_path: Path) -> None:
     async with watching(tmp_path / "data") as (etcd, stream):
         await stream.send(create(b"\0", b"\0"))

@@ -540,6 +540,15 @@ def test_a_watch_of_compacted_revisions_is_created_and_cancelled(own_endpoints: 
     assert [each.part(2).number(3) for each in events.parts(EVENTS)] == revisions[1:]
 
 
+def test_a_watch_from_revision_1_has_all_changes(channel: Channel, watching: Watching, key: bytes) -> None:
+    """A client that has read an empty store continues from its revision, which is 1."""
+    revisions = [channel.put(key) for _ in range(2)]
+    watching.create((KEY, key), (START, 1))
+
+    assert watching.answer().number(CREATED) == 1
+    assert [each.part(2).number(3) for each in events_of(watching, 2)] == revisions
+
+
 def test_two_hundred_streams_at_once(channel: Channel, prefix: str) -> None:
     """A client may have more streams on a connection than the 100 that some servers of HTTP/2 permit."""
     watchings = [Watching(channel) for _ in range(200)]
