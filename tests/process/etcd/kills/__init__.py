@@ -1,0 +1,1 @@
+"""What etcd's clients saw while members were killed: recorded by foreign clients, and audited."""
