@@ -68,7 +68,14 @@ class WatchListener:
 
 
 class PortPump(ClientPump):
-    """A pump for calls and watches without waiting tasks: functions take their ends and news."""
+    """A pump for calls and watches without waiting tasks: functions take their ends and news.
+
+    These functions run while the pump flushes, and often submit the next call, so the pump flushes until nothing new is
+    submitted.
+    """
+
+    _is_flushing = False
+    _wants_flush = False
 
     def submit(self, request: Request, deadline: int, ended: Callable[[CallEnded], None]) -> int:
         """Send a request: `ended` is called once, by `deadline` (monotonic ns). Returns a ticket for `withdraw`. Raises
@@ -102,6 +109,24 @@ class PortPump(ClientPump):
         if isinstance(listener, WatchListener):
             listener.is_closed = True
         super().close_watch(stream)
+
+    def _flush_soon(self) -> None:
+        if self._is_flushing:
+            self._wants_flush = True
+        else:
+            super()._flush_soon()
+
+    def _flush(self) -> None:
+        if self._is_flushing:
+            self._wants_flush = True
+            return
+        self._is_flushing = self._wants_flush = True
+        try:
+            while self._wants_flush:
+                self._wants_flush = False
+                super()._flush()
+        finally:
+            self._is_flushing = False
 
     def _wake(self, waiter: trio.lowlevel.Task | SubmittedCall, ended: CallEnded) -> None:
         if isinstance(waiter, SubmittedCall):
