@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shutil
 import subprocess
@@ -47,6 +48,25 @@ def running_members(folder: Path) -> Iterator[Sequence[str]]:
         with running_cluster(folder, SIZE, "--etcd") as cluster:
             assert _all_healthy(cluster.endpoints, ())
             yield cluster.endpoints
+
+
+def leader_of(endpoints: Sequence[str]) -> int:
+    """The place of the member that says that it leads."""
+    end = time.monotonic() + READY_SECONDS
+    while time.monotonic() < end:
+        for place, endpoint in enumerate(endpoints):
+            connection = http.client.HTTPConnection(endpoint, timeout=5)
+            try:
+                connection.request("POST", "/v3/maintenance/status", "{}")
+                status = json.loads(connection.getresponse().read())
+            except OSError:
+                continue
+            finally:
+                connection.close()
+            if status.get("leader") == status["header"]["member_id"]:
+                return place
+        time.sleep(0.02)
+    raise AssertionError(f"no member leads after {READY_SECONDS} s")
 
 
 @contextmanager

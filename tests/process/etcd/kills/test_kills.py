@@ -3,7 +3,6 @@ watch has every acknowledged write."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import threading
@@ -24,7 +23,7 @@ from harness.runs.audit import GREEN, audit
 from harness.workload.operation_generator import View
 from tests.process.etcd.kills.foreign_stores import ForeignStore, GatewayStore, GrpcStore
 from tests.process.etcd.kills.recorded_load import Recorder, Watcher, Worker, few_keys, read_all, source_of
-from tests.process.etcd.members import USES_REAL_ETCD
+from tests.process.etcd.members import USES_REAL_ETCD, leader_of
 from tests.process.servers import Server, ServerCluster, running_cluster
 
 pytestmark = [
@@ -34,7 +33,6 @@ pytestmark = [
 
 GRPC_WORKERS, GATEWAY_WORKERS = 5, 1
 OPERATIONS_BETWEEN_KILLS = 60
-LEADER_SECONDS = 30.0
 PROPERTIES = ("keys", "order", "store", "watch_once", "watch_gap", "watch_source", "watch_resume", "watch_previous")
 
 
@@ -131,25 +129,6 @@ def victims_of(cluster: ServerCluster, fault: PlannedFault) -> list[Server]:
         case "leader" | "minority":  # Of three members, one is the greatest minority.
             return [servers[leader_of(cluster.endpoints)]]
     return [Random(fault.pick).choice(servers)]
-
-
-def leader_of(endpoints: Sequence[str]) -> int:
-    """The place of the member that says that it leads."""
-    end = time.monotonic() + LEADER_SECONDS
-    while time.monotonic() < end:
-        for place, endpoint in enumerate(endpoints):
-            connection = http.client.HTTPConnection(endpoint, timeout=5)
-            try:
-                connection.request("POST", "/v3/maintenance/status", "{}")
-                status = json.loads(connection.getresponse().read())
-            except OSError:
-                continue
-            finally:
-                connection.close()
-            if status.get("leader") == status["header"]["member_id"]:
-                return place
-        time.sleep(0.02)
-    raise AssertionError(f"no member leads after {LEADER_SECONDS} s")
 
 
 def written_by(row: Row) -> int | None:
