@@ -21,9 +21,9 @@ from tests.process.etcd.kills.foreign_stores import CHANNEL_OPTIONS, ForeignStor
 from tests.process.etcd.kills.shapes import Fields, from_protobuf, to_protobuf
 from tests.process.etcd.messages import Message
 
-PATIENCE_SECONDS = 5.0  # Longer than an election.
 HASTE_SECONDS = 0.15  # Shorter than an election, so that some outcomes are unknown.
 HASTY_SHARE = 0.1
+FINAL_SECONDS = 10.0  # The patience of the final reads.
 PAUSE_SECONDS = 0.02  # Bounds the rate of a worker.
 REFUSED_PAUSE_SECONDS = 0.1  # Bounds the rate of attempts at a member that is down.
 WAIT_SECONDS_MAX = 60.0
@@ -75,10 +75,10 @@ class Worker:
         self._name = self._new_name()
         self._random = Random(f"worker {number}")
 
-    def run(self, source: OperationSource, view: View, stop: threading.Event) -> None:
+    def run(self, source: OperationSource, view: View, stop: threading.Event, patience_seconds: float) -> None:
         """Work until `stop` is set."""
         while not stop.wait(PAUSE_SECONDS):
-            seconds = HASTE_SECONDS if self._random.random() < HASTY_SHARE else PATIENCE_SECONDS
+            seconds = HASTE_SECONDS if self._random.random() < HASTY_SHARE else patience_seconds
             command = source.next().command
             result = self.perform(command, seconds)
             if result is None or self._random.random() < 0.05:
@@ -123,7 +123,6 @@ class Watcher:
         self._stream: Any = None
         self._moved, self._stopped = threading.Condition(), threading.Event()
         self.revisions: list[int] = []  # One for each event.
-        self.resumes = 0
 
     def run(self) -> None:
         """Watch until `stop` is called."""
@@ -171,7 +170,6 @@ class Watcher:
         answer["end"] = "broken" if error_text and not self._stopped.is_set() else "cancelled"
         self._recorder.end(op_id, "ok", output={"answer": canonical_json(answer)})
         self._resumes = op_id
-        self.resumes += 1
         return True
 
     def _responses(self, channel: Any) -> Iterator[Fields]:
@@ -208,8 +206,8 @@ def read_all(recorder: Recorder, keys: Sequence[bytes], store: Callable[[], Fore
     """Read every key, and then all of them at once. Returns the revision of the store."""
     worker = Worker(recorder, 1000, [store])
     for key in keys:
-        assert worker.perform(Get(key), PATIENCE_SECONDS) is not None
-    found = worker.perform(Range(), PATIENCE_SECONDS)
+        assert worker.perform(Get(key), FINAL_SECONDS) is not None
+    found = worker.perform(Range(), FINAL_SECONDS)
     worker.close()
     assert isinstance(found, RangeResult)
     return found.revision

@@ -33,7 +33,10 @@ pytestmark = [
 
 GRPC_WORKERS, GATEWAY_WORKERS = 5, 1
 OPERATIONS_BETWEEN_KILLS = 60
-PROPERTIES = ("keys", "order", "store", "watch_once", "watch_gap", "watch_source", "watch_resume", "watch_previous")
+PATIENCE_SECONDS = 5.0  # Longer than an election.
+LONG_PATIENCE_SECONDS = 14.0  # A member answers before this time, with or without a majority.
+NO_MAJORITY_SECONDS = 9.0  # Longer than the 7 s for which a member waits for the cluster.
+PROPERTIES = ("keys", "order", "store", "watch_once", "watch_gap", "watch_source", "watch_previous")
 
 
 @pytest.mark.parametrize(
@@ -44,32 +47,65 @@ PROPERTIES = ("keys", "order", "store", "watch_once", "watch_gap", "watch_source
     ],
 )
 def test_what_clients_of_etcd_saw_while_members_were_killed_is_audited_green(tmp_path: Path, kills: int) -> None:
-    recorder, keys = Recorder(tmp_path / "run"), few_keys()
-    with running_cluster(tmp_path, 3, "--etcd") as cluster:
+    def disturb(cluster: ServerCluster, recorder: Recorder) -> None:
+        for fault in kill_plan(kills):
+            recorder.wait_for(OPERATIONS_BETWEEN_KILLS)
+            kill(victims_of(cluster, fault), fault.duration_seconds)
+
+    rows = audited_green(tmp_path, disturb, PATIENCE_SECONDS)
+    assert sum(row["op"] == "watch" and row["status"] == "ok" for row in rows) > 1, "the watch went on"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_timeout_without_a_majority_tells_whether_the_write_may_have_an_effect(tmp_path: Path) -> None:
+    """Two of three members are away for longer than a member waits for the cluster. The member that is left alone
+    answers `request timed out` for writes that certainly have no effect, and adds a reason if the outcome is unknown.
+    The audit would find a write with an effect among the former."""
+
+    def disturb(cluster: ServerCluster, recorder: Recorder) -> None:
+        for is_leader_left in (True, False):
+            recorder.wait_for(OPERATIONS_BETWEEN_KILLS)
+            servers = list(cluster.servers.values())
+            leader = servers.pop(leader_of(cluster.endpoints))
+            kill(servers if is_leader_left else [leader, servers[0]], NO_MAJORITY_SECONDS)
+
+    rows = audited_green(tmp_path, disturb, LONG_PATIENCE_SECONDS)
+    told = {(row["status"], row.get("error")) for row in rows if row["op"] in WRITES}
+    assert ("fail", "etcdserver: request timed out") in told
+    assert ("unknown", "etcdserver: request timed out, possibly due to previous leader failure") in told
+
+
+def audited_green(
+    folder: Path, disturb: Callable[[ServerCluster, Recorder], None], patience_seconds: float
+) -> Sequence[Row]:
+    """Let the clients work while `disturb` disturbs the cluster, and check what they saw. Returns the rows."""
+    recorder, keys = Recorder(folder / "run"), few_keys()
+    with running_cluster(folder, 3, "--etcd") as cluster:
         watcher = Watcher(recorder, cluster.endpoints)
         with watched(watcher):
-            with loaded(recorder, cluster.endpoints, keys):
-                for fault in kill_plan(kills):
-                    recorder.wait_for(OPERATIONS_BETWEEN_KILLS)
-                    kill(cluster, fault)
+            with loaded(recorder, cluster.endpoints, keys, patience_seconds):
+                disturb(cluster, recorder)
                 recorder.wait_for(OPERATIONS_BETWEEN_KILLS)
             watcher.wait_until(read_all(recorder, keys, partial(GrpcStore, cluster.endpoints[0])))
     recorder.finish()
 
-    verdict = audit([tmp_path / "run"], as_json=True, engine="local")
+    verdict = audit([folder / "run"], as_json=True, engine="local")
     assert verdict.exit_code == GREEN, verdict.to_json()
     properties = json.loads(verdict.output)["properties"]
     assert all(properties[name]["checked"] for name in PROPERTIES), properties
-    rows = list(read_rows(tmp_path / "run"))
+    rows = list(read_rows(folder / "run"))
     written = [revision for row in rows if (revision := written_by(row)) is not None]
     assert watcher.revisions == sorted(set(watcher.revisions)), "each revision comes once, and in order"
     assert set(written) <= set(watcher.revisions), "each acknowledged write is in the watch"
     assert len(written) == len(set(written)), "each acknowledged write has a revision of its own"
-    assert watcher.resumes > 0
+    return rows
 
 
 @contextmanager
-def loaded(recorder: Recorder, endpoints: Sequence[str], keys: Sequence[bytes]) -> Iterator[None]:
+def loaded(
+    recorder: Recorder, endpoints: Sequence[str], keys: Sequence[bytes], patience_seconds: float
+) -> Iterator[None]:
     """Let the workers work in threads, through all members."""
     stop, view = threading.Event(), View()
     stores: list[Callable[[str], ForeignStore]] = [GrpcStore] * GRPC_WORKERS + [GatewayStore] * GATEWAY_WORKERS
@@ -77,7 +113,7 @@ def loaded(recorder: Recorder, endpoints: Sequence[str], keys: Sequence[bytes]) 
         working = [
             threads.submit(
                 Worker(recorder, number, [partial(store, endpoint) for endpoint in endpoints]).run,
-                source_of(number, keys, view), view, stop,
+                source_of(number, keys, view), view, stop, patience_seconds,
             )
             for number, store in enumerate(stores)
         ]  # fmt: skip
@@ -107,15 +143,13 @@ def kill_plan(kills: int) -> Sequence[PlannedFault]:
     return plan_faults(seed=1, seconds=10.0 * (kills + 1), kinds=("kill",), interval_seconds=1.0)[:kills]
 
 
-def kill(cluster: ServerCluster, fault: PlannedFault) -> None:
-    """Kill the victims, and start them again after the time of the plan, which is shorter or longer than an
-    election."""
-    victims = victims_of(cluster, fault)
+def kill(victims: Sequence[Server], seconds: float) -> None:
+    """Kill the victims, and start them again after a time."""
     for victim in victims:
         victim.send_signal(signal.SIGKILL)
     for victim in victims:
         victim.wait()
-    time.sleep(fault.duration_seconds)
+    time.sleep(seconds)
     for victim in victims:
         victim.start()
     assert all(victim.wait_ready() for victim in victims)
