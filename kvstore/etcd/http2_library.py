@@ -123,7 +123,8 @@ class LibraryConnection:
         self._is_over = False
         self._lengths = _FrameLengths()
         self._window_began = 0  # The time at which the counts of control frames and resets began.
-        self._controls = self._resets = self._messages = 0
+        self._controls = self._resets = 0
+        self._messages = 0  # The messages sent, and the frames of messages.
 
     # Input.
 
@@ -301,7 +302,10 @@ class LibraryConnection:
             if len(data) > room:
                 waiting.data.appendleft(data[room:])
                 data = data[:room]
-                self._controls += room < _TINY_FRAME_BYTES
+            if waiting.data and len(data) < _TINY_FRAME_BYTES:
+                self._controls += 1
+            else:
+                self._messages += 1
             waiting.size -= len(data)
             self._waiting_bytes -= len(data)
             self._h2.send_data(stream_id, bytes(data))
