@@ -130,6 +130,10 @@ class GatewayConnection:
         """The time at which an unfinished request began to arrive (monotonic ns); None if there is none."""
         return self._since
 
+    def take_pause(self) -> float:
+        """0: a client of HTTP/1 has to wait for each answer."""
+        return 0.0
+
     @property
     def unread_bytes(self) -> int:
         """0, because all output waits for the socket."""

@@ -138,6 +138,10 @@ class GrpcConnection:
             since = min(bodies if since is None else (since, *bodies), default=None)
         return since
 
+    def take_pause(self) -> float:
+        """The seconds for which the host should read nothing more, because of what the client has just sent."""
+        return self.http.take_pause()
+
     @property
     def unread_bytes(self) -> int:
         """The bytes that wait until the client opens its windows."""

@@ -115,6 +115,10 @@ class HttpConnection(Protocol):
         """The bytes of all streams that wait for the windows of the client."""
         ...
 
+    def take_pause(self) -> float:
+        """The seconds for which the host should read nothing more, because of what the client has just sent."""
+        ...
+
     def unsent_bytes(self, stream_id: int) -> int:
         """The bytes of a stream that wait for the window of the client."""
         ...

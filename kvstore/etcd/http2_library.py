@@ -85,6 +85,7 @@ _FRAME_HEAD_BYTES = 9
 _FRAME_BYTES_MAX = 16_384
 _FRAMES_OF_CALLS = (0, 1, 3, 9)  # Data, headers, resets and continuations.
 _TINY_FRAME_BYTES = 512
+_RESET_SECONDS, _CONTROL_SECONDS = 0.005, 0.0005  # The pause for each abandoned call, and each frame without use.
 _HEADER_TABLE_BYTES_MAX = 4_096
 
 
@@ -124,6 +125,7 @@ class LibraryConnection:
         self._lengths = _FrameLengths()
         self._window_began = 0  # The time at which the counts of control frames and resets began.
         self._controls = self._resets = 0
+        self._pause = 0.0
         self._messages = 0  # The messages sent, and the frames of messages.
 
     # Input.
@@ -136,6 +138,7 @@ class LibraryConnection:
             self._window_began, self._controls, self._resets, self._messages = now, 0, 0, 0
             self._lengths.controls = 0
         found: list[HttpEvent] = []
+        resets, before = self._resets, self._controls + self._lengths.controls
         longest = self._lengths.feed(data, now)
         if longest > _FRAME_BYTES_MAX:
             words = f"the client has begun a frame of {longest} bytes; the bound is {_FRAME_BYTES_MAX}"
@@ -152,6 +155,10 @@ class LibraryConnection:
             self._flush(found)
         controls_max = self._bounds.control_frames_max + CONTROLS_PER_MESSAGE * self._messages
         controls = self._controls + self._lengths.controls
+        excess = controls - CONTROLS_PER_MESSAGE * self._messages - self._bounds.control_frames_max // 10
+        self._pause = _RESET_SECONDS * (self._resets - resets)
+        if excess > 0:
+            self._pause += _CONTROL_SECONDS * min(excess, self._controls + self._lengths.controls - before)
         if self._resets > self._bounds.resets_max or controls > controls_max:
             words = f"the client has caused {self._resets} resets and {controls} control frames in a short time"
             self._end(found, words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
@@ -253,6 +260,11 @@ class LibraryConnection:
     def waiting_bytes(self) -> int:
         """The bytes of all streams that wait for the windows of the client."""
         return self._waiting_bytes
+
+    def take_pause(self) -> float:
+        """The seconds for which the host should read nothing more, because of what the client has just sent."""
+        pause, self._pause = self._pause, 0.0
+        return pause
 
     def unsent_bytes(self, stream_id: int) -> int:
         """The bytes of a stream that wait for the window of the client."""

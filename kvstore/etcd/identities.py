@@ -30,6 +30,9 @@ IDENTITIES_MAX = 64
 """The greatest number of users with a client of their own. A further user replaces the one that was used least
 recently, and whose calls then end."""
 
+CHECKS_MAX = 8
+"""The greatest number of passwords and unknown tokens that are checked at the same time: each check runs a client."""
+
 SESSION_TTL_NS = 60_000_000_000
 RARE_CALL_SECONDS_MAX = 7.0
 RENEWAL_NS_MAX = 7_000_000_000
@@ -216,6 +219,7 @@ class Identities:
     def __init__(self, own_address: str, dial: Dialer, nursery: trio.Nursery) -> None:
         self._own_address, self._dial, self._nursery = own_address, dial, nursery
         self._by_token: dict[str, Identity] = {}  # Least recently used first.
+        self._checks = trio.CapacityLimiter(CHECKS_MAX)
 
     async def start(self) -> None:
         """Start the anonymous client."""
@@ -243,15 +247,16 @@ class Identities:
             raise AUTH_NOT_ENABLED
         if not name or not password:
             raise AUTHENTICATION_FAILED
-        identity = await self._start(Credentials(name, password))
-        try:
-            await auth_switch(identity.client)
-        except Unauthenticated:
-            identity.scope.cancel()
-            raise AUTHENTICATION_FAILED from None
-        except BaseException:
-            identity.scope.cancel()
-            raise
+        async with self._checks:
+            identity = await self._start(Credentials(name, password))
+            try:
+                await auth_switch(identity.client)
+            except Unauthenticated:
+                identity.scope.cancel()
+                raise AUTHENTICATION_FAILED from None
+            except BaseException:
+                identity.scope.cancel()
+                raise
         token = f"{name}.{identity._pump.token.hex()}"
         self._keep(token, identity)
         return token
@@ -262,8 +267,12 @@ class Identities:
             proof = bytes.fromhex(signature)
         except ValueError:
             raise INVALID_TOKEN from None
-        if not name or not proof:
+        if not name or not proof or not await self._is_enabled():
             raise INVALID_TOKEN
+        async with self._checks:
+            return await self._check_token(token, name, proof)
+
+    async def _check_token(self, token: str, name: str, proof: bytes) -> Identity:
         if (found := self.find(token)) is not None:
             return found
         identity = await self._start(Credentials(name, "", proof))

@@ -104,6 +104,8 @@ class HttpCalls(Protocol):
     @property
     def within_request_since(self) -> int | None: ...
 
+    def take_pause(self) -> float: ...
+
     @property
     def unread_bytes(self) -> int: ...
 
@@ -221,6 +223,8 @@ class EtcdPort:
             if calls.end_reason:
                 connection.end.set()
                 await trio.sleep_forever()
+            if pause := calls.take_pause():
+                await trio.sleep(pause)
             while not connection.room():
                 await connection.has_room.wait()
                 connection.has_room = trio.Event()

@@ -27,7 +27,7 @@ from kvstore.protocol.commands import (
     prefix_range,
 )
 from kvstore.protocol.messages import Consistency
-from kvstore.protocol.results import GetResult, KeyRecord, LeaseGranted, RangeResult, TxnResult
+from kvstore.protocol.results import GetResult, KeyRecord, LeaseGranted, RangeResult, Result, TxnResult
 from kvstore.protocol.watches import WatchFlag, WatchSpec
 
 LEASE_TTL_SECONDS = 60
@@ -125,6 +125,7 @@ async def _contend(context: Context, name: bytes, lease_id: int, value: bytes) -
     """Become the owner of a name. Returns the key of the owner, and the revision at which it was seen to own."""
     if not name:
         raise invalid("key is not provided")
+    may_have_put = not lease_id  # A key of a lease that the client has named may be an older one of the client.
     if not lease_id:
         granted = await context.execute(LeaseGrant(0, LEASE_TTL_SECONDS * SECOND_NS))
         assert isinstance(granted, LeaseGranted), granted
@@ -132,29 +133,35 @@ async def _contend(context: Context, name: bytes, lease_id: int, value: bytes) -
     prefix = name + b"/"
     key = prefix + b"%x" % lease_id
     is_new = Compare(key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
-    try:
-        result = await context.execute(Txn((is_new,), (Put(key, value, lease_id),), (Get(key),)))
-    except LeaseNotFound:
-        raise LEASE_MISSING from None
-    assert isinstance(result, TxnResult), result
-    if result.succeeded:
-        own_revision = result.revision
-    else:
-        (found,) = result.results
-        assert isinstance(found, GetResult), found
-        assert found.record is not None, found
-        own_revision = found.record.create_revision
-        if found.record.value != value:  # The contender campaigns again with another value.
-            is_own = Compare(key, Target.CREATE_REVISION, Comparison.EQUAL, own_revision)
-            await context.execute(Txn((is_own,), (Put(key, value, lease_id),)))
     is_owner = False
     try:
+        try:
+            result = await context.execute(Txn((is_new,), (Put(key, value, lease_id),), (Get(key),)))
+        except LeaseNotFound:
+            raise LEASE_MISSING from None
+        may_have_put = True
+        own_revision = await _own_revision(context, key, value, lease_id, result)
         revision = await _wait_for_turn(context, prefix, key, own_revision)
         is_owner = True
         return key, revision
     finally:
-        if not is_owner:  # Also if the client has abandoned the call, so nothing can wait here.
+        if not is_owner and may_have_put:  # Also if the client has abandoned the call, so nothing can wait here.
             context.forget(DeleteRange(key, key + b"\0"))
+
+
+async def _own_revision(context: Context, key: bytes, value: bytes, lease_id: int, result: Result) -> int:
+    """The revision at which the contender came, from the result of its first transaction."""
+    assert isinstance(result, TxnResult), result
+    if result.succeeded:
+        return result.revision
+    (found,) = result.results
+    assert isinstance(found, GetResult), found
+    assert found.record is not None, found
+    own_revision = found.record.create_revision
+    if found.record.value != value:  # The contender campaigns again with another value.
+        is_own = Compare(key, Target.CREATE_REVISION, Comparison.EQUAL, own_revision)
+        await context.execute(Txn((is_own,), (Put(key, value, lease_id),)))
+    return own_revision
 
 
 async def _wait_for_turn(context: Context, prefix: bytes, key: bytes, own_revision: int) -> int:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import h2.settings
 import pytest
+import trio.testing
 
+from kvstore import Client
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
 from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds, HttpEvent, WindowOpened
 from kvstore.etcd.http2_library import LibraryConnection
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import Call, CallFailed, grpc_client
-from tests.kvstore.etcd.member import KV, WATCH, serving
+from tests.kvstore.etcd.member import KV, WATCH, Etcd, serving
 from tests.kvstore.etcd.test_transport import HEADERS_OF_PUT, PREFACE, SETTINGS, frame, raw, read_to_end
 
 WINDOW_OF_1 = frame(8, 0, 0, b"\0\0\0\1")
@@ -180,3 +182,49 @@ async def test_a_transaction_of_many_transactions_is_refused_at_once(tmp_path: P
         with pytest.raises(CallFailed, match="too many operations"):
             await etcd.grpc.call(f"{KV}/Txn", request_of())
         assert (await etcd.put(b"a")).header.revision == 2
+
+
+async def test_a_thousand_invented_tokens_leave_no_clients_behind(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        calls = []
+        for number in range(300):
+            headers = [("token", f"somebody.{number:064x}")]
+            calls.append(await etcd.grpc.open(f"{KV}/Put", headers=headers))
+            await calls[-1].send(make("PutRequest", key=b"a"), is_last=True)
+        for call in calls:
+            with pytest.raises(CallFailed, match="invalid auth token"):
+                await call.receive()
+        async with Client([etcd.address]) as client:
+            status = await client.status()
+        assert status.client_connections < 10
+
+
+async def test_abandoned_watches_and_locks_leave_nothing_behind(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd, Client([etcd.address]) as client:
+        for _ in range(3):
+            async with grpc_client(etcd.address) as leaving:
+                for number in range(60):
+                    watch = await leaving.open(f"{WATCH}/Watch")
+                    create = make("WatchCreateRequest", key=b"%d" % number)
+                    await watch.send(make("WatchRequest", create_request=create))
+                    assert await watch.receive() is not None
+                    lock = await leaving.open("/v3lockpb.Lock/Lock")
+                    await lock.send(make("v3lockpb.LockRequest", name=b"lock"), is_last=True)
+                assert (await client.status()).watches >= 60
+        while (await client.status()).watches or (await lock_keys(etcd)) > 1:  # The first one owns the lock.
+            await trio.testing.wait_all_tasks_blocked()
+
+
+async def lock_keys(etcd: Etcd) -> int:
+    return int((await etcd.range(b"lock/", b"lock0", count_only=True)).count)
+
+
+def test_who_abandons_calls_or_sends_frames_without_use_is_read_more_slowly() -> None:
+    connection = opened()
+    connection.receive(frame(6, 0, 0, PING_BYTES) * 50, 1)
+    assert connection.take_pause() == 0
+    connection.receive(frame(6, 0, 0, PING_BYTES) * 200, 1)
+    assert 0.05 < connection.take_pause() < 0.11
+    connection.receive(frame(3, 0, 1, b"\0\0\0\x08"), 1)
+    assert 0.004 < connection.take_pause() < 0.006
+    assert connection.take_pause() == 0

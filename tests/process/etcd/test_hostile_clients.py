@@ -17,8 +17,9 @@ import pytest
 import trio
 
 from harness.reports.percentile import percentile
+from kvstore.etcd.schema import make
 from tests.kvstore.etcd.grpc_client import GrpcClient, grpc_client
-from tests.process.etcd.attacks import ATTACKS, KV, make
+from tests.process.etcd.attacks import ATTACKS, KV
 from tests.process.servers import running_cluster
 
 CLIENTS = 12
