@@ -17,7 +17,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
 from kvstore.etcd.call import EtcdCall, deadline_of
-from kvstore.etcd.errors import DEADLINE, HTTP_STATUS, EtcdError, Status
+from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
+from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
 from kvstore.etcd.services.maintenance import CLUSTER_VERSION, VERSION
 
@@ -95,7 +96,7 @@ class GatewayCall(EtcdCall[Any]):
             self._connection.begin_stream()
 
 
-class GatewayConnection:
+class GatewayConnection(HttpCalls[GatewayCall]):
     """The requests of one connection, one after the other. `page(path)` answers GET requests; None: no such page."""
 
     def __init__(
@@ -105,9 +106,9 @@ class GatewayConnection:
         has_room: Callable[[], bool],
         is_foreign_host: Callable[[str], bool],
     ) -> None:
+        super().__init__(begin, has_room)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._begin, self._page, self.has_room = begin, page, has_room
-        self._is_foreign_host = is_foreign_host
+        self._page, self._is_foreign_host = page, is_foreign_host
         self._now = 0
         self._is_advancing = False
         self._since: int | None = None  # The time at which an unfinished request began to arrive.
@@ -115,15 +116,7 @@ class GatewayConnection:
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._out: list[bytes] = []
-        self.calls: dict[int, GatewayCall] = {}
-        self.end_reason = ""
-        self.note_output: Callable[[], None] = _nothing
         self.note_end: Callable[[], None] = _nothing
-
-    @property
-    def has_calls(self) -> bool:
-        """True if some call is under way."""
-        return bool(self.calls)
 
     @property
     def within_request_since(self) -> int | None:
@@ -159,32 +152,8 @@ class GatewayConnection:
         data, self._out = b"".join(self._out), []
         return data
 
-    def note_room(self) -> None:
-        """Let the handler continue, because the client has read something."""
-        for call in list(self.calls.values()):
-            call.note_room()
-
-    def check_deadlines(self, now: int) -> None:
-        """End the call if its deadline has passed."""
-        for call in list(self.calls.values()):
-            if call.deadline is not None and call.deadline <= now:
-                if call.handler is not None:
-                    call.handler.cancel()
-                call.finish(DEADLINE)
-
-    def finish_all(self, error: EtcdError) -> None:
-        """End the call with an error, and the connection."""
-        for call in list(self.calls.values()):
-            if call.handler is not None:
-                call.handler.cancel()
-            call.finish(error)
+    def _go_away(self, error: EtcdError) -> None:
         self.end_reason = error.text
-
-    def cancel_all(self) -> None:
-        """End the handler, because the connection has ended."""
-        calls, self.calls = self.calls, {}
-        for call in calls.values():
-            call.cancel()
 
     def forget(self, call: GatewayCall) -> None:
         """Remove a call that has ended, and take up the next request."""

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from kvstore.etcd.call import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, EtcdCall, deadline_of
-from kvstore.etcd.errors import DEADLINE, EtcdError, Status, unimplemented
+from kvstore.etcd.errors import EtcdError, Status, unimplemented
 from kvstore.etcd.http2 import (
     ConnectionEnded,
     DataArrived,
@@ -21,6 +21,7 @@ from kvstore.etcd.http2 import (
     StreamReset,
     WindowOpened,
 )
+from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.schema import METHODS, Message, message_class
 
 BODY_BYTES_MAX = 16 << 20
@@ -77,17 +78,13 @@ class GrpcCall(EtcdCall[Any]):
         return http.unsent_bytes(self.stream_id) < UNSENT_BYTES_MAX and http.has_room and connection.has_room()
 
 
-class GrpcConnection:
-    """The calls of one connection. `begin` starts the handler of a new call. `has_room` is false while the client
-    leaves too many bytes of the connection unread."""
+class GrpcConnection(HttpCalls[GrpcCall]):
+    """The calls of one connection of HTTP/2."""
 
     def __init__(self, http: HttpConnection, begin: Callable[[GrpcCall], None], has_room: Callable[[], bool]) -> None:
-        self.http, self.has_room = http, has_room
-        self._begin = begin
-        self.calls: dict[int, GrpcCall] = {}
+        super().__init__(begin, has_room)
+        self.http = http
         self._body_bytes = 0
-        self.end_reason = ""  # Set once the connection is over. It is closed after its last output.
-        self.note_output: Callable[[], None] = _nothing
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
@@ -124,11 +121,6 @@ class GrpcConnection:
         return self.http.take_output()
 
     @property
-    def has_calls(self) -> bool:
-        """True if some call is under way."""
-        return bool(self.calls)
-
-    @property
     def within_request_since(self) -> int | None:
         """The time at which the oldest unfinished message or frame began to arrive (monotonic ns); None if there is
         none."""
@@ -147,32 +139,8 @@ class GrpcConnection:
         """The bytes that wait until the client opens its windows."""
         return self.http.waiting_bytes
 
-    def note_room(self) -> None:
-        """Let handlers continue, because the client has read something."""
-        for call in list(self.calls.values()):
-            call.note_room()
-
-    def check_deadlines(self, now: int) -> None:
-        """End the calls whose deadline has passed. Cost: O(open calls)."""
-        for call in list(self.calls.values()):
-            if call.deadline is not None and call.deadline <= now:
-                if call.handler is not None:
-                    call.handler.cancel()
-                call.finish(DEADLINE)
-
-    def finish_all(self, error: EtcdError) -> None:
-        """End all calls with an error, and ask the client to open no more."""
-        for call in list(self.calls.values()):
-            if call.handler is not None:
-                call.handler.cancel()
-            call.finish(error)
+    def _go_away(self, error: EtcdError) -> None:  # noqa: ARG002 - The trailers of the calls have told it.
         self.http.go_away()
-
-    def cancel_all(self) -> None:
-        """End all handlers, because the connection has ended."""
-        calls, self.calls = self.calls, {}
-        for call in calls.values():
-            call.cancel()
 
     def forget(self, call: GrpcCall) -> None:
         """Remove a call that has ended."""
@@ -228,11 +196,11 @@ class GrpcConnection:
         while len(body) - at >= _HEAD.size:
             flag, size = _HEAD.unpack_from(body, at)
             if flag and not call.is_packed:
-                self._fail(call, unimplemented("grpc: compressed message without grpc-encoding"))
+                self.fail(call, unimplemented("grpc: compressed message without grpc-encoding"))
                 return
             if size > REQUEST_BYTES_MAX:
                 words = f"grpc: received message larger than max ({size} vs. {REQUEST_BYTES_MAX})"
-                self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+                self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
                 return
             end = at + _HEAD.size + size
             if len(body) < end:
@@ -242,19 +210,19 @@ class GrpcConnection:
                 content = bytes(body[at + _HEAD.size : end])
                 message.ParseFromString(_unpack(content) if flag else content)
             except (DecodeError, zlib.error) as error:
-                self._fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
+                self.fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
                 return
             at = end
             call.requests += 1
             if not call.method.takes_stream and call.requests > 1:
-                self._fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
+                self.fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
                 return
             call.inbox.put(message)
             if call.is_ended:
                 return
             if len(call.inbox) > STREAM_REQUESTS_MAX:
                 words = "etcdserver: too many requests"
-                self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+                self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
                 return
         if at:
             call.body_since = now
@@ -262,20 +230,15 @@ class GrpcConnection:
             self._body_bytes -= at
         if self._body_bytes > BODY_BYTES_MAX:
             words = f"unfinished messages of this connection have more than {BODY_BYTES_MAX} bytes"
-            self._fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+            self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
 
     def _request_ended(self, call: GrpcCall) -> None:
         if call.method.takes_stream:
             call.inbox.put(None)
         elif call.requests != 1 or call.body:
-            self._fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
+            self.fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
         else:
             self._begin(call)
-
-    def _fail(self, call: GrpcCall, error: EtcdError) -> None:
-        if call.handler is not None:
-            call.handler.cancel()
-        call.finish(error)
 
     def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:
         self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)
@@ -298,7 +261,3 @@ def percent_encode(text: str) -> bytes:
     """Encode a text for `grpc-message`: visible ASCII and blanks as they are, other bytes as %XX."""
     data = text.encode()
     return b"".join(b"%c" % each if 0x20 <= each <= 0x7E and each != 0x25 else b"%%%02X" % each for each in data)
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -11,7 +11,7 @@ import ipaddress
 import logging
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any
 
 import trio
 
@@ -25,6 +25,7 @@ from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2 import PREFACE
 from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.identities import Identities, Identity
 from kvstore.etcd.services.watch import Tick
 from kvstore.monitoring.health import quorum_problem
@@ -93,41 +94,12 @@ class MemberFacts:
         return quorum_problem(self._node.status(), core.term_at(core.commit_index))
 
 
-class HttpCalls(Protocol):
-    """The calls of one connection: `GrpcConnection` or `GatewayConnection`."""
-
-    end_reason: str
-
-    @property
-    def has_calls(self) -> bool: ...
-
-    @property
-    def within_request_since(self) -> int | None: ...
-
-    def take_pause(self) -> float: ...
-
-    @property
-    def unread_bytes(self) -> int: ...
-
-    def receive(self, data: bytes, now: int) -> None: ...
-
-    def take_output(self) -> bytes: ...
-
-    def note_room(self) -> None: ...
-
-    def check_deadlines(self, now: int) -> None: ...
-
-    def finish_all(self, error: EtcdError) -> None: ...
-
-    def cancel_all(self) -> None: ...
-
-
 class _Connection:
     """One connection of a client."""
 
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self.stream = stream
-        self.calls: HttpCalls
+        self.calls: HttpCalls[Any]
         self.scope = trio.CancelScope()
         self.outbox: list[bytes] = []
         self.outbox_bytes = 0
