@@ -84,6 +84,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
     def __init__(self, http: HttpConnection, begin: Callable[[GrpcCall], None], has_room: Callable[[], bool]) -> None:
         super().__init__(begin, has_room)
         self.http = http
+        self.linger_seconds = 1.0  # An attacker comes back at once.
         self._body_bytes = 0
 
     def receive(self, data: bytes, now: int) -> None:

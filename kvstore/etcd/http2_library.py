@@ -84,6 +84,7 @@ class _FrameLengths:
 _FRAME_HEAD_BYTES = 9
 _FRAME_BYTES_MAX = 16_384
 _FRAMES_OF_CALLS = (0, 1, 3, 9)  # Data, headers, resets and continuations.
+_PART_BYTES = 4_096
 _TINY_FRAME_BYTES = 512
 _RESET_SECONDS, _CONTROL_SECONDS = 0.005, 0.0005  # The pause for each abandoned call, and each frame without use.
 _HEADER_TABLE_BYTES_MAX = 4_096
@@ -139,30 +140,39 @@ class LibraryConnection:
             self._lengths.controls = 0
         found: list[HttpEvent] = []
         resets, before = self._resets, self._controls + self._lengths.controls
-        longest = self._lengths.feed(data, now)
-        if longest > _FRAME_BYTES_MAX:
-            words = f"the client has begun a frame of {longest} bytes; the bound is {_FRAME_BYTES_MAX}"
-            self._end(found, words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
-            return found
-        try:
-            events = self._h2.receive_data(data)
-        except h2.exceptions.ProtocolError as error:  # h2 has put a GOAWAY into its output.
-            self._is_over = True
-            return [ConnectionEnded(f"the client has broken HTTP/2: {error}")]
-        for event in events:
-            self._take(event, found)
+        for at in range(0, len(data), _PART_BYTES):  # A flood ends before h2 has read all of it.
+            if (ended := self._receive_part(data[at : at + _PART_BYTES], now, found)) is not None:
+                return [ended]
         if self._waiting:
             self._flush(found)
-        controls_max = self._bounds.control_frames_max + CONTROLS_PER_MESSAGE * self._messages
         controls = self._controls + self._lengths.controls
         excess = controls - CONTROLS_PER_MESSAGE * self._messages - self._bounds.control_frames_max // 10
         self._pause = _RESET_SECONDS * (self._resets - resets)
         if excess > 0:
-            self._pause += _CONTROL_SECONDS * min(excess, self._controls + self._lengths.controls - before)
+            self._pause += _CONTROL_SECONDS * min(excess, controls - before)
+        return found
+
+    def _receive_part(self, data: bytes, now: int, found: list[HttpEvent]) -> ConnectionEnded | None:
+        """Take a part of received bytes. Returns the end of the connection if the client has broken a bound."""
+        longest = self._lengths.feed(data, now)
+        if longest > _FRAME_BYTES_MAX:
+            words = f"the client has begun a frame of {longest} bytes; the bound is {_FRAME_BYTES_MAX}"
+            return self._end(words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
+        try:
+            events = self._h2.receive_data(data)
+        except h2.exceptions.ProtocolError as error:  # h2 has put a GOAWAY into its output.
+            self._is_over = True
+            return ConnectionEnded(f"the client has broken HTTP/2: {error}")
+        for event in events:
+            self._take(event, found)
+            if isinstance(event, h2.events.ConnectionTerminated) and event.error_code:
+                return self._end(f"the client has ended the connection (code {event.error_code})")
+        controls = self._controls + self._lengths.controls
+        controls_max = self._bounds.control_frames_max + CONTROLS_PER_MESSAGE * self._messages
         if self._resets > self._bounds.resets_max or controls > controls_max:
             words = f"the client has caused {self._resets} resets and {controls} control frames in a short time"
-            self._end(found, words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
-        return found
+            return self._end(words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+        return None
 
     def _take(self, event: h2.events.Event, found: list[HttpEvent]) -> None:
         match event:
@@ -184,22 +194,16 @@ class LibraryConnection:
                 self._resets += event.stream_id in self._open
                 self._forget(event.stream_id)
                 found.append(StreamReset(event.stream_id))
-            case h2.events.ConnectionTerminated():
-                if event.error_code:
-                    self._end(found, f"the client has ended the connection (code {event.error_code})")
             case h2.events.RemoteSettingsChanged():
                 # The client may offer 4 GiB, and h2 would fill them. A search of this table costs O(entries).
                 encoder = self._h2.encoder
                 encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE_BYTES_MAX)
 
-    def _end(
-        self, found: list[HttpEvent], reason: str, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR
-    ) -> None:
-        if not self._is_over:
-            self._is_over = True
-            with suppress(h2.exceptions.ProtocolError):
-                self._h2.close_connection(code)
-            found.append(ConnectionEnded(reason))
+    def _end(self, reason: str, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR) -> ConnectionEnded:
+        self._is_over = True
+        with suppress(h2.exceptions.ProtocolError):
+            self._h2.close_connection(code)
+        return ConnectionEnded(reason)
 
     # Output.
 

@@ -24,6 +24,7 @@ class HttpCalls(ABC, Generic[CallT]):
         self._begin, self.has_room = begin, has_room
         self.calls: dict[int, CallT] = {}
         self.end_reason = ""
+        self.linger_seconds = 0.0  # The time for which the host keeps a connection that has ended.
         self.note_output: Callable[[], None] = _nothing
 
     @abstractmethod

@@ -214,10 +214,11 @@ class EtcdPort:
         await connection.end.wait()
         self._flush(connection)
         logger.debug("a connection of an etcd client ends: %s", connection.calls.end_reason)
-        with trio.move_on_after(1):
+        with trio.move_on_after(1 + connection.calls.linger_seconds):
             while connection.outbox or connection.is_writing:
                 connection.has_room = trio.Event()
                 await connection.has_room.wait()
+            await trio.sleep(connection.calls.linger_seconds)
             await connection.stream.send_eof()
         connection.scope.cancel()
 
