@@ -97,13 +97,16 @@ async def run_member(
     clients (`descriptor_budget`).
 
     Before the member serves requests, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
-    InvalidConfiguration, NotAMember, MetricsNotInstalled, UnusableCertificates, and the errors of `open_or_join`.
+    InvalidConfiguration, NotAMember, MetricsNotInstalled, EtcdNotInstalled, UnusableCertificates, and the errors of
+    `open_or_join`.
     Later, raises NodeStopped if the node has failed, NewerBuildNeeded if a peer sent data that only newer builds know,
     and MemberRemoved if this member was removed from its cluster.
     """
     limits = with_etcd_limits(config.service) if config.etcd else config.service
     config = replace(config, service=budget_descriptors(limits))
     check_reach(config)
+    if config.etcd:
+        _check_etcd_is_installed()
     folder = await _open_folder(config)
     try:
         completions = CompletionQueue()
@@ -170,6 +173,8 @@ async def _run(
     is_configured, own = own is not None, own or joins_as
     has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
     certificates = MemberCertificates(identity.node_id, config.tls, etcd=config.etcd)
+    if config.etcd and len(configuration.members) > 1:
+        _check_way_to_others(config)
     listeners = await open_listeners(config, own, has_peers=has_peers)
     transport = (
         Transport(
@@ -227,25 +232,34 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
     return advertised
 
 
-def _etcd_port(
-    config: MemberConfig, node: Node, machine: KvMachine, port: ClientListener, own: Member, listeners: Listeners
-) -> EtcdPort:
-    """Return the port for etcd's clients. Its own clients reach this member without a socket of the network. Raises
-    EtcdNotInstalled, InvalidConfiguration."""
+def _check_etcd_is_installed() -> None:
+    """Raise EtcdNotInstalled if the libraries of the port for etcd's clients are missing."""
     try:
-        from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
+        import kvstore.etcd.port  # noqa: F401
     except ModuleNotFoundError as missing:
         library = (missing.name or "").partition(".")[0]
         raise EtcdNotInstalled("protobuf" if library == "google" else library) from missing
+
+
+def _check_way_to_others(config: MemberConfig) -> None:
+    """Raise InvalidConfiguration if this member serves etcd's clients, and cannot reach the client ports of others."""
     tls = config.tls
-    if tls is not None and tls.cert is not None and tls.client is None and len(node.core.configuration.members) > 1:
+    if tls is not None and tls.cert is not None and tls.client is None:
         raise InvalidConfiguration(
             "with TLS, a member that serves etcd's clients reaches the client ports of the others: it needs --ca, and "
             "--cert if they require certificates (`MemberTls.client`)"
         )
+
+
+def _etcd_port(
+    config: MemberConfig, node: Node, machine: KvMachine, port: ClientListener, own: Member, listeners: Listeners
+) -> EtcdPort:
+    """Return the port for etcd's clients. Its own clients reach this member without a socket of the network."""
+    from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
+
     address = address_of(listeners.clients)
     near_addresses = {IN_PROCESS_ADDRESS, own.client_address, address}
-    dial_there = dialer_of(None if tls is None else tls.client)
+    dial_there = dialer_of(None if config.tls is None else config.tls.client)
 
     async def dial(wanted: str) -> trio.abc.Stream:
         if wanted not in near_addresses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import Client, Member, MemberTls, Tls, open_node
+from kvstore.etcd import EtcdNotInstalled
 from kvstore.etcd.schema import make
 from raft import InvalidConfiguration
 from tests.kvstore.etcd.grpc_client import GrpcClient
@@ -90,3 +92,16 @@ async def test_a_member_of_a_cluster_needs_certificates_for_the_other_members(tm
     with trio.fail_after(30), pytest.raises(InvalidConfiguration, match="--ca"):
         async with open_node(tmp_path / "data", node_id="s0", members=members, bootstrap=True, etcd=True, tls=tls):
             pass
+
+
+async def test_a_missing_library_is_named_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("kvstore.etcd.") or name.split(".")[0] == "google"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google", None)
+    with pytest.raises(EtcdNotInstalled, match="the library protobuf") as refused:
+        async with open_node(tmp_path / "data", bootstrap=True, etcd=True):
+            pass
+    assert refused.value.hint == "pip install 'highwatermark[etcd]'"
+    assert not (tmp_path / "data").exists()
