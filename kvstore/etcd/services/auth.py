@@ -100,6 +100,8 @@ async def handle_change_password(context: Context, asked: Message) -> Message:
     """Answer an AuthUserChangePassword."""
     if asked.hashedPassword:
         raise unimplemented(_HASHES)
+    if not asked.password:
+        raise invalid("password is empty")
     await context.run(
         lambda client: calls.change_password(client, asked.name, asked.password, context.backend.run_in_thread)
     )

@@ -72,6 +72,8 @@ async def test_users_and_roles_are_made_told_and_removed(tmp_path: Path) -> None
         ("UserRevokeRole", {"name": "root", "role": "a"}, "role is not granted to the user"),
         ("RoleRevokePermission", {"role": "a", "key": b"z"}, "permission is not granted to the role"),
         ("UserAdd", {"name": ""}, "user name is empty"),
+        ("UserChangePassword", {"name": "nobody", "password": "x"}, "user name not found"),
+        ("UserChangePassword", {"name": "alice"}, "password is empty"),
     ],
 )
 async def test_refusals_have_the_texts_that_clients_compare(
