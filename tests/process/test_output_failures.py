@@ -96,6 +96,8 @@ CASES: dict[str, list[str]] = {
     "snapshot save": ["snapshot", "save", "{folder}/{key}.snap"],
     "snapshot status": ["snapshot", "status", "{folder}/base.snap"],
     "snapshot restore": ["snapshot", "restore", "{folder}/base.snap", "{folder}/{key}-restored"],
+    "snapshot to-etcd": ["snapshot", "to-etcd", "{folder}/base.snap", "{folder}/{key}-etcd.db"],
+    "import-etcd": ["import-etcd", "{folder}/base-etcd.db", "{folder}/{key}-imported"],
     "export": ["export", "old"],
     "export to a file": ["export", "old", "--output", "{folder}/{key}.jsonl"],
     "import": ["import", "{folder}/lines", "--overwrite"],
@@ -108,12 +110,23 @@ CASES: dict[str, list[str]] = {
 """One or more cases for each command. Before a case runs, the key `{other}` exists and the key `{key}` does not. No
 other process uses these two keys."""
 
-WITHOUT_CLUSTER = ("completion", "snapshot status", "snapshot restore", "init", "serve", "check")
+WITHOUT_CLUSTER = (
+    "completion",
+    "snapshot status",
+    "snapshot restore",
+    "snapshot to-etcd",
+    "import-etcd",
+    "init",
+    "serve",
+    "check",
+)
 WRITES = ("put", "cas", "txn")
 MAKES = {
     "snapshot save": "{key}.snap",
     "export to a file": "{key}.jsonl",
     "snapshot restore": "{key}-restored/meta",
+    "snapshot to-etcd": "{key}-etcd.db",
+    "import-etcd": "{key}-imported/meta",
     "init": "{key}-made/meta",
 }
 
@@ -143,7 +156,8 @@ async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_word
         (tmp_path / "lines").write_text('{"key": "imported", "value": "1"}\n', encoding="utf-8")
         save = hwm("snapshot", "save", tmp_path / "base.snap", "--endpoints", cluster.endpoints[0])
         raised = hwm("upgrade", "--endpoints", cluster.endpoints[0])
-        for made in (save, hwm("init", tmp_path / "made"), raised):
+        to_etcd = hwm("snapshot", "to-etcd", tmp_path / "base.snap", tmp_path / "base-etcd.db")
+        for made in (save, to_etcd, hwm("init", tmp_path / "made"), raised):
             await trio.run_process(made, capture_stdout=True, capture_stderr=True)
         rows = [
             (name, kind, f"{name.replace(' ', '-')}-{number}".replace("--", ""))
