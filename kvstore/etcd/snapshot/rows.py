@@ -6,7 +6,7 @@
     auth        authEnabled (1 byte), authRevision (8 bytes)
     authUsers   name → EtcdUser
     authRoles   name → EtcdRole
-    alarm, cluster, members, members_removed: they describe one cluster, and a restore fills them anew
+    alarm, cluster, members, members_removed: empty, because `etcdutl snapshot restore` writes these rows itself
 
 A revision key is the revision (8 bytes), `_`, and the place of the change within its revision (8 bytes). A deletion
 has a `t` behind it, and its version has only a key. All numbers of fixed size are big-endian. The other values are

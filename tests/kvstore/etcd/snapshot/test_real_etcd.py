@@ -102,7 +102,7 @@ def test_a_watch_from_an_old_revision_gets_the_kept_events(tmp_path: Path) -> No
 
 
 def test_a_deletion_at_the_compact_revision_is_kept(tmp_path: Path) -> None:
-    """Its key has no older version any more."""
+    """The older versions of the deleted key were compacted."""
     fed = Fed(level=3)
     for command in (Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"a"), Compact(4)):
         fed.do(command)
