@@ -118,8 +118,9 @@ class Answering:
 
         async def answer(stream: trio.SocketStream) -> None:
             await stream.receive_some()
-            await stream.send_all(peer_hello(node_id))
+            # The stream is noted before the hello leaves, because the caller may be connected before `send_all` returns.
             self.streams.append((address, stream))
+            await stream.send_all(peer_hello(node_id))
             await trio.sleep_forever()
 
         await self._nursery.start(trio.serve_listeners, answer, [listener])
