@@ -248,7 +248,7 @@ class EtcdDialect:
                     self._stream_window = value
                 elif name == SETTING_FRAME_BYTES:
                     self._frame_bytes_max = value
-                elif name == SETTING_STREAMS_MAX and value < 1024:
+                elif name == SETTING_STREAMS_MAX and value < 256:
                     raise ConnectionError(f"etcd allows only {value} requests at once on a connection")
             self._out.append(http2_frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:

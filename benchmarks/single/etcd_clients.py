@@ -1,0 +1,128 @@
+"""`python -m benchmarks.single.etcd_clients`: measures the port for etcd's clients beside etcd.
+
+Two clusters run as processes at the same time: members with `--etcd`, and etcd itself. One generator speaks gRPC to the
+leader of either. Windows of the two follow each other, in an order that changes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.__main__ import RESULTS, data_folder
+from benchmarks.load.plan import SHAPES, Contender, usual_puts
+from benchmarks.load.spec import LoadSpec
+from benchmarks.measure.machine import describe
+from benchmarks.measure.statistics import median
+from benchmarks.systems.run import Running, etcd_version, missing, running
+
+WARMUP_SECONDS = 0.5
+FILE = "etcd_clients.json"
+WORKS = ("put", "get")
+_ETCD = Contender("etcd", "etcd", "lean")
+_HEAD = "| work | in flight | | operations/s (least–greatest) | here / etcd | p50 ms | p99 ms | servers' CPU µs |"
+
+
+@click.command()
+@click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 16, 64, 256, 1024]")
+@click.option("--work", "works", multiple=True, type=click.Choice(WORKS), help="[default: both]")
+@click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
+)
+@click.option("--option", "options", multiple=True, help="A further option of `hwm serve`.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the data, on the disk that is measured.",
+)
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{FILE}]")
+def main(
+    in_flight: tuple[int, ...],
+    works: tuple[str, ...],
+    repetitions: int,
+    seconds: float,
+    options: tuple[str, ...],
+    folder: Path | None,
+    out: Path | None,
+) -> None:
+    """Measure puts and linearizable ranges of one key, and write all windows to a file.
+
+    The exit code is 1 if a window has an error, or if a put was not carried out once.
+    """
+    if (reason := missing(_ETCD)) is not None:
+        raise click.ClickException(reason)
+    began = datetime.now(UTC).replace(microsecond=0)
+    contenders = (Contender("highwatermark", "highwatermark", "lean", options=("--etcd", *options)), _ETCD)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="hwm-bench-", dir=data_folder(folder)) as home, ExitStack() as stack:
+        machine = describe(Path(home))
+        clusters: dict[str, Running] = {}
+        for contender in contenders:
+            place = Path(home) / contender.name
+            place.mkdir()
+            clusters[contender.name] = stack.enter_context(running(contender, 3, place))
+            clusters[contender.name].run(replace(_spec("put", seconds), fill=True))
+        for repetition in range(repetitions):
+            for work in works or WORKS:
+                for count in in_flight or tuple(many for many, _ in SHAPES):
+                    for name in list(clusters)[:: 1 if repetition % 2 == 0 else -1]:
+                        row = _window(clusters[name], _spec(work, seconds), repetition, count)
+                        rows.append({"work": work, "system": name, **row})
+    click.echo(table(rows))
+    content = {"date": began.isoformat(), "seconds": seconds, "etcd": etcd_version(), "machine": machine, "rows": rows}
+    (out or RESULTS / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if any(row["errors"] or row["carried_out"] not in (0, 1) for row in rows):
+        raise SystemExit(1)
+
+
+def _spec(work: str, seconds: float) -> LoadSpec:
+    return replace(usual_puts(WARMUP_SECONDS, seconds), kind="etcd", work=work)
+
+
+def _window(cluster: Running, spec: LoadSpec, repetition: int, in_flight: int) -> dict[str, Any]:
+    connections = max([few for many, few in SHAPES if many <= in_flight], default=1)
+    result = cluster.run(replace(spec, in_flight=in_flight, connections=connections, seed=repetition))
+    return {
+        "repetition": repetition,
+        "in_flight": in_flight,
+        "connections": connections,
+        "per_second": round(result.operations / result.seconds, 1),
+        "p50_ms": result.latencies_ms.get("p50_ms"),
+        "p99_ms": result.latencies_ms.get("p99_ms"),
+        "cpu_us": round(sum(result.cpu_seconds.values()) / max(1, result.operations) * 1e6, 2),
+        "leader_cpu_us": round(result.cpu_seconds["leader"] / max(1, result.operations) * 1e6, 2),
+        "carried_out": (result.revision_after - result.revision_before) / max(1, result.puts),
+        "errors": result.errors,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The medians of all windows as a Markdown table. The ratio is the median of the ratios of neighbouring windows."""
+    lines = [_HEAD, "|" + "---|" * _HEAD.count(" |")]
+    cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        cells.setdefault((row["work"], row["in_flight"]), {}).setdefault(row["system"], []).append(row)
+    for (work, in_flight), found in cells.items():
+        pairs = zip(found["highwatermark"], found["etcd"], strict=True)
+        ratio = median([own["per_second"] / etcd["per_second"] for own, etcd in pairs])
+        for system, windows in found.items():
+            rates = [row["per_second"] for row in windows]
+            p50, p99, cpu = (median([row[name] for row in windows]) for name in ("p50_ms", "p99_ms", "cpu_us"))
+            spread = f"{median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f})"
+            beside = "" if system == "etcd" else f"{ratio:.2f}"
+            lines.append(
+                f"| {work} | {in_flight} | {system} | {spread} | {beside} | {p50:.2f} | {p99:.2f} | {cpu:.1f} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
