@@ -28,9 +28,9 @@ BODY_BYTES_MAX = 16 << 20
 """The greatest number of bytes of unfinished messages of one connection."""
 
 _HEAD = struct.Struct(">BI")
-_BEGIN: Headers = [(b":status", b"200"), (b"content-type", b"application/grpc")]
-_SUCCESS: Headers = [(b"grpc-status", b"0"), (b"grpc-message", b"")]
-_NOT_GRPC: Headers = [(b":status", b"415")]
+_BEGIN: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+_SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
+_NOT_GRPC: Headers = ((b":status", b"415"),)
 
 
 class GrpcCall(EtcdCall[Any]):

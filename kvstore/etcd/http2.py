@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-Headers = list[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client that speaks HTTP/2."""
@@ -59,6 +60,9 @@ HttpEvent = RequestBegan | DataArrived | RequestEnded | StreamReset | Connection
 
 CONTROLS_PER_MESSAGE = 5
 
+WINDOWS_PER_CONNECTION = 4
+"""The window of a connection, in windows of one stream."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBounds:
@@ -96,8 +100,8 @@ class HttpConnection(Protocol):
         """Send a part of the body of a response. It waits for the window of the client."""
         ...
 
-    def reset(self, stream_id: int) -> None:
-        """Abandon a stream."""
+    def send_response(self, stream_id: int, headers: Headers, data: bytes, trailers: Headers) -> None:
+        """Send a whole response: its headers, its body and its trailers."""
         ...
 
     @property

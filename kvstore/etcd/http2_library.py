@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from contextlib import suppress
 
 import h2.config
@@ -15,8 +14,8 @@ import h2.settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from kvstore.etcd.http2 import (
-    CONTROLS_PER_MESSAGE,
     PREFACE,
+    WINDOWS_PER_CONNECTION,
     ConnectionEnded,
     DataArrived,
     Headers,
@@ -25,25 +24,14 @@ from kvstore.etcd.http2 import (
     RequestBegan,
     RequestEnded,
     StreamReset,
-    WindowOpened,
 )
+from kvstore.etcd.http2_output import FRAME_BYTES_MAX, OutputQueues
 
 logger = logging.getLogger("kvstore.etcd")
 
 _CONFIG = h2.config.H2Configuration(
     client_side=False, header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
 )
-
-
-class _Outgoing:
-    """The rest of a response that waits for the window of the client."""
-
-    __slots__ = ("data", "size", "trailers")
-
-    def __init__(self) -> None:
-        self.data: deque[memoryview] = deque()  # Views, because a rest that is copied for each frame costs O(size²).
-        self.size = 0
-        self.trailers: Headers | None = None
 
 
 class _FrameLengths:
@@ -53,7 +41,7 @@ class _FrameLengths:
     def __init__(self) -> None:
         self._rest = len(PREFACE)  # Bytes of the preface or of the present frame that have not arrived.
         self._head = b""  # The beginning of the head of the next frame.
-        self.controls = 0  # The frames that have begun, without those that carry calls.
+        self._controls = 0  # The frames that have begun, without those that carry calls.
         self.unfinished_since: int | None = None  # The time at which the present frame began to arrive.
 
     def feed(self, data: bytes, now: int) -> int:
@@ -72,7 +60,7 @@ class _FrameLengths:
             if len(self._head) == _FRAME_HEAD_BYTES:
                 length = int.from_bytes(self._head[:3])
                 longest = max(longest, length)
-                self.controls += self._head[3] not in _FRAMES_OF_CALLS
+                self._controls += self._head[3] not in _FRAMES_OF_CALLS
                 self._head = b""
                 self._rest = max(0, at + length - len(data))
                 at += length
@@ -80,13 +68,15 @@ class _FrameLengths:
             self.unfinished_since = None
         return longest
 
+    def take_controls(self) -> int:
+        """The number of frames that have begun since the last call, without those that carry calls."""
+        controls, self._controls = self._controls, 0
+        return controls
+
 
 _FRAME_HEAD_BYTES = 9
-_FRAME_BYTES_MAX = 16_384
 _FRAMES_OF_CALLS = (0, 1, 3, 9)  # Data, headers, resets and continuations.
 _PART_BYTES = 4_096
-_TINY_FRAME_BYTES = 512
-_RESET_SECONDS, _CONTROL_SECONDS = 0.005, 0.0005  # The pause for each abandoned call, and each frame without use.
 _HEADER_TABLE_BYTES_MAX = 4_096
 
 
@@ -102,11 +92,12 @@ class _H2Connection(h2.connection.H2Connection):
         return answer
 
 
-class LibraryConnection:
+class LibraryConnection(OutputQueues):
     """Implements `HttpConnection`."""
 
     def __init__(self, bounds: HttpBounds | None = None) -> None:
-        self._bounds = bounds = bounds or HttpBounds()
+        bounds = bounds or HttpBounds()
+        super().__init__(bounds)
         self._h2 = _H2Connection(_CONFIG)
         self._h2.local_settings = h2.settings.Settings(
             client=False,
@@ -118,16 +109,10 @@ class LibraryConnection:
         )
         self._h2.decoder.max_header_list_size = bounds.header_bytes_max
         self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(4 * bounds.window_bytes - 65_535)
-        self._waiting: dict[int, _Outgoing] = {}
-        self._waiting_bytes = 0
+        self._h2.increment_flow_control_window(WINDOWS_PER_CONNECTION * bounds.window_bytes - 65_535)
         self._open: set[int] = set()
-        self._is_over = False
         self._lengths = _FrameLengths()
-        self._window_began = 0  # The time at which the counts of control frames and resets began.
-        self._controls = self._resets = 0
         self._pause = 0.0
-        self._messages = 0  # The messages sent, and the frames of messages.
 
     # Input.
 
@@ -135,28 +120,22 @@ class LibraryConnection:
         """Take received bytes. `now`: monotonic ns."""
         if self._is_over:
             return []
-        if now - self._window_began > self._bounds.control_window_ns:
-            self._window_began, self._controls, self._resets, self._messages = now, 0, 0, 0
-            self._lengths.controls = 0
+        self._floods.begin(now)
         found: list[HttpEvent] = []
-        resets, before = self._resets, self._controls + self._lengths.controls
         for at in range(0, len(data), _PART_BYTES):  # A flood ends before h2 has read all of it.
             if (ended := self._receive_part(data[at : at + _PART_BYTES], now, found)) is not None:
                 return [ended]
         if self._waiting:
             self._flush(found)
-        controls = self._controls + self._lengths.controls
-        excess = controls - CONTROLS_PER_MESSAGE * self._messages - self._bounds.control_frames_max // 10
-        self._pause = _RESET_SECONDS * (self._resets - resets)
-        if excess > 0:
-            self._pause += _CONTROL_SECONDS * min(excess, controls - before)
+        self._pause = self._floods.pause
         return found
 
     def _receive_part(self, data: bytes, now: int, found: list[HttpEvent]) -> ConnectionEnded | None:
         """Take a part of received bytes. Returns the end of the connection if the client has broken a bound."""
         longest = self._lengths.feed(data, now)
-        if longest > _FRAME_BYTES_MAX:
-            words = f"the client has begun a frame of {longest} bytes; the bound is {_FRAME_BYTES_MAX}"
+        self._floods.controls += self._lengths.take_controls()
+        if longest > FRAME_BYTES_MAX:
+            words = f"the client has begun a frame of {longest} bytes; the bound is {FRAME_BYTES_MAX}"
             return self._end(words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
         try:
             events = self._h2.receive_data(data)
@@ -167,11 +146,8 @@ class LibraryConnection:
             self._take(event, found)
             if isinstance(event, h2.events.ConnectionTerminated) and event.error_code:
                 return self._end(f"the client has ended the connection (code {event.error_code})")
-        controls = self._controls + self._lengths.controls
-        controls_max = self._bounds.control_frames_max + CONTROLS_PER_MESSAGE * self._messages
-        if self._resets > self._bounds.resets_max or controls > controls_max:
-            words = f"the client has caused {self._resets} resets and {controls} control frames in a short time"
-            return self._end(words, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+        if self._floods.is_too_much:
+            return self._end(self._floods.reason, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
         return None
 
     def _take(self, event: h2.events.Event, found: list[HttpEvent]) -> None:
@@ -186,12 +162,12 @@ class LibraryConnection:
                 if event.data:
                     found.append(DataArrived(event.stream_id, event.data))
                 elif event.stream_ended is None:
-                    self._controls += 1
+                    self._floods.controls += 1
             case h2.events.StreamEnded():
                 if event.stream_id in self._open:
                     found.append(RequestEnded(event.stream_id))
             case h2.events.StreamReset():
-                self._resets += event.stream_id in self._open
+                self._floods.resets += event.stream_id in self._open
                 self._forget(event.stream_id)
                 found.append(StreamReset(event.stream_id))
             case h2.events.RemoteSettingsChanged():
@@ -205,75 +181,17 @@ class LibraryConnection:
             self._h2.close_connection(code)
         return ConnectionEnded(reason)
 
-    # Output.
-
-    def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
-        """Send the headers of a response, or its trailers after all data. `is_last`: the response ends with them."""
-        if stream_id not in self._open or self._is_over:
-            return
-        waiting = self._waiting.get(stream_id)
-        if waiting is not None:
-            waiting.trailers = headers
-            return
-        self._messages += is_last
-        try:
-            self._h2.send_headers(stream_id, headers, end_stream=is_last)
-        except h2.exceptions.ProtocolError as error:
-            self._lose(stream_id, error)
-        if is_last:
-            self._forget(stream_id)
-
-    def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send a part of the body of a response. It waits for the window of the client."""
-        if stream_id not in self._open or self._is_over:
-            return
-        self._messages += 1
-        waiting = self._waiting.get(stream_id)
-        if waiting is None:
-            try:
-                if len(data) <= min(_FRAME_BYTES_MAX, self._h2.local_flow_control_window(stream_id)):
-                    self._h2.send_data(stream_id, data)
-                    return
-            except h2.exceptions.ProtocolError as error:
-                self._lose(stream_id, error)
-                return
-            waiting = self._waiting[stream_id] = _Outgoing()
-        waiting.data.append(memoryview(data))
-        waiting.size += len(data)
-        self._waiting_bytes += len(data)
-        self._flush([])
-
-    def reset(self, stream_id: int) -> None:
-        """Abandon a stream."""
-        if stream_id in self._open and not self._is_over:
-            self._forget(stream_id)
-            with suppress(h2.exceptions.ProtocolError):
-                self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.NO_ERROR)
-
     @property
     def within_frame_since(self) -> int | None:
         """The time at which an unfinished frame began to arrive (monotonic ns); None if there is none."""
         return self._lengths.unfinished_since
-
-    @property
-    def has_room(self) -> bool:
-        """False while too many bytes of all streams wait for the windows of the client."""
-        return self._waiting_bytes < self._bounds.unsent_bytes_max
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The bytes of all streams that wait for the windows of the client."""
-        return self._waiting_bytes
 
     def take_pause(self) -> float:
         """The seconds for which the host should read nothing more, because of what the client has just sent."""
         pause, self._pause = self._pause, 0.0
         return pause
 
-    def unsent_bytes(self, stream_id: int) -> int:
-        """The bytes of a stream that wait for the window of the client."""
-        waiting = self._waiting.get(stream_id)
-        return 0 if waiting is None else waiting.size
+    # Output.
 
     def go_away(self) -> None:
         """Ask the client to open no more streams on this connection."""
@@ -286,49 +204,35 @@ class LibraryConnection:
         """Take the bytes to send."""
         return self._h2.data_to_send()
 
+    def _has_stream(self, stream_id: int) -> bool:
+        return stream_id in self._open
+
+    def _room(self, stream_id: int) -> int:
+        try:
+            return self._h2.local_flow_control_window(stream_id)
+        except h2.exceptions.ProtocolError as error:
+            self._lose(stream_id, error)
+            return 0
+
+    def _write_headers(self, stream_id: int, headers: Headers, *, is_last: bool) -> None:
+        try:
+            self._h2.send_headers(stream_id, list(headers), end_stream=is_last)
+        except h2.exceptions.ProtocolError as error:
+            self._lose(stream_id, error)
+        if is_last:
+            self._forget(stream_id)
+
+    def _write_data(self, stream_id: int, data: bytes) -> None:
+        try:
+            self._h2.send_data(stream_id, data)
+        except h2.exceptions.ProtocolError as error:
+            self._lose(stream_id, error)
+
     def _forget(self, stream_id: int) -> None:
         self._open.discard(stream_id)
-        waiting = self._waiting.pop(stream_id, None)
-        if waiting is not None:
-            self._waiting_bytes -= waiting.size
+        self._discard(stream_id)
 
     def _lose(self, stream_id: int, error: h2.exceptions.ProtocolError) -> None:
         """Give up a stream on which h2 cannot send. Its handler must not get an error that it did not cause."""
         logger.warning("a response on stream %d was lost: %s", stream_id, error)
         self._forget(stream_id)
-
-    def _flush(self, found: list[HttpEvent]) -> None:
-        """Send what the windows allow, one frame of each stream in turn."""
-        progress = not self._is_over
-        while progress:
-            progress = False
-            for stream_id in list(self._waiting):
-                try:
-                    progress |= self._send_frame(stream_id, self._waiting[stream_id], found)
-                except h2.exceptions.ProtocolError as error:
-                    self._lose(stream_id, error)
-
-    def _send_frame(self, stream_id: int, waiting: _Outgoing, found: list[HttpEvent]) -> bool:
-        """Send one frame of a stream. Returns False if the window is closed."""
-        room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
-        if room <= 0 and waiting.data:
-            return False
-        if waiting.data:
-            data = waiting.data.popleft()
-            if len(data) > room:
-                waiting.data.appendleft(data[room:])
-                data = data[:room]
-            if waiting.data and len(data) < _TINY_FRAME_BYTES:
-                self._controls += 1
-            else:
-                self._messages += 1
-            waiting.size -= len(data)
-            self._waiting_bytes -= len(data)
-            self._h2.send_data(stream_id, bytes(data))
-        if not waiting.data:
-            del self._waiting[stream_id]
-            if waiting.trailers is not None:
-                self.send_headers(stream_id, waiting.trailers, is_last=True)
-            else:
-                found.append(WindowOpened(stream_id))
-        return True

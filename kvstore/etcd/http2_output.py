@@ -1,0 +1,141 @@
+"""Responses that wait until the client opens its windows: the part of `HttpConnection` that is the same in each
+implementation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+
+from kvstore.etcd.http2 import Headers, HttpBounds, HttpEvent, WindowOpened
+from kvstore.etcd.http2_floods import FloodCount
+
+FRAME_BYTES_MAX = 16_384
+"""The size of the frames of all peers that have not asked for another one."""
+
+_TINY_FRAME_BYTES = 512
+
+
+class _Outgoing:
+    """The rest of a response that waits for the window of the client."""
+
+    __slots__ = ("data", "size", "trailers")
+
+    def __init__(self) -> None:
+        self.data: deque[memoryview] = deque()  # Views, because a rest that is copied for each frame costs O(size²).
+        self.size = 0
+        self.trailers: Headers | None = None
+
+
+class OutputQueues(ABC):
+    """The responses of one connection, in streams. An implementation says what the windows allow, and writes frames."""
+
+    def __init__(self, bounds: HttpBounds) -> None:
+        self._bounds, self._floods = bounds, FloodCount(bounds)
+        self._waiting: dict[int, _Outgoing] = {}
+        self._waiting_bytes = 0
+        self._is_over = False
+
+    @abstractmethod
+    def _has_stream(self, stream_id: int) -> bool:
+        """True if a response may be sent on a stream."""
+
+    @abstractmethod
+    def _room(self, stream_id: int) -> int:
+        """The number of bytes that the windows of the client allow."""
+
+    @abstractmethod
+    def _write_headers(self, stream_id: int, headers: Headers, *, is_last: bool) -> None:
+        """Write a frame with headers. A stream with `is_last` has ended."""
+
+    @abstractmethod
+    def _write_data(self, stream_id: int, data: bytes) -> None:
+        """Write one frame of data, for which there is room."""
+
+    def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
+        """Send the headers of a response, or its trailers after all data. `is_last`: the response ends with them."""
+        if self._is_over or not self._has_stream(stream_id):
+            return
+        waiting = self._waiting.get(stream_id)
+        if waiting is not None:
+            waiting.trailers = headers
+            return
+        self._floods.messages += is_last
+        self._write_headers(stream_id, headers, is_last=is_last)
+
+    def send_data(self, stream_id: int, data: bytes) -> None:
+        """Send a part of the body of a response. It waits for the window of the client."""
+        if self._is_over or not self._has_stream(stream_id):
+            return
+        self._floods.messages += 1
+        waiting = self._waiting.get(stream_id)
+        if waiting is None:
+            if len(data) <= min(FRAME_BYTES_MAX, self._room(stream_id)):
+                self._write_data(stream_id, data)
+                return
+            waiting = self._waiting[stream_id] = _Outgoing()
+        waiting.data.append(memoryview(data))
+        waiting.size += len(data)
+        self._waiting_bytes += len(data)
+        self._flush([])
+
+    def send_response(self, stream_id: int, headers: Headers, data: bytes, trailers: Headers) -> None:
+        """Send a whole response."""
+        self.send_headers(stream_id, headers)
+        self.send_data(stream_id, data)
+        self.send_headers(stream_id, trailers, is_last=True)
+
+    @property
+    def has_room(self) -> bool:
+        """False while too many bytes of all streams wait for the windows of the client."""
+        return self._waiting_bytes < self._bounds.unsent_bytes_max
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of all streams that wait for the windows of the client."""
+        return self._waiting_bytes
+
+    def unsent_bytes(self, stream_id: int) -> int:
+        """The bytes of a stream that wait for the window of the client."""
+        waiting = self._waiting.get(stream_id)
+        return 0 if waiting is None else waiting.size
+
+    def _discard(self, stream_id: int) -> None:
+        """Forget the rest of a response."""
+        waiting = self._waiting.pop(stream_id, None)
+        if waiting is not None:
+            self._waiting_bytes -= waiting.size
+
+    def _flush(self, found: list[HttpEvent]) -> None:
+        """Send what the windows allow, one frame of each stream in turn."""
+        progress = not self._is_over
+        while progress:
+            progress = False
+            for stream_id in list(self._waiting):
+                progress |= self._send_frame(stream_id, found)
+
+    def _send_frame(self, stream_id: int, found: list[HttpEvent]) -> bool:
+        """Send one frame of a stream. Returns False if the window is closed."""
+        waiting = self._waiting.get(stream_id)
+        if waiting is None:  # The stream was lost while another one was served.
+            return False
+        if waiting.data:
+            room = min(FRAME_BYTES_MAX, self._room(stream_id))
+            if room <= 0:
+                return False
+            data = waiting.data.popleft()
+            if len(data) > room:
+                waiting.data.appendleft(data[room:])
+                data = data[:room]
+            if waiting.data and len(data) < _TINY_FRAME_BYTES:
+                self._floods.controls += 1
+            else:
+                self._floods.messages += 1
+            waiting.size -= len(data)
+            self._waiting_bytes -= len(data)
+            self._write_data(stream_id, bytes(data))
+        if not waiting.data and self._waiting.pop(stream_id, None) is not None:
+            if waiting.trailers is not None:
+                self.send_headers(stream_id, waiting.trailers, is_last=True)
+            else:
+                found.append(WindowOpened(stream_id))
+        return True
