@@ -118,7 +118,7 @@ class Answering:
 
         async def answer(stream: trio.SocketStream) -> None:
             await stream.receive_some()
-            # The stream is noted before the hello leaves, because the caller may be connected before `send_all` returns.
+            # The stream is noted before the hello leaves: the caller may be connected before `send_all` returns.
             self.streams.append((address, stream))
             await stream.send_all(peer_hello(node_id))
             await trio.sleep_forever()
