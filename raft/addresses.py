@@ -25,7 +25,7 @@ def split_address(text: str, *, port_digits_max: int = PORT_DIGITS_MAX) -> Addre
 
     `port_digits_max`: the maximum number of digits of the port, leading zeros included.
 
-    Raises ValueError, whose text is the reason.
+    Raises ValueError with the reason as its text.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host:

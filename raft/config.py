@@ -34,20 +34,22 @@ class RaftConfig:
     # Twice the minimum, because a wide range makes split votes rare.
     election_timeout_max_ns: int = 600 * MILLISECOND_NS
 
-    batch_bytes_max: int = MIB  # The commands of one entry. A larger command gets its own entry.
+    batch_bytes_max: int = MIB  # The size of the commands of one entry. A larger command gets its own entry.
     pending_bytes_max: int = 32 * MIB  # Commands that wait to be proposed.
     uncommitted_bytes_max: int = 64 * MIB  # A leader's entries above the high-water mark.
     unapplied_bytes_max: int = 64 * MIB  # A follower's entries above last_applied. Further entries are refused.
     log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older entries are read from the disk.
     append_bytes_max: int = MIB  # The size of one append request. A larger entry is sent alone.
-    append_entries_max: int = 128  # The entries of one append request. A peer appends 128 in 1 ms.
+    append_entries_max: int = 128  # The number of entries in one append request. A peer appends 128 entries in 1 ms.
     window_messages_max: int = 64  # Unanswered append requests per peer.
     window_bytes_max: int = 8 * MIB  # The size of the unanswered append requests, per peer.
-    # The entries in unanswered append requests, per peer. A leader encodes 1,024 entries in 1 ms, and a peer writes
-    # them in 1 ms.
+    # The number of entries in unanswered append requests, per peer. A leader encodes 1,024 entries in 1 ms, and a peer
+    # writes 1,024 entries in 1 ms.
     window_entries_max: int = 1_024
-    apply_bytes_max: int = MIB // 4  # The size of the entries applied in one slice, between other events.
-    apply_commands_max: int = 1_024  # The commands applied in one slice, in 1 ms. Each entry counts as 8 more.
+    # The size of the entries applied in one slice. Other events are handled between slices.
+    apply_bytes_max: int = MIB // 4
+    # The commands applied in one slice, which takes 1 ms. Each entry counts as 8 further commands.
+    apply_commands_max: int = 1_024
     reads_pending_max: int = 100_000  # Reads that were requested and are not served yet.
     proposals_pending_max: int = 100_000  # Commands that were accepted from clients and have no outcome yet.
 

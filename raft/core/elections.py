@@ -118,9 +118,9 @@ class Elections:
         """Return True if this member may not campaign yet, because its promise to a leader still holds. In this case,
         also set the timer to the end of the promise.
 
-        While the promise holds, this member must not vote for itself. The promise can outlast the timer: one message
-        may first restart the timer, and then bring the configuration that causes the promise. A promise from before a
-        restart holds even if the configuration that caused the promise is cut from the log.
+        While the promise holds, this member must not vote for itself. The promise can end later than the timer, because
+        a message restarts the timer before the configuration in this message causes the promise. A promise from before
+        a restart holds even if the configuration that caused the promise is cut from the log.
 
         The only voter need not keep such a promise, because no other member can lead. But a member that has become the
         only voter must keep the promise until it knows that this change is committed. Until then, the leader that
@@ -148,8 +148,8 @@ class Elections:
         return self._state.now - self._heard_leader_at < self._promise_ns
 
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
-        """True if this member must ignore a request for votes, and also the term of the request, because the member
-        hears a leader.
+        """True if this member hears a leader and must therefore ignore a request for votes. It must also ignore the
+        term of the request.
 
         If leaders read by lease, the request is also ignored while this member's promise holds. The promise holds for
         `lease_ns` after the last message from a leader. It also holds for `lease_ns` after this member's start, because

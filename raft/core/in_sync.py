@@ -22,9 +22,9 @@ REJOIN_HEARTBEATS = 2
 """A voter joins the set again only if its lag was small enough at this many heartbeats in a row."""
 
 PAUSE_HEARTBEATS = 2
-"""If the leader itself made no heartbeat for this many intervals, it was paused. The pause is not counted as a lag of
-its peers. Until a peer has caught up again, only one such pause is left out of its lag. So a dead peer leaves the set
-even if the clock of the host is so coarse that each interval looks like a pause."""
+"""If the leader itself made no heartbeat for more than this many intervals, it was paused. A pause of the leader is not
+part of the lag of a peer. But after one such pause, the next pause counts as lag unless the peer has caught up in
+between. So a dead peer leaves the set even on a host whose clock is so coarse that each interval looks like a pause."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class InSyncPeers:
         self._interval_ns = config.heartbeat_interval_ns
         self._peers = dict.fromkeys(peer_ids, _Peer(now, is_in_sync=True))
         # (monotonic ns, end of the leader's log at that time) of each recent heartbeat. The heartbeats reach back as
-        # far as the maximum lag. So a peer that always lags a little still reaches one of the noted ends.
+        # far as the maximum lag. So even a peer that always lags a little has all entries up to one of the noted ends.
         self._ends: deque[tuple[int, int]] = deque()
         self.begin(now, last_index=last_index)
 
@@ -136,8 +136,8 @@ class InSyncPeers:
         return self._lag_ns_max if peer is None else now - peer.caught_up_at
 
     def _caught_up_at(self, progress: Progress) -> int:
-        """The latest noted time for which the peer's durable log contains all entries that the leader's log contained
-        then. The result is never later than the peer's last message. Otherwise a dead peer of an idle leader would stay
+        """The latest noted time at which the leader's log contained only entries that the peer's durable log contains
+        now. The result is never later than the peer's last message. Otherwise a dead peer of an idle leader would stay
         in sync, because it lacks no entry."""
         for noted_at, last_index in reversed(self._ends):
             if last_index <= progress.match_index:

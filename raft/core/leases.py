@@ -46,7 +46,7 @@ class Lease:
         now, promise_ns = self._state.now, self._state.committed_configuration.lease_ns
         self._rounds.append((counter, now))
         while len(self._rounds) > 1 and self._rounds[1][1] + promise_ns <= now:
-            self._rounds.popleft()  # All promises that answered this round have expired.
+            self._rounds.popleft()  # All promises given in answer to this round have expired.
 
     def campaign_requested(self, peer_id: str) -> None:
         """Note a request to campaign before it is sent. The requested campaign may break every promise."""

@@ -30,8 +30,8 @@ list slot. This memory counts towards the bound of the cache. Otherwise entries 
 memory as the bound allows."""
 
 SIZES_FORGOTTEN_AT_ONCE = 1024
-"""Obsolete sizes are deleted only if there are more of them than this number, or if all sizes are obsolete. Deletions
-are rare because each deletion from the front of a list takes time in proportion to the length of the list."""
+"""The sizes of applied entries are deleted only if there are more than this number, or if all entries are applied.
+Deletions are rare because each deletion from the front of a list takes time in proportion to the length of the list."""
 
 
 class RaftLog:
@@ -107,8 +107,8 @@ class RaftLog:
         """The last index at or before `index` whose term is at most `term`. With this search, the leader skips a whole
         term after each rejected append (Raft §5.3).
 
-        If `index` is below `base_index`, or if even the term at `base_index` is above `term`, the result is below
-        `base_index`, which means that no entry of this log can match.
+        If no entry of this log can match, the result is below `base_index`. There are two such cases: `index` is below
+        `base_index`, or even the term at `base_index` is above `term`.
         """
         if index < self.base_index:
             return index
@@ -219,8 +219,8 @@ class RaftLog:
             self._sizes_from += passed
 
     def _find_last_term(self) -> int:
-        """Set `last_term`. Called after each change of `_runs` except an append. `last_term` is an attribute, because
-        the core reads it at every event."""
+        """Return the new value of `last_term`. Called after each change of `_runs` except an append. `last_term` is an
+        attribute, because the core reads it at every event."""
         term = self._runs[-1].term if self._runs else self.base_term
         assert term is not None, self.last_index
         return term

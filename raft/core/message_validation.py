@@ -35,9 +35,9 @@ from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 
 TERM_AHEAD_MAX = 2**32
 """How far the term of a message may be above this member's term. With one campaign per second, a cluster takes 136
-years for 2**32 terms. So even a member that was stopped for long, or was restored from an old copy, lags by less. The
-last term is 2**63 - 1, in which no member can campaign. With this bound, 2**31 forged messages are needed to bring a
-member to the last term; without the bound, one would be enough."""
+years for 2**32 terms. So even a member that was stopped for long, or was restored from an old copy, lags by fewer
+terms. The last term is 2**63 - 1, in which no member can campaign. With this bound, 2**31 forged messages are needed to
+bring a member to the last term; without the bound, one would be enough."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
 """How far (ns) the leader_time of an entry may be above the leader_time of all earlier entries in the log: nine years.

@@ -130,8 +130,9 @@ class CoreState:
     def may_campaign(self) -> bool:
         """True if this member is a voter in the newest configuration or in the newest committed one.
 
-        A member that was removed by an uncommitted entry may be the only electable member, because no other member may
-        have this entry (thesis §4.2.2, Figure 4.6). So such a member campaigns, but does not count its own vote.
+        While the entry that removes this member is not committed, possibly only this member has the entry. Then no
+        other member can be elected (thesis §4.2.2, Figure 4.6). So this member campaigns, but does not count its own
+        vote.
         """
         return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
 

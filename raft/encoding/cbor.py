@@ -22,8 +22,8 @@ import cbor2
 from raft.errors import ProtocolError
 
 DEPTH_MAX = 16
-"""The maximum depth of nested containers in one item. The deepest message has 6. The bound protects the stack from
-hostile input."""
+"""The maximum depth of nested containers in one item. The deepest message has 6 levels. The bound protects the stack
+from hostile input."""
 
 UNSIGNED, BYTES, ARRAY = 0x00, 0x40, 0x80
 """CBOR major types, as `encode_head` takes them."""

@@ -60,7 +60,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members of the cluster. Each field is in canonical order (by node id).
+    """The members of the cluster. `voters`, `outgoing` and `learners` are in canonical order (by node id).
 
     A majority of `voters` decides. While `outgoing` is not empty, the configuration is *joint* (Raft §6): a majority of
     each half must agree, and the next configuration has no `outgoing` voters. `learners` have the log but no vote.
@@ -218,12 +218,12 @@ class Identity:
 
 
 class ConfigurationHistory:
-    """The configurations of one log: the configuration of the snapshot and all later ones (Raft §6). Each is listed by
-    the index of its entry.
+    """The configurations of one log: the configuration of the snapshot and all later ones (Raft §6). Each configuration
+    is listed with the index of its entry.
 
     The newest configuration is in force as soon as its entry is appended, whether it is committed or not. If that entry
-    is cut, the previous configuration is in force again. The first remembered configuration may be listed at the index
-    of a snapshot, which is above the index of its own entry.
+    is cut, the previous configuration is in force again. The first remembered configuration may be listed with the
+    index of a snapshot, which is higher than the index of the configuration's entry.
     """
 
     def __init__(self, index: int, configuration: Configuration) -> None:
@@ -284,5 +284,5 @@ class ConfigurationHistory:
             del self._indexes[:passed], self._configurations[:passed]
 
     def correct_first(self, configuration: Configuration) -> None:
-        """Correct the first remembered configuration."""
+        """Replace the first remembered configuration by the configuration of a snapshot."""
         self._configurations[0] = configuration

@@ -1,5 +1,6 @@
-"""The acknowledgement levels other than MAJORITY: their proposals are answered before or after a majority holds them
-durably.
+"""The acknowledgement levels other than MAJORITY. A proposal of level LEADER may be answered before a majority has it
+on disk. A proposal of level IN_SYNC is answered after all members in sync have it on disk. A proposal of level NONE is
+never answered.
 
 While no such proposal is open, the node calls nothing in this module.
 
@@ -40,7 +41,7 @@ class Acknowledgements:
         self._deposed: dict[int, LogPosition] = {}
         self._former: set[int] = set()  # The proposals of level IN_SYNC of an earlier leadership.
         self._applied: deque[_Applied] = deque()
-        # The last known copies; None before the first proposal of a leadership is applied.
+        # The last result of `core.copies()` while this node leads; None at first, and again once it no longer leads.
         self._copies: Copies | None = None
         self._is_voter = True  # False while a leader that is not a voter is being removed.
         # `is_open` is an attribute and not a property, because it is read at every turn.
@@ -85,8 +86,9 @@ class Acknowledgements:
     def filtered(
         self, completions: Iterable[CompletionBatch], core: RaftCore, *, has_ended: bool = False
     ) -> list[CompletionBatch]:
-        """Replace the completions of these proposals by the completions of their levels, and add the completions that
-        are due now. `has_ended`: the node has stopped or failed, so nothing waits any longer."""
+        """Return the completions to report now. Completions of proposals of level MAJORITY, and of reads, stay as they
+        are in `completions`. All other proposals are reported as their level requires: earlier, later or not at all.
+        `has_ended`: the node has stopped or failed, so nothing waits any longer."""
         self._copies = core.copies() or self._copies
         self._is_voter = core.configuration.is_voter(self._node_id)
         found: list[CompletionBatch] = [*self._accepted(core)]

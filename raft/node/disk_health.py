@@ -91,8 +91,8 @@ class DiskHealth:
         """Transfer the leadership once the disk has been full for HANG_TIMEOUTS election time-outs.
 
         The leader asks its peers one after the other. Each attempt doubles the pause, even if the peer took over and
-        later transferred the leadership back. If this node begins to lead with a full disk at least twice the longest
-        pause after its last attempt, the pause is short again.
+        later transferred the leadership back. The pause is short again if this node begins to lead with a full disk
+        long after its last attempt, that is, after at least twice the longest pause.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None

@@ -67,7 +67,7 @@ class AppendEntries:
     prev_index: int
     prev_term: int
     entries: tuple[Entry, ...]
-    commit_index: int  # The leader's high-water mark. The follower may not have all entries up to this index.
+    commit_index: int  # The leader's high-water mark. The follower may lack some of the entries up to this index.
     low_watermark: int
     read_counter: int
 

@@ -68,8 +68,8 @@ this time, the member's answers show the leader that the member has applied its 
 replicating to it."""
 
 ALARM_NEAR_NS = 3_000_000
-"""An alarm that is less than this ahead will probably go off before the next turn, because turns for lone puts are 1 to
-3 ms apart."""
+"""A deadline that passes within this time probably passes before the next turn, because turns for lone puts are 1 to 3
+ms apart."""
 
 
 def now_ns() -> int:
@@ -239,8 +239,8 @@ class Driver:
         much as this check. After a single put the next alarm is 5 ms away. Usually another put arrives earlier and
         makes this alarm unnecessary.
         """
-        # The deadline is rounded up. Else the node might not be due yet when it passes, on a clock that stands still
-        # while tasks run.
+        # The deadline is rounded up. Otherwise, if the clock stands still while tasks run, the deadline could pass
+        # before the node is due.
         deadline = (self._next_alarm + 1) / SECOND_NS  # If work is left, `wake` was called, so the work needs no alarm.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):

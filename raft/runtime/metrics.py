@@ -21,9 +21,9 @@ class Histogram:
     """Counts durations in buckets, so that its memory does not grow with the number of durations.
 
     Only one thread at a time may add durations, but any thread may read. `bounds_seconds`: the upper bounds of the
-    buckets, in rising order. No two of them may be equal when rounded to nanoseconds. A percentile is known only as
-    exactly as the distance between two neighbouring bounds allows. The default suits Prometheus, which adds the buckets
-    of many members and computes percentiles of the sum.
+    buckets, in rising order. No two of them may be equal when rounded to nanoseconds. The closer two neighbouring
+    bounds are, the more exact are the percentiles between them. The default suits Prometheus, which adds the buckets of
+    many members and computes percentiles of the sum.
     """
 
     def __init__(self, bounds_seconds: Sequence[float] = SECONDS) -> None:

@@ -1,7 +1,7 @@
 """Direct reads from and writes to a TCP socket, plain or with TLS. Any other stream is used through its own methods.
 
 A read through `SocketStream` includes a checkpoint and a first attempt that fails, and a write includes a switch to
-another task. Such a read or write takes about 20 µs, as long as ten small requests.
+another task. Such a read or write takes about 20 µs, as long as the work for ten small requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ process keeps its connections for a while, because its kernel acknowledges bytes
 
 def end_when_unanswered(stream: trio.abc.Stream) -> None:
     """Make the kernel end the connection if sent bytes stay unacknowledged for UNANSWERED_SECONDS_MAX. Does nothing on
-    a system without such a time-out; Linux has it."""
+    a system without such a time-out. Linux has one."""
     if type(stream) is trio.SocketStream and hasattr(socket, "TCP_USER_TIMEOUT"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS_MAX * 1000))
 

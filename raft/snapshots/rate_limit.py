@@ -10,13 +10,14 @@ by one."""
 
 
 class RateLimiter:
-    """Delays each piece by the time that the previous pieces take at the limit. After a pause, the rate may not exceed
-    the limit either."""
+    """Delays each piece by the time that the previous pieces take at the limit. A pause does not allow a higher rate
+    afterwards."""
 
     def __init__(self, bytes_per_second: int) -> None:
         """`bytes_per_second` is at least 1."""
         self._bytes_per_second = bytes_per_second
-        self._worth_until = 0  # The time (monotonic ns) at which the pieces so far would end at the limit.
+        # The time (monotonic ns) at which all pieces so far would be sent if they were sent exactly at the limit.
+        self._worth_until = 0
 
     @property
     def due_at(self) -> int:

@@ -3,11 +3,11 @@
 A transfer has an id and a window of chunks. The receiver answers with its progress. If an answer shows a gap, the
 missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. An answer
 that reports less than an earlier answer has usually arrived late. Such an answer is ignored, because duplicates would
-multiply if each of them caused chunks to be sent again. There is an exception: if chunks were sent again because no
-answer had come, an answer that reports less is used, because the receiver may have lost a part. The first chunk is sent
-alone, because its answer states how much the receiver already has from an earlier connection. All transfers together
-send at most `snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer
-ended with a lost connection.
+multiply if each of them caused chunks to be sent again. There is one exception: after chunks were sent again for lack
+of an answer, an answer that reports less is used. Then the receiver may really have lost a part. The first chunk is
+sent alone, because its answer states how much the receiver already has from an earlier connection. All transfers
+together send at most `snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its
+transfer ended with a lost connection.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -29,7 +29,7 @@ that appends do not have to wait behind the chunks."""
 
 SILENCES_MAX = 20
 """If the chunks of a transfer were sent again this many times without any answer, the transfer is given up. After a
-transfer has lost its connection, its file is kept for the same time."""
+transfer has lost its connection, its file is kept for the time that this many repetitions take."""
 
 
 @dataclass(slots=True)

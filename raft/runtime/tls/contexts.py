@@ -113,10 +113,10 @@ def names_in(certificate: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def is_named(node_id: str, names: Sequence[str]) -> bool:
-    """True if a certificate with these names is one of the member `node_id`.
+    """True if a certificate with these names belongs to the member `node_id`.
 
     A member that is started by name gets its id when its folder is made, and another id after the loss of the folder.
-    So its certificate has the name.
+    So its certificate states the name instead of the id.
     """
     return node_id in names or name_of(node_id) in names
 
@@ -124,9 +124,9 @@ def is_named(node_id: str, names: Sequence[str]) -> bool:
 def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
     """Perform a handshake between the two contexts of one member, in memory. Return the member's own certificate.
 
-    With this check, the member finds a certificate that no peer would accept before it uses the certificate. Such a
-    certificate has expired, comes from a foreign authority, or is not allowed for servers or for clients. Raises
-    UnusableTlsFiles. Cost: some milliseconds.
+    With this check, the member never begins to use a certificate that no peer would accept. Such a certificate has
+    expired, comes from a foreign authority, or is not allowed for servers or for clients. Raises UnusableTlsFiles.
+    Cost: some milliseconds.
     """
     certificate = _shake_hands(purpose, server, client, "no peer would accept them").certificate
     assert certificate is not None, "the context of the caller requires a certificate"
@@ -136,9 +136,9 @@ def try_with_itself(purpose: str, server: ssl.SSLContext, client: ssl.SSLContext
 def certificate_of_port(purpose: str, cert: FilePath, key: FilePath | None) -> dict[str, Any]:
     """Return the certificate of a port, as `ssl` decodes it, after a handshake with itself in memory.
 
-    So a certificate that no client would accept is found before it is used: it has expired, is not valid yet, or is not
-    allowed for servers. The authorities of the clients are unknown, so its own authority is not checked. Raises
-    UnusableTlsFiles.
+    With this check, the port never begins to use a certificate that no client would accept. Such a certificate has
+    expired, is not valid yet, or is not allowed for servers. Nobody knows here which authorities the clients trust, so
+    the authority of the certificate is not checked. Raises UnusableTlsFiles.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_own(server, purpose, cert, key)
@@ -149,7 +149,7 @@ def certificate_of_port(purpose: str, cert: FilePath, key: FilePath | None) -> d
     shown = _shake_hands(purpose, server, client, refusal).certificate_bytes
     assert shown is not None, "a server always shows a certificate"
     client.verify_mode = ssl.CERT_REQUIRED
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # The certificate stands for its own authority.
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # The certificate itself is the trust anchor.
     client.load_verify_locations(cadata=shown)
     certificate = _shake_hands(purpose, server, client, refusal).certificate
     assert certificate is not None, "the context of the caller requires a certificate"

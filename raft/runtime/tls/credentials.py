@@ -29,7 +29,7 @@ Stamps = tuple[tuple[int, int, int] | None, ...]
 
 class Contexts(NamedTuple):
     """The contexts of the answering and of the calling side; None for a side that does not exist. `expires_at`: when
-    the own certificate expires, in seconds since 1970; None for a client."""
+    the member's certificate expires, in seconds since 1970; None for a client."""
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext | None
@@ -78,7 +78,7 @@ class Credentials:
 
     @property
     def expires_at(self) -> float | None:
-        """When the own certificate expires, in seconds since 1970; None for a client."""
+        """When the member's certificate expires, in seconds since 1970; None for a client."""
         return self._contexts.expires_at
 
     @property
@@ -116,7 +116,7 @@ def peer_credentials(
     node_id: str, cert: FilePath, key: FilePath | None, ca: FilePath, *, is_mixed: bool = False
 ) -> Credentials:
     """The credentials for connections between members, where both sides show a certificate. Raises UnusableTlsFiles,
-    also if the certificate does not name `node_id`, or the name in this id."""
+    also if the certificate names neither `node_id` nor the name in this id."""
 
     def make() -> Contexts:
         server = server_context("peers", cert, key, ca, PROTOCOL_PEER)

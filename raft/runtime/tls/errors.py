@@ -81,8 +81,8 @@ _CODES = {
 }
 
 _VERIFY_CODES = {9: "expired", 10: "expired", 18: "untrusted", 19: "untrusted", 20: "untrusted", 21: "untrusted"}
-"""The codes of OpenSSL (x509_vfy.h): not yet valid, expired, and four ways not to know the authority. All others mean
-that the certificate itself is not fit for this use."""
+"""The codes of OpenSSL (x509_vfy.h) for a certificate that is not valid yet, has expired, or has an unknown authority
+(four codes). All other codes mean that the certificate itself is not fit for this use."""
 
 
 def failure_of(error: ssl.SSLError, *, is_established: bool) -> TlsFailed:

@@ -9,8 +9,8 @@ from raft.runtime.tls.stream import TlsStream
 
 
 def check_certificate(stream: MemberStream, node_id: str) -> None:
-    """Check that the certificate of the other side names `node_id`, or the name in it, as a DNS name (SAN) or as its
-    common name.
+    """Check the certificate of the other side: its DNS names (SAN) or its common name must include `node_id` or the
+    name in this id.
 
     A plain stream is not checked: it exists only if connections without TLS are allowed. Raises PeerRefused.
     """
