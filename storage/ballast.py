@@ -43,7 +43,7 @@ class Ballast:
         again. Between these two calls, only data on which something already depends should be written."""
         self._is_restoring = False
         self._retries = (
-            0  # The number of submissions that are being retried and of other deletions of the file that are under way.
+            0  # The number of retries under way, plus the number of deletions of the file that belong to no retry.
         )
         # Submissions that found no room. `look_for_room` tries these submissions again.
         self._waiting: list[_Submission] = []

@@ -68,7 +68,8 @@ class SnapshotFolder:
         self._files = files
         self.folder, self.identity, self.ballast = folder, identity, ballast
         self._latest: SnapshotInfo | None = None
-        # The names of files that `open` found damaged. `naming` removes a name that a new file is about to get.
+        # The names of files that `open` found damaged. `naming` removes a name from this set before a new file gets the
+        # name.
         self._damaged: set[str] = set()
         self._losing_name: set[str] = set()  # The names of large files that are being renamed before their deletion.
         self._count = 0  # The number in the name of the last temporary file.

@@ -16,8 +16,8 @@ Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
 """A snapshot file is synced each time this many bytes have been written. Such a sync takes 1 or 2 ms. The log uses the
-same thread and the same disk. Before, a snapshot had a single sync of 150 MiB at the end. This sync delayed the log,
-and with it every write of the cluster, by 0.1 s."""
+same thread and the same disk. A single sync of 150 MiB at the end would delay the log, and with it every write of the
+cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):

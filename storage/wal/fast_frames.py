@@ -91,7 +91,7 @@ def count_uniform_frames(
 
 
 def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[int, ...]:
-    """The checksums of the `count` frames; only the checksums before the first wrong one."""
+    """The checksums of the `count` frames, up to the frame before the first wrong checksum."""
     frames = memoryview(data)[at : at + count * length]
     found = tuple(starmap(google_crc32c.value, _body(length).iter_unpack(frames)))
     stored = tuple(chain.from_iterable(_checksum(length).iter_unpack(frames)))
@@ -175,7 +175,7 @@ class FrameRun:
         return self.offsets[-1] + self.lengths[-1]
 
     def until(self, batch: int, data: bytes, salt: int) -> FrameRun | None:
-        """The part of this run that ends with the frame `batch`; None if this part is empty.
+        """The part of this run up to the frame `batch`; None if the run begins after this frame.
 
         `data` must be the bytes from which the run was read.
         """
@@ -199,7 +199,7 @@ def read_frame_run(
     data: bytes, offset: int, salt: int, batch: int, checksum: int, previous_batch: int, batch_max: int
 ) -> FrameRun | None:
     """The plain frames from `offset` on that continue the chain of frames. Before them comes the frame `batch`, which
-    has this `checksum`. None if there are none.
+    has this `checksum`. The result is None if there is no such plain frame.
 
     This is a hot loop, because the log of a single client has a frame for every command. Per frame, this function takes
     a fifth of the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function;

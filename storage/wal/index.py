@@ -21,8 +21,8 @@ class FrameLocation(NamedTuple):
 
 
 class FrameRange(NamedTuple):
-    """Frames of one segment, in order. `ends` has one index for each frame. The caller wants the entries of the frame
-    below this index, and these entries are in force."""
+    """Frames of one segment, in order. `ends` has one index for each frame: the caller wants only the entries of the
+    frame below this index. All these entries are in force."""
 
     segment: int
     offsets: array[int]

@@ -70,8 +70,8 @@ class PendingWrites:
         """Encode the group as the frames `batch`, `batch + 1`, …. Usually there is one frame. There are several frames
         only if the group is larger than `frame_bytes_max`.
 
-        The first frame contains all parts except later entries. So a cut is never written after the entries that
-        replace the cut entries.
+        The first frame contains all parts of the group except the entries that do not fit. So a cut is never written
+        after the entries that replace the cut entries.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
