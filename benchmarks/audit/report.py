@@ -85,7 +85,8 @@ def growth(rows: Iterable[Row]) -> list[str]:
 
 
 def beside(rows: Iterable[Row]) -> list[str]:
-    """Return a table that compares the audit with the rival on the same histories: seconds, memory, verdicts."""
+    """Return a table that compares the audit with the other checker (RIVAL) on the same histories: seconds, memory,
+    verdicts."""
     by_history: dict[tuple[str, int, float], dict[str, Row]] = {}
     rows = list(rows)
     tried = {(row["shape"], row["unknown_share"]) for row in rows if row["engine"] == RIVAL}

@@ -1,4 +1,5 @@
-"""Carries out a plan. In each repetition, each group of cells is measured on one contender after the other.
+"""Carries out a plan. In each repetition, each group of cells is measured on one contender (a system with its load
+generator) after the other.
 
 Every group on every contender gets fresh servers and folders.
 """

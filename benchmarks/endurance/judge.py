@@ -152,9 +152,9 @@ def answers_per_second(samples: Sequence[Sample]) -> float:
 def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
     """Return the seconds from the end of the overload until the light client's latency has recovered.
 
-    The bound is `recovery_ratio` times the p99 in the steady phase without the greedy connection. At a moment the
-    latency has recovered if the p99 of all waits in the next `calm_seconds` is within the bound. A wait belongs to
-    these seconds if it overlaps them. The moments that are tried are the end of the overload and, after it, the end of
+    The bound is `recovery_ratio` times the p99 in the steady phase without the greedy connection. The latency has
+    recovered at a moment if the p99 of all waits in the `calm_seconds` after this moment is within the bound. A wait
+    belongs to these seconds if it overlaps them. This function tries the end of the overload and, after it, the end of
     each wait above the bound. The end of the overload is the time of its last sample, which may be up to a second too
     early. Returns None if the latency has not recovered at any of these moments.
     """

@@ -41,7 +41,8 @@ class BareDialect:
         revision: int = ANSWER.unpack(receive_exactly(link, ANSWER.size))[1]
         return revision
 
-    def write(self, operations: Sequence[Operation], answered_below: int) -> None:  # noqa: ARG002  # `Dialect` has it.
+    # `answered_below` is unused here, but `Dialect` requires this parameter.
+    def write(self, operations: Sequence[Operation], answered_below: int) -> None:  # noqa: ARG002
         number, values, pack = self._next_id, self._values, _REQUEST.pack
         for key, _ in operations:
             self._out += (pack(self._length, b"\x83\x1a", number, b"\x50", key), next(values))

@@ -64,8 +64,8 @@ class Contender:
     generator: str  # lean, client, in-process
     tuned: bool = False
     options: tuple[str, ...] = ()  # Further options of its servers.
-    tls_ca: str | None = None  # Clients use TLS: the file of the authority,
-    tls_cert: str | None = None  # and the certificate of clients, with its key.
+    tls_ca: str | None = None  # The file of the authority, if clients use TLS.
+    tls_cert: str | None = None  # The certificate of clients and its key, if clients use TLS.
 
     def takes_part(self, cell: Cell) -> bool:
         """Return False if the system does not offer this work, or if this cell needs no measurement of this

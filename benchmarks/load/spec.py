@@ -23,8 +23,8 @@ class LoadSpec:
     seconds: float
     fill: bool = False
     acknowledge: int = 2  # The acknowledgement level of puts (`raft.Acknowledge`), by default MAJORITY.
-    tls_ca: str | None = None  # The file of the authority, for a load over TLS,
-    tls_cert: str | None = None  # and the certificate of the load generator, with its key.
+    tls_ca: str | None = None  # The file of the authority, for a load over TLS.
+    tls_cert: str | None = None  # The certificate of the load generator and its key, for a load over TLS.
     # The processes whose CPU time is read at the start and at the end of the measured window.
     pids: dict[str, int] = field(default_factory=dict)
 

@@ -4,8 +4,8 @@ Three members, and then five, run as processes. For each number of puts in fligh
 measured in turn, in an order that changes from round to round. Puts of LEADER, MAJORITY and IN_SYNC come from the lean
 generator of the other benchmarks. A put of level NONE has no answer, so these puts come from the production client,
 whose calls end when the request is sent. The rate of this level is the rate of the client, and its latency means
-nothing. `carried_out` is the share of the puts of a window that the store has carried out when the window is over,
-including those of the warm-up."""
+nothing. `carried_out` is the share of the puts of a window and of its warm-up that the store has carried out when the
+window is over."""
 
 from __future__ import annotations
 

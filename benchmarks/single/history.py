@@ -236,7 +236,8 @@ def measure_longest_step(events: int) -> dict[str, Any]:
     filled.fill(events)
     entries, more = filled.puts(22_000, 1), filled.puts(2_000, 1)
     gc_tuning.freeze_state()
-    # Do not measure the first collection after the freeze: it visits every map to which a put has written since.
+    # Do not measure the first collection after the freeze: it visits every map to which a put has written since the
+    # freeze.
     filled.apply_all(entries[:2_000])
     del entries[:2_000]
     single = [_spent([lambda each=each: filled.machine.apply_batch([each])])[0] for each in entries]

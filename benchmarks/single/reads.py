@@ -2,9 +2,9 @@
 
 A round of messages confirms a get of the first kind. A get of the second kind is answered under the lease of the
 leader. Windows of the two kinds alternate. One process has one `Client` and many tasks, each of which awaits one get
-after the other. Both kinds of gets use `Client.execute`, so they cost the client the same. (`Client.execute` costs more
-than the usual `Client.get`, which `python -m benchmarks.single.client` measures.) So the difference between the two
-kinds is the cost of the round, that is, of the messages to both followers and back, and of the leader's work.
+after the other. Both kinds of gets use `Client.execute`, so they cost the client the same. (The usual `Client.get`
+costs less; `python -m benchmarks.single.client` measures its cost.) So the difference between the two kinds is the cost
+of the round, that is, of the messages to both followers and back, and of the leader's work.
 """
 
 from __future__ import annotations

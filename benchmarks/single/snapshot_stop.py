@@ -134,7 +134,7 @@ class Trial:
 
     async def wait_for(self, name: str, condition: Callable[[Row], bool]) -> None:
         """Poll a member until its marks satisfy `condition`."""
-        while not condition(await self.ask(name, "marks")):  # noqa: ASYNC110  # Of another process.
+        while not condition(await self.ask(name, "marks")):  # noqa: ASYNC110  # The marks are in another process.
             await trio.sleep(0.05)
 
     async def leader(self) -> str:
