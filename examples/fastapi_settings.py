@@ -6,8 +6,8 @@
     curl -X PUT 'http://127.0.0.1:8000/settings/greeting?value=Hello'
     curl http://127.0.0.1:8000/greet/Ada
 
-No request asks the store for a setting. Each instance has a copy of all settings, which follows the store by a watch.
-So requests are served from the copy even while the store has no leader, and only changes wait.
+No request asks the store for a setting. Each instance has a copy of all settings, which a watch keeps up to date. So
+requests are served from the copy even while the store has no leader, and only changes wait.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def follow(settings: LocalCopy) -> None:
-    """Keep the copy up to date. It goes on by itself when the member that sends the changes has ended."""
+    """Keep the copy up to date. If the member that sends the changes ends, the copy follows another member by
+    itself."""
     async for change in settings:
         print("setting", text(change.key), change.kind, "at revision", change.revision, flush=True)
 
 
 def end_without(following: asyncio.Task[None]) -> None:
-    """End this instance, as after SIGTERM, if it no longer follows the settings: it would serve old ones. Whoever runs
-    the service starts another instance."""
+    """End this instance, as SIGTERM would, if it no longer follows the settings, because it would serve old settings.
+    The supervisor of the service then starts another instance."""
     if not following.cancelled():
         logger.critical("the settings are no longer followed", exc_info=following.exception())
         signal.raise_signal(signal.SIGTERM)
 
 
 def text(data: bytes) -> str:
-    """The text of a key or a value. Another program may have written bytes that are no UTF-8."""
+    """The text of a key or a value. Another program may have written bytes that are not UTF-8."""
     return data.decode(errors="replace")
 
 
@@ -83,7 +84,7 @@ async def settings() -> dict[str, str]:
 
 @app.put("/settings/{name}")
 async def change(name: str, value: str) -> dict[str, int]:
-    """Change a setting. The answer says exactly how far the change has got."""
+    """Change a setting. The answer says whether the setting was changed, was not changed, or may have been changed."""
     try:
         return {"revision": (await app.state.store.put(f"{PREFIX}{name}", value)).revision}
     except OutcomeUnknown as error:

@@ -1,4 +1,5 @@
-"""Three members of one cluster, each embedded in a service. Here all three services are tasks of one program.
+"""Three members of one cluster, each embedded in a service. In this example, all three services are tasks of one
+program.
 
 Every service tries to claim each job. Exactly one service gets the job, because the claim is a compare-and-set on an
 absent key. In production, each service is a process on its own machine, started with the same member list.

@@ -32,8 +32,9 @@ async def transfer(client: Client, source: str, target: str, amount: int) -> boo
                 Put(target.encode(), str(int(two.record.value) + amount).encode()),
             ],
         )
+        # If another client has changed an account since the read, nothing is written. Then read both accounts again.
         if written.succeeded:
-            return True  # If another client has changed an account, nothing is written: read both again.
+            return True
 
 
 async def main(endpoints: list[str]) -> None:

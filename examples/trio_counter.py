@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.5
 
 
 async def answer(store: EmbeddedStore, line: str) -> str:
-    """Carry out one request. If it fails, the answer says whether a counter may have been raised."""
+    """Carry out one request. If the request fails, the answer says whether a counter may have been raised."""
     try:
         match line.split():
             case ["add", name]:
@@ -53,7 +53,7 @@ async def answer(store: EmbeddedStore, line: str) -> str:
 
 
 async def serve(store: EmbeddedStore, stream: trio.SocketStream) -> None:
-    """Serve one connection until it is closed, or sends a line that is too long."""
+    """Serve one connection until the caller closes it or sends a line that is too long."""
     received = b""
     try:
         async for data in stream:
@@ -79,7 +79,8 @@ async def stay_registered(store: EmbeddedStore, address: str) -> None:
 
 
 async def summarize(store: EmbeddedStore) -> None:
-    """While this instance leads, write the sum of all counters. The block is cancelled when the leadership is over."""
+    """While this instance leads, write the sum of all counters. The block `leadership.term()` is cancelled when the
+    leadership is over."""
     while True:
         try:
             async with store.election("summary", ttl_seconds=TTL_SECONDS) as election:

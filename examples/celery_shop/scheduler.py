@@ -3,8 +3,8 @@
     python scheduler.py host-1
 
 Two schedulers may both believe for a moment that they lead. So the leader first claims a period, in a transaction that
-is carried out only while it leads, and then sends the task: a period is claimed once. If a leader dies between the two,
-the report of this period is missing.
+is carried out only while it leads, and then sends the task. No period can be claimed twice. If a leader dies after the
+claim and before it has sent the task, the report of this period is missing.
 """
 
 from __future__ import annotations

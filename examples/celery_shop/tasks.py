@@ -1,8 +1,8 @@
 """The tasks of the shop, for Celery workers: celery -A tasks worker
 
-The broker delivers a task at least once. A task that was delivered twice, to two workers at the same time, must not
-charge twice: the lock lets one worker at a time charge an order, and the guarded transaction writes only while the lock
-is held.
+The broker delivers a task at least once. A task may be delivered to two workers at the same time, but must not charge
+twice. So only the worker that holds the lock of an order may charge the order, and the guarded transaction writes only
+while the lock is held.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ NOT_SERVED = (Unavailable, Busy)
 """Nothing was read or written. The store may serve the next attempt."""
 
 NOT_CHARGED = (LockTimeout, LockLost)
-"""Another worker has the order, or has taken it over. The order was not changed."""
+"""Another worker holds the lock of the order, or has taken it over. The order was not changed."""
 
 UNDECIDED = (OutcomeUnknown, LeaseLost)
-"""The order may be paid already, or a moment later. The next attempt finds out: as soon as it holds the lock, the write
-of an earlier holder has happened or is refused, because the lock guards the write."""
+"""Perhaps the order is paid already, or will be paid a moment later. The next attempt reads the final state: once this
+attempt holds the lock, a write of an earlier holder has either happened already or will be refused, because the lock
+guards the write."""
 
 logger = get_task_logger(__name__)
 
@@ -57,8 +58,9 @@ def charge(task, order: str) -> None:
             if store.get(f"orders/{order}").value != b"placed":
                 logger.info("charged before: %s", order)
                 return
-            # The bank. Give it the order, so that a second attempt is the same charge, and `lock.fence`, which it
-            # compares with the last one for this order.
+            # A real shop calls its bank here. It passes the order, so that the bank recognizes a second attempt as the
+            # same charge. It also passes `lock.fence`, so that the bank can refuse a lower fence than the last one for
+            # this order.
             time.sleep(0.2)
             lock.guarded().put(f"orders/{order}", "paid").put(f"charges/{order}/{lock.fence}", task.request.id).commit()
             logger.info("charged: %s", order)
@@ -68,7 +70,7 @@ def charge(task, order: str) -> None:
 
 @app.task(autoretry_for=(*NOT_SERVED, OutcomeUnknown), default_retry_delay=RETRY_SECONDS, max_retries=None)
 def report(period: int) -> None:
-    """Count the paid orders. The report of a period may be written twice: it replaces the first."""
+    """Count the paid orders. The report of a period may be written twice; the second then replaces the first."""
     store = client()
     paid = sum(record.value == b"paid" for record in store.items(prefix="orders/"))
     store.put(f"reports/{period}", str(paid))

@@ -21,7 +21,8 @@ app = Flask(__name__)
 
 @app.post("/orders/<order>")
 def place(order: str) -> tuple[dict[str, object], int]:
-    """Place an order. A caller that got no answer calls again: the order is placed once, and charged once."""
+    """Place an order. A caller that got no answer may call again: the order is still placed only once, and charged only
+    once."""
     placed = client().compare_and_set(f"orders/{order}", "placed", expected=None)
     charge.delay(order)
     return {"order": order, "is_new": placed.succeeded}, 202
