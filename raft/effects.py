@@ -62,7 +62,7 @@ class Accepted:
 @dataclass(frozen=True, slots=True)
 class AppliedInSync:
     """The result of an applied command of the acknowledgement level IN_SYNC. `acknowledged_by`: the members that
-    certainly hold the entry durably, in the order of ids. If this member still leads, these members include all members
+    certainly have the entry on disk, in the order of ids. If this member still leads, these members include all members
     in sync."""
 
     ticket: int

@@ -137,7 +137,8 @@ class InProcessLoad:
 def tuned_period_seconds(in_flight: int) -> float:
     """Return the time between appends. These values were the best of those that were tried.
 
-    Without batches, commands leave immediately. With a short period they would then be sent twice.
+    Without batches, each command is sent immediately. With a short period, it would be sent a second time with the next
+    append.
     """
     if in_flight <= UNBATCHED_IN_FLIGHT_MAX:
         return 0.05

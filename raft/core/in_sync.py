@@ -1,8 +1,8 @@
 """The voters that are in sync with their leader.
 
 A voter is in sync if its durable log contains all entries that the leader's log had `in_sync_lag_ns_max` ago. A write
-of the acknowledgement level IN_SYNC is answered once all voters in sync hold it. Commits, elections and reads do not
-depend on the voters in sync, because they need a majority.
+of the acknowledgement level IN_SYNC is answered once all voters in sync have it on disk. Commits, elections and reads
+do not depend on which voters are in sync, because they need a majority of all voters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Copies:
         return not self.in_sync_ids or index <= self.in_sync_index
 
     def holders(self, index: int) -> tuple[str, ...]:
-        """The voters that hold the entry at `index` durably, in the order of ids. The entry must be committed."""
+        """The voters that have the entry at `index` on disk, in the order of ids. The entry must be committed."""
         return tuple(node_id for node_id, last_index in self.positions if last_index >= index)
 
 

@@ -290,7 +290,7 @@ class Leader:
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
         """Handle a rejected append: send again from the last position at which the logs can still match. This position
-        is our last entry at or before the hint whose term is not later than the term of the hint."""
+        is our last entry whose index and term are both not above those of the hint."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True

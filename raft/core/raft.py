@@ -87,7 +87,7 @@ class RaftCore:
         If no configuration names this member, the member waits until a leader sends a configuration that names it.
         `mark_delay_ns`: before a leader sends a new high-water mark to an idle peer in an extra message, the leader
         waits this long (ns) for an append that can carry the mark. In the round for a single read, the leader waits
-        equally long for its preferred quorum before it asks the other members.
+        equally long for its preferred quorum before it sends the round to the other members.
 
         Raises InvalidConfiguration if the log has a configuration that this build does not know.
         """

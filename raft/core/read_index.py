@@ -8,9 +8,9 @@ members (`follower_reads`) share the rounds, too. One such request covers all re
 it.
 
 A round needs the answers of a majority only. Each message beyond a majority costs its receiver a turn of the event
-loop, and the answer costs the leader a turn. So the round for a single read first asks a preferred quorum. The leader
-asks the other peers only if the preferred quorum is silent. The choice does not affect safety, because only the answers
-of a majority confirm a round.
+loop, and the answer costs the leader a turn. So the round for a single read is first sent to a preferred quorum. The
+leader sends the round to the other peers only if the preferred quorum does not answer in time. The choice does not
+affect safety, because only the answers of a majority confirm a round.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from raft.types import ReadMode
 NEVER = 1 << 62
 
 ROUNDS_MAX = 1_000
-"""How many rounds use the same preferred quorum. The next round asks all peers, because another peer may be faster by
-now."""
+"""How many rounds use the same preferred quorum. The next round is sent to all peers, because another peer may be
+faster by now."""
 
 
 @dataclass(slots=True)
@@ -125,25 +125,25 @@ class ReadRounds:
 
 
 class PreferredQuorum:
-    """The peers that made up the majority in the last round that asked all peers, for one leader and term. The round
-    for a single read asks only these peers at first."""
+    """The peers that made up the majority in the last round that was sent to all peers, for one leader and term. The
+    round for a single read is first sent to these peers only."""
 
     def __init__(self, patience_ns: int) -> None:
-        """If the preferred quorum is silent for `patience_ns`, the leader asks the other peers, too. If `patience_ns`
-        is 0, every round asks all peers at once.
+        """If the preferred quorum does not answer within `patience_ns`, the leader sends the round to the other peers,
+        too. If `patience_ns` is 0, every round is sent to all peers at once.
 
-        With a patience of 1 ms instead of 5 ms, the leader asks the other peers in every third round for a single read,
-        and the rate of such reads falls by a tenth.
+        With a patience of 1 ms instead of 5 ms, the leader sends every third round for a single read to the other
+        peers, too. The rate of such reads then falls by a tenth.
         """
         self._patience_ns = patience_ns
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # True if the current round, or the next one, asks all peers.
-        self.over_at = NEVER  # The time (monotonic ns) at which the leader asks the other peers, too.
+        self._needs_full_round = True  # True if the current round, or the next one, is sent to all peers.
+        self.over_at = NEVER  # The time (monotonic ns) at which the leader sends the round to the other peers, too.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
-        """The peers to ask in a round that begins now: the preferred quorum if the round is for a single read, or else
-        all peers."""
+        """The peers to which a round that begins now is sent: the preferred quorum if the round is for a single read,
+        or else all peers."""
         self.over_at = NEVER
         self._needs_full_round |= self._rounds_left == 0 or any(peer_id not in peers for peer_id in self._quick)
         if not is_lone or self._needs_full_round or not self._patience_ns:
@@ -153,16 +153,16 @@ class PreferredQuorum:
         return self._quick
 
     def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
-        """The other peers, which are asked because the round `counter` takes too long.
+        """The other peers, to which the round `counter` must be sent, because it takes too long.
 
-        The preferred quorum has already been asked and may just be slow. If messages to the preferred quorum were lost
-        with a connection, the next heartbeat repeats them.
+        The round has already been sent to the preferred quorum, which may just be slow. If messages to the preferred
+        quorum were lost with a connection, the next heartbeat repeats them.
         """
         self.over_at, self._needs_full_round = NEVER, True
         return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])
 
     def confirmed(self, peers: Mapping[str, Progress], counter: int) -> None:
-        """Note that a majority has confirmed the round `counter`. If the round asked all peers, those that have
+        """Note that a majority has confirmed the round `counter`. If the round was sent to all peers, those that have
         answered become the new preferred quorum."""
         self.over_at = NEVER
         if self._needs_full_round:

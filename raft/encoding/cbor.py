@@ -152,9 +152,9 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool 
     `separator`: SEPARATOR_BYTES random bytes that no sender of a body can know. The bodies are joined into one array,
     with a separator after each body, and every second decoded item must be this separator. If this check succeeds, each
     item between the separators is exactly one body, for two reasons. An item that extended beyond its body would have
-    consumed a separator, and no sender can imitate a separator. An item that ended before the end of its body would
-    have left bytes before the separator, and these would have been decoded as further items. The value of the separator
-    does not influence the decoded items.
+    consumed the separator, and no sender can put an equal separator into the body that follows. An item that ended
+    before the end of its body would have left bytes before the separator, and these would have been decoded as further
+    items. The value of the separator does not influence the decoded items.
     """
     assert len(separator) == SEPARATOR_BYTES, len(separator)
     count, between = len(bodies), _SEPARATOR_HEAD + separator

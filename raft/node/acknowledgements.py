@@ -150,8 +150,8 @@ class Acknowledgements:
         return self._undurable.pop(ticket, None) or self._deposed.pop(ticket, None)
 
     def _acknowledged(self, applied: _Applied) -> AppliedInSync:
-        """The answer, which names the voters that certainly hold the entry. This node is one of them, because it has
-        applied the entry."""
+        """The answer, which names the voters that certainly have the entry on disk. This node is one of them, because
+        it has applied the entry."""
         holders = () if self._copies is None else self._copies.holders(applied.index)
         known = {*holders, self._node_id} if self._is_voter else {*holders}
         return AppliedInSync(applied.ticket, applied.index, applied.result, tuple(sorted(known)))

@@ -1,4 +1,5 @@
-"""The metadata of a data folder: `meta`, the owner's identity, and `pins`, the accepted incarnations of peers.
+"""The metadata of a data folder: the file `meta` has the owner's identity, and the file `pins` has the accepted
+incarnations of peers.
 
 Both are checked files: small files with a checksum, which are always replaced as a whole. A checked file consists of 8
 bytes of magic, the u32 format version, the u32 length of the map, one canonical CBOR map, and a u32 CRC32C over
