@@ -9,7 +9,7 @@ from benchmarks.measure.statistics import CELL_FIELDS, medians
 
 OURS = "highwatermark"
 RIVALS = ("etcd", "pysyncobj", "pysyncobj-tuned")
-"""The systems that are compared with the contender `highwatermark`. Others are only shown in the tables."""
+"""The systems that are compared with the contender `highwatermark`. All other systems appear only in the tables."""
 
 _FIELDS = tuple(name for name in CELL_FIELDS if name != "connections")
 

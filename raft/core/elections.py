@@ -17,8 +17,8 @@ from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
 """The maximum random delay (ns) of a campaign after the loss of the leader's connections. Without this random delay,
-some members would campaign at the same time, depending on their ids and priorities. Most other members notice the loss
-within this time."""
+members with certain ids and priorities would campaign at the same time. Most other members notice the loss within this
+time."""
 
 RETRIES_PER_HEARTBEAT = 5
 """After the loss of the leader's connections, the first pause in a campaign is the heartbeat interval divided by this

@@ -48,8 +48,8 @@ def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_be
     """Choose the peer that is to take over: `wanted_id` if it is given, or else the peer with the longest log among the
     peers heard lately.
 
-    Raises TransferRefused if `wanted_id` is not a peer, or if every peer that could be chosen has been silent since
-    `silent_before` (monotonic ns) or needs a snapshot.
+    Raises TransferRefused if `wanted_id` is not a peer, or if no peer can be chosen. A peer cannot be chosen if it has
+    been silent since `silent_before` (monotonic ns) or needs a snapshot.
     """
     if wanted_id is not None and wanted_id not in peers:
         there = ", ".join(peers) or "nobody"

@@ -51,8 +51,8 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # This alias saves an attribute lookup
 
 MARK_DELAYS_PER_HEARTBEAT = 10
 """Before a leader sends a new high-water mark to an idle peer in an extra message, it waits for an append that can
-carry the mark. The wait is a heartbeat interval divided by this number. Without the wait, a leader needed six turns of
-the event loop for a single put, and two of the six sent the mark."""
+carry the mark. The wait is a heartbeat interval divided by this number. Without the wait, a leader needs six turns of
+the event loop for a single put, two of them only to send the mark."""
 
 
 class Node:

@@ -54,7 +54,8 @@ class ConnectionLog:
         self._warned.add(words)
 
     def validation_failed(self, peer_id: str | None, fault: ValidationFault) -> None:
-        """Log a ValidationFault that an input from a peer or a stranger has caused. The first time, add a traceback."""
+        """Log a ValidationFault that an input from a peer or a stranger has caused: the first time at level ERROR, with
+        a traceback, and at level DEBUG after that."""
         self.validation_faults += 1
         cause = fault.__cause__
         where = traceback.extract_tb(cause.__traceback__)[-1:] if cause is not None else []

@@ -1,9 +1,9 @@
 """Reading many frames at once: a faster second implementation of `parse_frame`, for the plain frames of a log.
 
-A plain frame has one entry, which is not a membership change. A plain frame has no hard state, or its hard state
-differs from that of the previous frame only in the commit hint. Nearly all frames of a log are plain. `read_frame_run`
-reads consecutive plain frames and stops at any other frame. `parse_frame` alone decides whether the other frame is of
-another kind, damaged, or the end of the log.
+A plain frame has one entry, which is not a membership change. Consecutive plain frames have no hard state, or hard
+states that differ only in the commit hint. Nearly all frames of a log are plain. `read_frame_run` reads consecutive
+plain frames and stops at any other frame. `parse_frame` alone decides whether the other frame is of another kind,
+damaged, or the end of the log.
 
 Frames of the same length are compared column by column. If the log has the commands of a single client, its frames have
 the same bytes at the same positions, except for numbers and payloads. A slice with a step fetches the byte at one

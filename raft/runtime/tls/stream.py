@@ -118,7 +118,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return done
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all bytes. Raises BrokenResourceError (TlsFailed is one), ClosedResourceError."""
+        """Send all bytes. Raises BrokenResourceError (TlsFailed is a subclass), ClosedResourceError."""
         await trio.lowlevel.checkpoint()
         if self._is_closed:
             raise trio.ClosedResourceError("this side has closed the connection")
@@ -161,7 +161,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await self.transport_stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for plain bytes; the result is empty at the end. Raises BrokenResourceError (TlsFailed is one),
+        """Wait for plain bytes; the result is empty at the end. Raises BrokenResourceError (TlsFailed is a subclass),
         ClosedResourceError."""
         if self._is_closed:
             return await self._drop_all()
