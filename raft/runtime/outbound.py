@@ -79,7 +79,7 @@ class Outbound:
         """Set the callbacks of the connection.
 
         `addresses` returns the possible addresses of the peer, the best one first. The connection tries the addresses
-        one after the other. The function is called before each attempt, because the addresses may change. `hello` gets
+        one after the other. `addresses` is called before each attempt, because the addresses may change. `hello` gets
         the peer's hello, and may raise PeerRefused. `lost` is called when a working connection is lost. `ended` is
         called after `lost` if the peer or its machine has closed the connection without a refusal. `refused` is called
         with the code and the text of a refusal by the peer. Each hello states `own_address`, at which others should

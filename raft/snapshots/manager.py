@@ -198,7 +198,7 @@ class SnapshotManager:
             self._failed("writing a snapshot", failure)
             return
         if (error := self._builder.take_given_up()) is not None:
-            # Wait until the next attempt is due.
+            # The next attempt is due once the log has grown by another quarter of the usual size.
             self.log_bytes_wanted = self.log_bytes + self._log_bytes_allowed() // 4
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._builder.take_finished()) is not None:
