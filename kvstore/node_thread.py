@@ -16,10 +16,11 @@ from kvstore.trio_thread import TrioThread
 
 
 class NodeThread(TrioThread[EmbeddedStore]):
-    """The thread of one member. `ended` is called in this thread if the member ends by itself. `clock`: the clock of
-    its loop; None for that of the machine.
+    """The thread of one member. `ended` is called in this thread if the member ends with an error. `clock`: the clock
+    of its loop; None: the clock of the machine.
 
-    `start` raises what `open_node` raises before its block runs, and `stop` the error with which the member has ended.
+    `start` raises the errors that `open_node` raises before its block runs. `stop` raises the error with which the
+    member has ended, if there is one.
     """
 
     def __init__(
@@ -29,11 +30,12 @@ class NodeThread(TrioThread[EmbeddedStore]):
 
     @property
     def store(self) -> EmbeddedStore:
-        """The store of the member, for what does not change: its id and its addresses."""
+        """The store of the member. Other threads may read only the fields that never change: its id and its
+        addresses."""
         return self.value
 
     def connect(self, address: str) -> socket.socket | None:
-        """A connection to the member if this is its address; None for another address. Raises OSError."""
+        """Return a connection to the member if `address` is one of its addresses, else None. Raises OSError."""
         if address not in self.store.own_addresses:
             return None
         near, far = socket.socketpair()

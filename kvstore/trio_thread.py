@@ -19,8 +19,8 @@ ResultT = TypeVar("ResultT")
 
 
 class TrioThread(Generic[ValueT]):
-    """The thread. `block` runs in its loop. `ended` is called in this thread if the block ends by itself. `clock`: the
-    clock of the loop; None for that of the machine."""
+    """The thread. Its loop runs `block`. `ended` is called in this thread if the block ends with an error. `clock`: the
+    clock of the loop; None: the clock of the machine."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class TrioThread(Generic[ValueT]):
         clock: trio.abc.Clock | None = None,
     ) -> None:
         self._block, self._ended, self._clock = block, ended, clock
-        self.value: ValueT  # What the block gives, from the end of `start` on.
+        self.value: ValueT  # The value that the block yields; set once `start` has returned.
         self._is_decided = threading.Event()  # The block has begun, or could not be begun.
         self._failure: BaseException | None = None
         self._token: trio.lowlevel.TrioToken | None = None
@@ -38,7 +38,7 @@ class TrioThread(Generic[ValueT]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and wait until the block has begun. Raises what the block raises at its beginning."""
+        """Start the thread, and wait until the block has begun. If the block could not begin, raises its error."""
         self._thread.start()
         atexit.register(self._stop_thread)
         self._is_decided.wait()
@@ -52,13 +52,14 @@ class TrioThread(Generic[ValueT]):
             raise self._failure
 
     def post(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function in the loop soon. Raises trio.RunFinishedError if the block has ended."""
+        """Call a function in the loop, without waiting for the call. Raises trio.RunFinishedError if the block has
+        ended."""
         assert self._token is not None, "not started"
         self._token.run_sync_soon(function, *arguments)
 
     def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Run an async function in the loop, and block the caller until its end. The caller may be in an event loop of
-        its own. Raises trio.RunFinishedError if the block has ended."""
+        """Run an async function in the loop, and block the caller until the function has ended. The caller may be in an
+        event loop of its own. Raises trio.RunFinishedError if the block has ended."""
         ended: Future[ResultT] = Future()
 
         async def run() -> None:

@@ -1,8 +1,8 @@
 """Errors for a block that a program enters in the wrong form: by `with` instead of `async with`, by `await`, or by
 `acquire`.
 
-Without these methods, Python names only the missing method. Type checkers do not see the methods, so that they still
-report the mistake, too.
+Without the methods of these classes, the error would name only a missing method, such as `__enter__`. The methods are
+hidden from type checkers, so a type checker still reports the mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ParametersT = ParamSpec("ParametersT")
 
 
 def check_seconds(**given: object) -> None:
-    """Raise TypeError if one of the arguments is no number of seconds. None is allowed."""
+    """Raise TypeError if one of the arguments is neither a number of seconds nor None."""
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise TypeError(f"{name} is a number of seconds, such as 10 or 0.5, and not {value!r:.40}")
@@ -44,7 +44,7 @@ class EnteredAsync:
 
 
 class EnteredPlainly:
-    """Base of an object of a plain thread, which is entered by `with`. `_right_form`: the text of the error for every
+    """Base of an object for plain threads, which is entered by `with`. `_right_form`: the text of the error for every
     other form."""
 
     _right_form: str
@@ -59,7 +59,7 @@ class EnteredPlainly:
 
 
 class Taken:
-    """Base of a block that programs may take for a lock of `threading`, `trio` or `asyncio`."""
+    """Base of a block that a programmer may mistake for a lock of `threading`, `trio` or `asyncio`."""
 
     _right_form: str
 
@@ -89,7 +89,7 @@ class _Block(EnteredAsync, Taken, AbstractAsyncContextManager[ValueT]):
     if not TYPE_CHECKING:
 
         def __call__(self, function):
-            """Run a function in the block each time, as a decorator."""
+            """Decorate a function, so that each of its calls runs in the block."""
             return self._inner(function)
 
 
@@ -98,8 +98,9 @@ def async_block(
 ) -> Callable[
     [Callable[ParametersT, AsyncIterator[ValueT]]], Callable[ParametersT, AbstractAsyncContextManager[ValueT]]
 ]:
-    """Make blocks of an async generator, like `asynccontextmanager`. If a program enters such a block in another form,
-    the error shows `right_form`, such as `async with client.lock(name) as lock:`."""
+    """Turn an async generator function into a function that returns a block, as `asynccontextmanager` does. If a
+    program enters such a block in another form, the error shows `right_form`, such as
+    `async with client.lock(name) as lock:`."""
     words = f"this is a block, which begins and ends with `{right_form}`"
 
     def decorate(

@@ -4,7 +4,8 @@
 
 Only `kvstore.testing.fixtures` imports pytest, and pytest loads it when this module is named as a plugin.
 
-PYTEST_DONT_REWRITE: there are no assertions of tests here, and a conftest.py may import this module first.
+PYTEST_DONT_REWRITE: this word prevents a warning of pytest if a conftest.py imports this module first. There are no
+assertions here that pytest would have to rewrite.
 """
 
 from kvstore.testing.clock import MovableClock

@@ -1,7 +1,7 @@
-"""A clock that runs as that of the machine, and that a test can move forward.
+"""A clock that runs like the clock of the machine, and that a test can move forward.
 
-One clock serves several event loops: the trio loop of a member, trio loops that run on it, and asyncio loops that it
-controls.
+One clock serves several event loops: the trio loop of a member, other trio loops that were started with the clock, and
+the asyncio loops that were given to `control`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MovableClock(trio.abc.Clock):
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shift] = weakref.WeakKeyDictionary()
 
     def start_clock(self) -> None:
-        """Note a run of trio that has begun on this clock."""
+        """Record a run of trio that begins with this clock, so that `advance` can wake it."""
         with self._lock:
             self._runs.append(trio.lowlevel.current_trio_token())
 
@@ -40,8 +40,8 @@ class MovableClock(trio.abc.Clock):
         return deadline - self.current_time()
 
     def control(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Move the time of an asyncio loop, too: that of all its timers, also those of other tasks. Called in its
-        thread. Raises WrongContext if the loop has no time that can be moved, such as that of uvloop."""
+        """From now on, also move the time of this asyncio loop, which all tasks of the loop use. Called in the thread
+        of the loop. Raises WrongContext for a loop whose time cannot be moved, such as a loop of uvloop."""
         with self._lock:
             self._loops[loop] = _shift_of(loop)
 
@@ -66,18 +66,18 @@ class MovableClock(trio.abc.Clock):
 
 
 class _Shift:
-    """By how much the time of an asyncio loop is ahead of that of the machine."""
+    """The seconds by which the time of an asyncio loop is ahead of the time of the machine."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
 
 _shifts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shift] = weakref.WeakKeyDictionary()
-"""The loops whose `time` was replaced. Several clocks may move one loop, one test after the other."""
+"""The loops whose `time` was replaced. A loop that serves several tests may be moved by the clock of each test."""
 
 
 def _shift_of(loop: asyncio.AbstractEventLoop) -> _Shift:
-    if not isinstance(loop, asyncio.BaseEventLoop):  # Only the loops of the standard library ask `time` for each timer.
+    if not isinstance(loop, asyncio.BaseEventLoop):  # Other loops do not call `time` for each timer.
         kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
         raise WrongContext(f"a test cannot move the time of a {kind}: run the test on a loop of the standard library")
     if (known := _shifts.get(loop)) is not None:
@@ -89,4 +89,4 @@ def _shift_of(loop: asyncio.AbstractEventLoop) -> _Shift:
 
 
 def _nothing() -> None:
-    """Do nothing, in a loop that was woken to look at the time."""
+    """Do nothing. The call wakes the loop, which then reads the time again."""

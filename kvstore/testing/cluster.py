@@ -1,7 +1,8 @@
-"""Three real members in this process, and the faults that a program has to live with.
+"""Three real members in this process, and faults that a program under test must tolerate.
 
-The members are those of `hwm serve`, with data folders on the disk and ports on loopback. They run in one thread. In
-front of each port is a gate at a port that stays the same, so a member that is started again has its former address.
+The members run the code of `hwm serve`, with data folders on the disk and ports on loopback, all in one thread. Clients
+and peers do not connect to a member itself, but to its gates (`Gate`). The addresses of the gates never change, so a
+member that is started again is reached at its former addresses.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ FoundT = TypeVar("FoundT")
 NODE_IDS = ("s1", "s2", "s3")
 
 WAIT_SECONDS_MAX = 30.0
-"""How long the cluster may take to elect a leader, or a member to catch up."""
+"""The longest wait for the election of a leader, or for a member that catches up."""
 
 LOOK_SECONDS = 0.005
 
 
 class ClusterStuck(AssertionError):
-    """The members did not reach a state in WAIT_SECONDS_MAX. This says nothing about the program under test."""
+    """The members did not reach a state within WAIT_SECONDS_MAX. This is not a failure of the program under test."""
 
     def __init__(self, wanted: str, seconds: float, members: str) -> None:
         super().__init__(f"the members have not reached this state in {seconds:g} s: {wanted}; {members}")
 
 
 class _MemberOfCluster:
-    """One member: its gates, which stay, and what runs behind them, which may end and begin again."""
+    """One member: its gates, which are never replaced, and the running member behind them, which may end and be started
+    again."""
 
     def __init__(self, node_id: str, folder: Path, peers: Gate, clients: Gate) -> None:
         self.node_id, self.folder, self.peers, self.clients = node_id, folder, peers, clients
@@ -51,7 +53,7 @@ class _MemberOfCluster:
         return Member(self.node_id, self.peers.address, self.clients.address)
 
     async def run(self, members: Sequence[Member], *, task_status: trio.TaskStatus[None]) -> None:
-        """Run the member on its folder until `end`."""
+        """Run the member with its data folder until `end` is called."""
         self._ended = trio.Event()
         config = MemberConfig(
             folder=self.folder, node_id=self.node_id, members=tuple(members), bootstrap=True,
@@ -70,7 +72,7 @@ class _MemberOfCluster:
             self._ended.set()
 
     async def end(self) -> None:
-        """End the member at once. As after `kill -9`, it tells nobody."""
+        """End the member at once, as `kill -9` does, without a message to its peers and clients."""
         self.peers.close()
         self.clients.close()
         if self._scope is not None:
@@ -85,10 +87,12 @@ class _MemberOfCluster:
 
 
 class Cluster:
-    """Three members, during the block `with Cluster(folder) as cluster`. `folder`: where their data folders are made.
+    """Three members, during the block `with Cluster(folder) as cluster`. `folder`: the folder in which their data
+    folders are made.
 
-    A program reaches them by `url` or `endpoints`, with the client that it uses in production. All methods block, and
-    may be called in tests on trio, on asyncio and in plain threads; an event loop of the test stands still meanwhile.
+    A program reaches them by `url` or `endpoints`, with the client that it uses in production. All methods block. They
+    may be called in tests on trio, on asyncio and in plain threads; during a call, an event loop of the test stands
+    still.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -128,10 +132,10 @@ class Cluster:
 
     @contextmanager
     def without_leader(self) -> Iterator[str]:
-        """During the block, the member that led is gone: it has ended without a word. Gives its id.
+        """End the leader at once, and start it again at the end of the block. Yields the id of this member.
 
-        The others elect a new leader within about a second. Calls that were under way are answered by it, or end
-        unknown. At the end of the block the member is back, and has caught up.
+        The other members elect a new leader within about a second. A call that was under way is answered by the new
+        leader, or its outcome is unknown. At the end of the block, the call waits until the member has caught up.
         """
         leader = self.wait_for_leader()
         with self._gone([leader]):
@@ -139,10 +143,11 @@ class Cluster:
 
     @contextmanager
     def without_quorum(self) -> Iterator[str]:
-        """During the block, the leader is alone: the two other members have ended. Gives the id of the leader.
+        """End the two followers at once, and start them again at the end of the block. Yields the id of the leader.
 
-        No write is committed, and no linearizable read is answered. A write that the leader has taken ends unknown, and
-        may take effect after the block. At the end of the block the members are back, and a leader is elected.
+        During the block, no write is committed, and no linearizable read is answered. The outcome of a write that the
+        leader has accepted is unknown, because the write may take effect after the block. At the end of the block, the
+        call waits until the members have a leader and have caught up.
         """
         leader = self.wait_for_leader()
         with self._gone([node_id for node_id in NODE_IDS if node_id != leader]):
@@ -150,10 +155,10 @@ class Cluster:
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[None]:
-        """During the block, each answer of each member reaches a client this much later. The members see no delay.
+        """During the block, delay every response to a client by `seconds`. Messages between members are not delayed.
 
-        A client gives up a member that says nothing for 1 s while it has an open request. With a delay of 1 s or more,
-        every call therefore ends with its deadline.
+        A client closes its connection to a member if a request is open and no bytes arrive for 1 s. With a delay of 1 s
+        or more, every call therefore ends at its deadline without a result.
         """
         if not seconds >= 0:
             raise ValueError(f"an answer cannot come {seconds} s later")
@@ -166,7 +171,8 @@ class Cluster:
 
     @contextmanager
     def _gone(self, node_ids: Sequence[str]) -> Iterator[None]:
-        # A member that a fault around this one has ended begins again at the end of that fault.
+        # Faults may be nested. A member that an outer fault has ended is started again only at the end of the outer
+        # fault.
         gone = [member for member in self._members if member.node_id in node_ids and member.running is not None]
         self._thread.run(lambda: self._end(gone))
         try:
@@ -223,7 +229,7 @@ class Cluster:
         return await self._wait("a member leads a majority", found)
 
     async def _wait(self, wanted: str, look: Callable[[], FoundT | None]) -> FoundT:
-        """Look until there is something true to be found, and return it. Raises ClusterStuck."""
+        """Call `look` until its result is true, and return this result. Raises ClusterStuck."""
         with trio.move_on_after(WAIT_SECONDS_MAX):
             while not (found := look()):  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)

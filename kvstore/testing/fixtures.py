@@ -1,4 +1,5 @@
-"""The fixtures for pytest. Each is a plain fixture, so it serves tests on trio, on asyncio and in plain threads."""
+"""The fixtures for pytest. All of them are synchronous, so tests on trio, on asyncio and in plain threads can use
+them."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ def hwm_store() -> Iterator[MemoryStore]:
 
 @pytest.fixture
 def hwm_clock(hwm_store: MemoryStore) -> MovableClock:
-    """The clock of `hwm_store`. With pytest-trio, a test that has this fixture runs on the clock."""
+    """The clock of `hwm_store`. With pytest-trio, a test that uses this fixture runs with this clock."""
     return hwm_store.clock
 
 
 @pytest.fixture
 def hwm_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three real members with data folders in `tmp_path` and ports on loopback, which a test stops and slows down."""
+    """Three real members with data folders in `tmp_path` and ports on loopback. A test can stop them and slow them
+    down."""
     with Cluster(tmp_path / "members") as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""A port on loopback in front of a port of a member. A test closes it, or slows down what comes back through it."""
+"""A port on loopback that forwards to a port of a member. A test can close it, or delay the responses of the member."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import trio
 
 CHUNK_BYTES_MAX = 64 * 1024
 CHUNKS_MAX = 256
-"""The most chunks that are on their way back in one connection. Then the member has to wait, as at a full socket."""
+"""The greatest number of chunks of responses that one connection holds back. At this bound, the member cannot send
+more, as with a full socket."""
 
 
 class Gate:
     """Forwards each connection to the port of a member.
 
-    Connections wait for the first `open`. After `close`, they are closed at once. `delay_seconds`: how much later bytes
-    from the target arrive.
+    A new connection waits until `open` was called for the first time. After `close`, a new connection is closed at
+    once. `delay_seconds`: the delay of bytes from the member.
     """
 
     def __init__(self, listener: trio.SocketListener) -> None:
@@ -54,7 +55,7 @@ class Gate:
                     nursery.start_soon(self._forward, near, far, scope)
                     nursery.start_soon(self._bring_back, far, near, scope)
             except* (OSError, trio.BrokenResourceError):
-                pass  # One side has ended: the other is closed now.
+                pass  # One side has ended, so both are closed.
             finally:
                 self._carrying.discard(scope)
 

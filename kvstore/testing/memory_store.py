@@ -30,10 +30,10 @@ ClientT = TypeVar("ClientT", bound=ClientCalls)
 NODE_ID = "s1"
 
 SMALL_FILES = StorageLimits(segment_bytes_max=1 << 20, preallocate_bytes=0, ballast_bytes=0)
-"""Files that need no room of their own: a disk in memory is never full."""
+"""No space is reserved on the disk, because a disk in memory is never full."""
 
 EXPIRY_PAUSE_SECONDS = 0.001
-"""The pause between two looks whether all that is due has expired. The leader time must rise between two entries."""
+"""The pause between two attempts to expire everything that is due. Leader time must rise between two entries."""
 
 
 class MemoryStore:
@@ -42,8 +42,8 @@ class MemoryStore:
     Any program can be tested with it: the calls of this object block, but they take milliseconds, and may be made in
     tests on trio, on asyncio and in plain threads.
 
-    `listen`: True to serve also at a port on loopback (`url`), for programs that make a client by themselves. The
-    time of these clients cannot be moved.
+    `listen`: True to serve also at a port on loopback (`url`), for programs that make a client by themselves. `advance`
+    does not move the time of such a client.
     """
 
     def __init__(self, *, listen: bool = False) -> None:
@@ -68,20 +68,22 @@ class MemoryStore:
         return f"hwm://{address}"
 
     def trio_client(self, **options: Any) -> Client:
-        """A `kvstore.Client`, to be entered. `options`: as of `kvstore.Client`, for example `deadline_seconds`.
+        """Return a `kvstore.Client`, which the caller must enter. `options`: those of `kvstore.Client`, for example
+        `deadline_seconds`.
 
-        The time of a trio loop moves with that of the store only if the loop runs on its clock:
-        `trio.run(main, clock=store.clock)`, or the fixture `hwm_clock`.
+        `advance` moves the time of the trio loop only if the loop runs with the clock of the store, by
+        `trio.run(main, clock=store.clock)` or the fixture `hwm_clock`.
         """
         return self._known(Client([IN_PROCESS_ADDRESS], dialer=self._dial_for_trio, **options))
 
     def asyncio_client(self, **options: Any) -> AsyncioClient:
-        """A `kvstore.asyncio.Client`, to be entered. From then on, the time of its loop moves with that of the store.
-        `options`: as of `kvstore.asyncio.Client`."""
+        """Return a `kvstore.asyncio.Client`, which the caller must enter. Once it is entered, `advance` also moves the
+        time of its loop. `options`: those of `kvstore.asyncio.Client`."""
         return self._known(_AsyncioClient(self.clock, self._dial_for_asyncio, options))
 
     def blocking_client(self, **options: Any) -> BlockingClient:
-        """A `kvstore.blocking.Client`, to be entered. `options`: as of `kvstore.blocking.Client`."""
+        """Return a `kvstore.blocking.Client`, which the caller must enter. `options`: those of
+        `kvstore.blocking.Client`."""
         client = _BlockingClient(self.clock, self._thread.connect, options)
         self._known(client.in_loop)
         self._known(client.in_thread)
@@ -90,9 +92,9 @@ class MemoryStore:
     def advance(self, seconds: float) -> None:
         """Move the time of the member and of its clients forward, as if the machine had been asleep.
 
-        When this call returns, the member has removed the leases that are due, with their keys. A client renews its
-        leases in between only if it gets the time to do so: to keep a lease of 10 s alive, advance by 1 s at a time and
-        wait for something between two steps.
+        When this call returns, the member has removed the leases that are due, with their keys. A client has no time to
+        renew a lease during the call. To keep a lease of 10 s alive, advance by 1 s at a time, and wait for something
+        after each step, so that the client has time to renew.
         """
         self.clock.advance(seconds)
         self._thread.run(self._expire)
@@ -152,8 +154,9 @@ class _BlockingClient(BlockingClient):
 def open_memory_node(*, deadline_seconds: float = DEADLINE_SECONDS_DEFAULT) -> EmbeddedNode:
     """Run a member in memory in this trio loop, during the block `async with open_memory_node() as store`.
 
-    The member has the clock of the loop. On a `trio.testing.MockClock` with an `autojump_threshold` (the fixture
-    `autojump_clock` of pytest-trio), time jumps to the next thing that is due, and a lease is renewed on its way.
+    The member uses the clock of the loop. With a `trio.testing.MockClock` that has an `autojump_threshold` (the fixture
+    `autojump_clock` of pytest-trio), time jumps from deadline to deadline. A renewal is also a deadline, so leases stay
+    alive.
     """
     return _node(deadline_seconds=deadline_seconds)
 
