@@ -41,9 +41,9 @@ class MemberConfig:
     for all first members. `joining`: if the folder contains no member, make it the folder of a new member of a running
     cluster. With `joining`, `members` must be None. `named`: start this member by its name, which is not its id; then
     `node_id`, `members`, `bootstrap` and `joining` are not given. `listen_*`: `host:port`, or None for this member's
-    own advertised address. `dial`: by node id, the addresses of the peers that this member does not dial at their
-    advertised addresses. `in_memory`: make a new member whose folder is in memory, for tests of programs; `folder` is
-    then only a name.
+    own advertised address. `dial`: the node id of a peer → the address at which this member dials the peer, instead of
+    the peer's advertised address. `in_memory`: make a new member whose folder is in memory, for tests of programs;
+    `folder` is then only a name.
     """
 
     folder: Path

@@ -1,8 +1,9 @@
 """Makes members of a new cluster that begins with the present records of a snapshot file of etcd (`hwm import-etcd`).
 
-The revision leaps, as after `hwm snapshot restore`: a snapshot file of etcd shows one member at one moment. etcd may
-have acknowledged writes behind it, whose revisions its clients know. Without a leap, the new cluster would use these
-revisions again. A fence would repeat, and a watch that continues behind such a revision would miss changes.
+The revision leaps, as after `hwm snapshot restore`, because a snapshot file of etcd has the state of one member at one
+moment. etcd may have acknowledged later writes, and its clients may know the revisions of these writes. Without a leap,
+the new cluster would use the same revisions again. Then a fence would repeat, and a watch that continues after such a
+revision would miss changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The start of a member by name: its folder if it has one, else a cluster to join, else a cluster to begin.
+"""The start of a member by name: it opens its data folder if it has one; otherwise it joins a cluster if it finds one;
+otherwise it may begin one.
 
 The first start, every later start, and the start after the loss of the folder use the same command line. The reasons
 why this is safe are in docs/adr/0058-a-name-is-not-an-id.md.
@@ -27,19 +28,19 @@ from storage import DataFolder, NotInitialized, WrongNode, open_data_folder
 logger = logging.getLogger("kvstore.first_start")
 
 QUIET_SECONDS = 5.0
-"""How long a member must find no cluster before it begins one. Resolvers remember for some seconds that a name did not
-exist."""
+"""A member begins a cluster only after it has found no cluster for this time. The time is needed because resolvers
+remember for some seconds that a name did not exist."""
 
 LOOK_SECONDS = 0.5
-"""The pause between two looks at the other names."""
+"""The pause between two surveys of the other names."""
 
 TELL_SECONDS = 30.0
 """How often a member without data logs what it waits for, if the reason stays the same."""
 
 
 async def open_or_start(config: MemberConfig, named: NamedConfig) -> DataFolder:
-    """Open the folder of a named member. If it has no member, wait until it can be made: by joining a cluster, or by
-    beginning one.
+    """Open the folder of a named member. If the folder contains no member, wait until this member can join a cluster or
+    begin one, and then make the folder.
 
     Raises StorageError, the errors of `open_waiting_room`, and UnusableCertificates.
     """
@@ -85,7 +86,7 @@ async def _make_folder(config: MemberConfig, named: NamedConfig, room: WaitingRo
 
 
 def _begin(config: MemberConfig, named: NamedConfig) -> None:
-    """Make the folder of the first member of a new cluster, whose id is like no other."""
+    """Make the folder of the first member of a new cluster. A random token makes the id of the cluster unique."""
     own = named.member(_new_id(named.name))
     founding = replace(
         config, named=None, node_id=own.node_id, members=(own,), cluster_token=uuid.uuid4().hex, bootstrap=True

@@ -131,7 +131,8 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
     Raises JoinRefused, StorageError, BackupFailed, and the errors of a client.
     """
-    # If there is one address, nobody else can be asked, and `check_may_join` reports the other cluster at once.
+    # A client with a cluster id searches for other members when a member belongs to another cluster. With a single
+    # address there is nothing to search, so `check_may_join` compares the ids, and reports another cluster at once.
     wanted = joining.cluster_id if len(joining.endpoints) > 1 else b""
     async with client_of(joining.endpoints, joining.tls, joining.credentials, wanted) as client:
         found = await client.membership(of_leader=True, about=joining.own.node_id)
@@ -154,8 +155,8 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
 
 def client_of(endpoints: Sequence[str], tls: Tls | None, credentials: Credentials | None, cluster_id: bytes) -> Client:
-    """Return the client with which a member asks its cluster. `credentials`: a user with the role root. `cluster_id`:
-    members of another cluster are not asked; empty: the cluster of the first member that answers."""
+    """Return the client with which a member sends requests to its cluster. `credentials`: a user with the role root.
+    `cluster_id`: the client uses no member of another cluster; empty: the cluster of the first member that answers."""
     return Client(
         endpoints,
         session=False,
@@ -201,7 +202,7 @@ def check_may_join(joining: JoinConfig, found: Membership) -> None:
 def _check_addresses_free(own: Member, found: Membership) -> None:
     for member in found.members:
         if name_of(member.node_id) == name_of(own.node_id):
-            continue  # The new member is to take the place of this one.
+            continue  # The new member will replace this member, and may have its addresses.
         for address in _shared(own, member):
             raise JoinRefused(
                 own.node_id, f"{member.node_id} has the address {address}", "give it addresses of its own"

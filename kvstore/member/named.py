@@ -1,7 +1,8 @@
-"""Members that are started by name: their configuration, and the change by which one takes the place of its name.
+"""Members that are started by name: their configuration, and the changes of the members by which such a member takes
+the place of its name.
 
-A name is not an id. Each data folder gets an id of its own (`raft.membership.names`). The *place* of a name is the vote
-of at most one member of this name.
+A name is not an id. Each data folder gets an id of its own (`raft.membership.names`). The *place* of a name is a vote,
+which at most one member of this name has at a time.
 
 See docs/adr/0058-a-name-is-not-an-id.md.
 """
@@ -21,12 +22,13 @@ from raft import MEMBERS_MAX, InvalidConfiguration, Member, MembershipChange, ch
 class NamedConfig:
     """The configuration of a member that is started by name. Raises InvalidConfiguration.
 
-    `peer_address`, `client_address`: the addresses at which the others find the member of this name, whatever its id.
-    `endpoints`: the client addresses of all names that exist or may exist later, the same list for each of them. Only
-    the first of them may begin a cluster. `begin_with`: begin a cluster if there is none, once this many names
-    (including this one) are found without data; 0: never. `cluster_id`: belong to this cluster (16 bytes), and never
-    begin another one; empty: any cluster. `tls`: the certificates for connections to client ports; None: without TLS.
-    `credentials`: a user with the role root, if authentication is on.
+    `peer_address`, `client_address`: the addresses at which peers and clients reach the member of this name, whatever
+    its id. `endpoints`: the client addresses of all names that exist or may exist later. Every name is started with the
+    same list, and only the first name in the list may begin a cluster. `begin_with`: the number of names (including
+    this one) that must be found without data before this member begins a cluster; 0: it never begins a cluster.
+    `cluster_id`: the cluster to which the member belongs (16 bytes), in which case it never begins a cluster; empty:
+    any cluster. `tls`: the certificates for connections to client ports; None: without TLS. `credentials`: a user with
+    the role root, if authentication is on.
     """
 
     name: str
@@ -89,8 +91,8 @@ def next_change(own: Member, now: Membership) -> MembershipChange | Waiting | No
     """Return the next change towards the goal of a named member: `own` is a voter with these addresses, and no other
     member has its name. None: the goal is reached, or this member was removed.
 
-    `now` is the membership as the leader knows it. If no voter has the name yet, the first change adds a voter. Every
-    other change keeps the number of voters. A member of the same name that the leader hears is never replaced.
+    `now` is the membership as the leader knows it. If no voter has the name yet, the promotion of `own` adds a voter.
+    Every other change keeps the number of voters. A member of the same name that the leader hears is never replaced.
     """
     others = [each for each in now.members if each.node_id != own.node_id and _has_same_name(each, own)]
     voters = [each for each in others if each.part != LEARNER]
@@ -111,7 +113,8 @@ def next_change(own: Member, now: Membership) -> MembershipChange | Waiting | No
         return Waiting(f"{names} has the same name and a vote, too: `hwm member remove` the one that is gone")
     other_ids = tuple(each.node_id for each in others)
     if me is None:
-        # Two members never have one address. The voter keeps its vote, and is found nowhere until it is replaced.
+        # Two members never have the same address. So the former voter loses its addresses now, and its vote only when
+        # it is replaced.
         without_address = tuple(Member(each.node_id) for each in voters if _addresses(each) != ("", ""))
         learners = tuple(each.node_id for each in others if each.part == LEARNER)
         return MembershipChange(add=(own,), remove=learners, update=without_address)

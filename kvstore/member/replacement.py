@@ -1,6 +1,6 @@
 """A named member takes the place of its name: it is added, catches up, and gets the vote of the former member.
 
-The task runs as long as the member, because a former member of its name may come back at any time.
+The task of this module runs as long as the member, because a former member of the same name may come back at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raft import MembershipChange, Node, name_of
 logger = logging.getLogger("kvstore.replacement")
 
 LOOK_SECONDS = 0.2
-"""The pause between two looks at the own configuration, and between two tries of a change."""
+"""The pause between two checks of this member's configuration, and between two attempts at a change."""
 
 LONELY_SECONDS = 5.0
 """After this time without a leader, a member asks the other members about itself: it may have been replaced, and the
@@ -26,7 +26,7 @@ leader may not know its address."""
 
 
 class PlaceKeeper:
-    """Keeps the place of one named member."""
+    """Makes the changes by which one named member gets the place of its name, and keeps it."""
 
     def __init__(self, named: NamedConfig, node: Node) -> None:
         self._named, self._node = named, node
@@ -36,14 +36,14 @@ class PlaceKeeper:
 
     @property
     def problem(self) -> str | None:
-        """The reason why this member does not have the vote of its name; None if it has."""
+        """The reason why this member does not have the vote of its name; None if it has the vote."""
         own = self._own
         if self._node.core.configuration.is_voter(own.node_id):
             return None
         return f"{own.node_id} has no vote yet: it takes the place of {self._named.name}"
 
     async def run(self) -> None:
-        """Look, and change the members if that is needed, until cancelled."""
+        """Check the configuration repeatedly, and change the members if necessary, until cancelled."""
         while True:
             await trio.sleep(LOOK_SECONDS)
             now = trio.current_time()
@@ -58,7 +58,7 @@ class PlaceKeeper:
             self._heard_at = trio.current_time()
 
     def _is_settled(self) -> bool:
-        """True if nothing is to be done, as far as this member's own log knows."""
+        """True if no change is needed, according to the configuration in this member's own log."""
         configuration, own = self._node.core.configuration, self._own
         found = configuration.member(own.node_id)
         has_place = found is not None and configuration.is_voter(own.node_id)

@@ -30,8 +30,8 @@ LOOK_SECONDS_MAX = 3.0
 HELLO_READ_BYTES = 4096
 
 _NO_SUCH_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
-"""The answers of the resolver that say for certain that a name does not exist, or has no address. All others mean that
-the resolver does not know."""
+"""The answers of the resolver that say for certain that a name does not exist, or has no address. After any other error
+of the resolver, the name may exist."""
 
 
 class Finding(enum.Enum):
@@ -45,7 +45,8 @@ class Finding(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One address: what is there, the id of its cluster (16 bytes, or empty), and details for the log."""
+    """The finding at one address, the id of the cluster there (16 bytes; empty if none is known), and details for the
+    log."""
 
     address: str
     finding: Finding
@@ -70,9 +71,9 @@ class Begin:
 
 
 def decide(named: NamedConfig, found: Sequence[Found]) -> Join | Begin | Waiting:
-    """What a member without data may do, given what is at all other addresses.
+    """Return what a member without data may do, according to the findings at all other addresses.
 
-    Silence is never taken for absence: whoever does not answer may belong to a cluster.
+    An address that does not answer is never treated as absent, because its member may belong to a cluster.
     """
     clusters = sorted({each.cluster_id for each in found if each.finding is Finding.CLUSTER})
     if named.cluster_id:

@@ -1,7 +1,8 @@
 """The ports of a member that has no data yet, and waits for a cluster to join or to begin.
 
-The client port says that there is no data here, so that the first name can count who is blank. `/livez` is good, so
-that no supervisor restarts the process; `/readyz` says what the member waits for.
+At the client port, the member answers that it has no data, so that the member that may begin a cluster can count the
+members without data. `/livez` reports success, so that no supervisor restarts the process. `/readyz` states what the
+member waits for.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from raft import Member, Refusal, frame
 from raft.runtime import Acceptor
 
 CALLERS_MAX = 64
-"""Connections to the client port at the same time. More are closed at once."""
+"""The greatest number of open connections to the client port. Further connections are closed at once."""
 
 CALLER_SECONDS_MAX = 5.0
-"""The time of one connection to the client port, with its TLS handshake."""
+"""The longest time of one connection to the client port, including its TLS handshake."""
 
 DROP_BYTES_MAX = 4096
 
 
 @dataclass(slots=True)
 class WaitingRoom:
-    """`reason`: what the member waits for, a sentence."""
+    """Answers the callers of a member without data. `reason`: a sentence that states what the member waits for."""
 
     name: str
     reason: str = "it looks for its cluster"
@@ -39,7 +40,7 @@ class WaitingRoom:
     security: SecurePort | None = None
 
     async def answer(self, stream: trio.SocketStream) -> None:
-        """Tell one caller that there is no data here, and close the connection."""
+        """Answer one caller that this member has no data, and close the connection."""
         if self.callers >= CALLERS_MAX:
             await trio.aclose_forcefully(stream)
             return
