@@ -22,8 +22,8 @@ NO_PASSWORD = "a password does not belong in a URL: name a file with password_fi
 
 
 class InvalidUrl(StoreError):
-    """A text is no URL of a store. `reason` says why. `url`: the text without its parameters, and without anything else
-    that may be a password."""
+    """A text is not a URL of a store. `reason`: why it is not. `url`: the text without its parameters, and without
+    anything else that may be a password."""
 
     def __init__(self, url: str, reason: str) -> None:
         shown = _without_password(url)
@@ -40,8 +40,8 @@ class InvalidUrl(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUrl:
-    """What a URL says: the addresses of members, the prefix of all keys, the options of a client, the user (None: no
-    user), and the file with the password."""
+    """The contents of a URL: the addresses of members, the prefix of all keys, the options of a client, the user (None:
+    no user), and the file with the password."""
 
     endpoints: tuple[str, ...]
     prefix: bytes = b""
@@ -52,8 +52,9 @@ class ConnectionUrl:
     def client_options(self, password: str | None = None) -> dict[str, Any]:
         """The options of a client, with its user and the password.
 
-        `password`: None means the first line of the file that the URL names, or else what the environment has. Without
-        a user in the URL, there is no password unless it is given here. Reads a file. Raises UnusablePassword.
+        `password`: None means the first line of the file that the URL names, or else the password from the environment
+        (`kvstore.password_source`). If the URL names no user, None means no password. May read a file. Raises
+        UnusablePassword.
         """
         if password is None and self.user is not None:
             if self.password_file is not None:
@@ -66,8 +67,8 @@ class ConnectionUrl:
 
 
 def parse_url(url: str) -> ConnectionUrl:
-    """Read `hwm://user@host:port,host:port/prefix?name=value&…`. The user and the prefix are percent-encoded; the slash
-    before the prefix does not belong to it.
+    """Read `hwm://user@host:port,host:port/prefix?name=value&…`. The user and the prefix are percent-encoded; the
+    prefix begins after the slash.
 
     Parameters: `deadline` (seconds), `session` (yes or no), `cluster` (the id in hex), `ca`, `cert` and `key` (files of
     TLS), `password_file` (a file whose first line is the password). Raises InvalidUrl, InvalidAddress.
@@ -92,7 +93,7 @@ def parse_url(url: str) -> ConnectionUrl:
         try:
             parse_address(endpoint)
         except InvalidAddress:
-            if "@" in path + query:  # The user or a password may be in the text with a slash that is not encoded.
+            if "@" in path + query:  # The text before the @ may contain a slash that is not encoded.
                 raise InvalidUrl(url, "write a slash in the name of a user as %2F, and no password") from None
             raise
     options, password_file = _options(url, query)
@@ -103,8 +104,8 @@ def parse_url(url: str) -> ConnectionUrl:
 
 
 def _without_password(url: str) -> str:
-    """Leave out of a URL all that may be a password: the text from the first colon after the scheme to the last @, and
-    then the values of the parameters."""
+    """Remove from a URL everything that may be a password: first the text from the first colon after the scheme to the
+    last @, and then all parameters."""
     scheme = SCHEME if url.startswith(SCHEME) else ""
     before, at, after = url.removeprefix(scheme).rpartition("@")
     whole = f"{before.partition(':')[0]}:…@{after}" if at and ":" in before else f"{before}{at}{after}"

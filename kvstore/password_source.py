@@ -1,4 +1,5 @@
-"""The source of a client's password: a file, or a variable of the environment. Programs and `hwm` use the same ones."""
+"""The source of a client's password: a file, or an environment variable. Client programs and `hwm` use the same
+sources."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def read_password_file(path: str | Path) -> str:
 
 
 def password_of_environment() -> str | None:
-    """Return the password that the environment names, of a file if there is one; None if it names none. Raises
-    UnusablePassword."""
+    """Return the password from the file that PASSWORD_FILE_VARIABLE names, or else from PASSWORD_VARIABLE; None if
+    neither variable is set. Raises UnusablePassword."""
     path = os.environ.get(PASSWORD_FILE_VARIABLE)
     return read_password_file(path) if path else os.environ.get(PASSWORD_VARIABLE)

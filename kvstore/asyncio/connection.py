@@ -27,7 +27,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def lost(self, connection_id: int, reason: BaseException | None) -> None:
-        """The connection has ended: the member has ended it (None), or an error has."""
+        """The connection has ended. `reason`: the error that has ended it; None if the member has closed it."""
         ...
 
 

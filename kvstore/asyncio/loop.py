@@ -71,8 +71,8 @@ class AsyncioScope:
 
 
 class AsyncioEvent(asyncio.Event):
-    """An event that is true once it has happened. Without `__bool__`, `if lease.lost:` would always be true. (An event
-    of trio raises an error there.)"""
+    """An event whose truth value says whether it has happened. Without `__bool__`, the condition in `if lease.lost:`
+    would always be true. (In the same place, an event of trio raises an error.)"""
 
     def __bool__(self) -> bool:
         return self.is_set()
@@ -140,7 +140,7 @@ class AsyncioLoop:
         return AsyncioEvent()
 
     def new_lock(self) -> asyncio.Lock:
-        """A lock that one task at a time holds."""
+        """A lock that only one task at a time holds."""
         return asyncio.Lock()
 
 

@@ -31,7 +31,7 @@ ASYNCIO_WORDS = LoopWords(
 
 
 class CallWaiter(Protocol):
-    """The receiver of the end of one call. `asyncio.Future` has this form."""
+    """Receives the outcome of one call. `asyncio.Future` has these methods."""
 
     def done(self) -> bool:
         """True if the caller no longer waits."""
@@ -91,7 +91,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
                 self._give_room(len(self._room))
                 with self.loop.move_on_after(CLOSE_SECONDS_MAX):
                     await self._closed.wait()
-            await asyncio.sleep(0)  # A task that is cancelled before its start cannot report its end to its callers.
+            await asyncio.sleep(0)  # Let new tasks begin: one that is cancelled before cannot report its end.
         finally:
             await self._end_all()
         if self._failure is not None:

@@ -5,9 +5,9 @@
         client.put("greeting", "hello")
 
 `client` is the class. `loop_thread` runs an asyncio loop in a thread, and `thread_pump` gives it the calls of other
-threads. `context` holds a lease, a lock or a consumer during a block, and `leases`, `watch`, `consumers` and `recipes`
-are the faces of these objects. `access` has the calls about users. `embedded` runs a member inside the program; it is
-loaded on first use.
+threads. `context` makes a blocking context manager out of an async one, such as that of a lease, a lock or a consumer.
+`leases`, `watch`, `consumers` and `recipes` have the blocking forms of these objects. `access` has the calls about
+users. `embedded` runs a member inside the program; it is loaded on first use.
 """
 
 from __future__ import annotations

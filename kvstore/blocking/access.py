@@ -3,7 +3,7 @@
     add_user(client, "ada", "a password")
     change_access(client, UserGrant("ada", "apps"))
 
-Errors are those of `kvstore.access.calls`.
+The errors are those of `kvstore.access.calls`.
 """
 
 from __future__ import annotations

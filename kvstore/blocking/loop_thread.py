@@ -5,7 +5,7 @@ ends, all waiting callers get an error, so that no caller waits for a loop that 
 
 Calls that end together wake their threads in a chain: the loop wakes the first thread, and each thread wakes the next
 one before it goes on. Threads that were woken all at once would only wait again, for the lock of the interpreter. While
-a chain goes on, new work does not wake the loop either: the end of the chain does.
+a chain goes on, new work does not wake the loop: the last thread of the chain wakes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
 
 LOOK_SECONDS = 1.0
-"""How often a waiting thread looks for Ctrl-C. The kernel interrupts a wait, but not if the signal came just before."""
+"""The interval at which a waiting thread checks for Ctrl-C. The kernel interrupts a wait at a signal, but not if the
+signal came just before the wait."""
 
 CHAIN_SECONDS_MAX = 0.01
 """After this time, the loop wakes all threads of a chain. If a thread of the program computes, each step of the chain
@@ -39,8 +40,8 @@ OWN_THREAD = (
 
 
 def acquire_patiently(lock: LockType, look: Callable[[], bool]) -> None:
-    """Acquire a lock, or return once `look` finds that the wait is over. Ctrl-C ends the wait, at the latest after
-    LOOK_SECONDS."""
+    """Acquire a lock. Every LOOK_SECONDS, call `look`, and return without the lock if `look` returns True. Ctrl-C ends
+    the wait, at the latest after LOOK_SECONDS."""
     while not lock.acquire(timeout=LOOK_SECONDS):
         if look():
             return
@@ -129,7 +130,7 @@ class LoopThread:
         return self._binding.is_forked
 
     def time(self) -> float:
-        """The present time of the loop, in any thread; before `start`, that of the machine."""
+        """The present time of the loop, in any thread; before `start`, the time of the machine."""
         return time.monotonic() if self._thread is None else self.loop.time()
 
     def start(self) -> None:
@@ -173,10 +174,12 @@ class LoopThread:
                 raise
 
     def look(self) -> bool:
-        """Wake the loop in any case; called by a thread that has waited for long. Returns False: the wait goes on.
+        """Wake the loop, even if it should be awake; called by a thread that has waited for long. Returns False, so
+        that the thread continues to wait.
 
-        A signal handler may call the client just before the interrupted code of the same thread wakes the loop. An
-        exception that was thrown into another thread may have prevented the end of a chain.
+        There are two reasons why the loop may not have been woken. A signal handler may have called the client just
+        before the interrupted code of the same thread would have woken the loop. An exception that was thrown into
+        another thread may have stopped a chain.
         """
         self.tell(self._begin_all)
         return False
@@ -193,25 +196,26 @@ class LoopThread:
                 self._chain_limit.cancel()
             self._chain_limit = self.loop.call_later(CHAIN_SECONDS_MAX, self._end_chain)
         self._chain.append(lock)
-        if not self._is_passing:  # The last thread has looked for a next one just before.
+        if not self._is_passing:  # Meanwhile the last thread has found the chain empty.
             self.pass_on()  # type: ignore[unreachable]
 
     def pass_on(self) -> None:
         """Wake the next thread of the chain; called once in each thread that `wake` has woken.
 
-        The main thread takes no part in a chain: Ctrl-C between the two halves of a step would lose a thread.
+        The main thread takes no part in a chain, because Ctrl-C in the middle of this method would leave a thread
+        asleep.
         """
         chain = self._chain
         while True:
             if not chain:
-                self._is_passing = False  # Reset before the second look, so that no lock stays in the chain.
+                self._is_passing = False  # Reset before the chain is checked again, so that no lock stays in it.
                 if not chain:
                     return
                 self._is_passing = True
             try:
                 lock = chain.popleft()
                 break
-            except IndexError:  # Another thread has taken the last one, and may already have passed on.
+            except IndexError:  # Another thread has taken the last lock, and may have released it.
                 pass
         lock.release()
         if not chain and self._queue:

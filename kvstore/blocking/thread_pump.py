@@ -38,7 +38,8 @@ def finish(call: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 class ThreadLoop(AsyncioLoop):
-    """The waiting of a plain thread, as far as calls need it. The time is that of the loop of the client."""
+    """The functions of an event loop that calls need to wait in a plain thread. The time is the time of the client's
+    loop."""
 
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread

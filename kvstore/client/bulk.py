@@ -17,7 +17,7 @@ from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import read_answer
 
 OPEN_MAX = 1024
-"""The greatest number of open operations of one bulk call, which is what a connection and a session have room for."""
+"""The greatest number of open operations of one bulk call. A connection and a session have room for this number."""
 
 ResultT = TypeVar("ResultT")
 CallError = OperationFailed | OutcomeUnknown | UnderReplicated

@@ -181,7 +181,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         self.deadline_seconds = deadline_seconds
         self._pump = pump
         self._prefix = b""  # The prefix of all keys in a view (`under`).
-        self._known_addresses: dict[str, str] = {}  # By node id: addresses of members that are reached in another way.
+        self._known_addresses: dict[str, str] = {}  # Node id → an address that only the dialer knows.
         self._own_locks = OwnLocks()
         self._renewals = Renewals(self._renew_all, pump.start_soon, pump.loop)
 
@@ -925,10 +925,10 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
 
         A program may have lost the lock without knowing this. Even then, `guarded` transactions do no harm to the next
         holder, and neither do requests to services that compare `lock.fence`. Other writes can do harm. Raises
-        LockTimeout after `wait_seconds`, and Unavailable if no member has granted a lease within `wait_seconds` or the
-        deadline, whichever is longer; without `wait_seconds`, within the deadline. Raises WrongContext if the task
-        holds the lock already and would wait for ever. If the lock is lost, the block is cancelled, and LeaseLost is
-        raised. Needs feature level 2.
+        LockTimeout after `wait_seconds`. Raises Unavailable if no member has granted a lease within the deadline, or
+        within `wait_seconds` if that is given and longer. Raises WrongContext if the task already holds the lock,
+        because it would wait for ever. If the lock is lost, the block is cancelled, and LeaseLost is raised. Needs
+        feature level 2.
         """
         check_seconds(ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
         return self._lock_of(None, name, ttl_seconds, wait_seconds)
@@ -1295,7 +1295,8 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
     def _lock_of(
         self, owner: object, name: Text, ttl_seconds: float, wait_seconds: float
     ) -> AbstractAsyncContextManager[Lock]:
-        """A lock, as `lock` gives it. `owner`: the thread that waits for it; None: the task that enters the block."""
+        """Return the block of a lock, as `lock` does. `owner`: the thread that waits for the lock; None: the task that
+        enters the block."""
         key = _bytes(name)
         is_longer = self.deadline_seconds < wait_seconds < math.inf
         return own_lock(
@@ -1366,7 +1367,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         return cast("list[ResultT | OperationFailed | OutcomeUnknown]", group.results)
 
     def _seconds(self, deadline_seconds: float | None) -> float:
-        """The deadline of one call, as `_bounded` gives it. Raises Unavailable if it leaves no time."""
+        """The time for one call, as `_bounded` returns it. Raises Unavailable if the time is not above 0."""
         seconds = self._bounded(deadline_seconds)
         if seconds <= 0:
             words = f"deadline_seconds is {seconds:g}, so nothing was sent"
@@ -1471,7 +1472,7 @@ def cluster_id_of(text: bytes | str) -> bytes:
 
 def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> None:
     """Raise InvalidAddress if `endpoints` is not a list of addresses. With a dialer, endpoints are any texts."""
-    given: object = endpoints  # A program without types may give anything.
+    given: object = endpoints  # A program without type checks may pass anything.
     if isinstance(given, str):
         likely = [each.rpartition("//")[2].rstrip("/") for each in given.replace(",", " ").split()] or [_as_text(None)]
         raise InvalidAddress(given, f"endpoints are a list of addresses, such as {likely!r}")
@@ -1493,7 +1494,7 @@ def check_endpoints(endpoints: Sequence[str], *, are_addresses: bool = True) -> 
 
 
 def _as_text(endpoint: object) -> str:
-    """Return the address that a caller may mean, such as `("127.0.0.1", 7101)`, or else an example."""
+    """Return the address that a caller may mean by a value such as `("127.0.0.1", 7101)`, or else an example."""
     match endpoint:
         case (str(host), int(port)):
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -1506,7 +1507,7 @@ _BELOW_LEVEL = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
 
 
 def _checked_body(command: Command) -> tuple[Any, ...]:
-    """Return the body of a command that a caller has made. Raises Unsupported, InvalidRequest, TypeError."""
+    """Validate a command that a caller has made, and return its body. Raises Unsupported, InvalidRequest, TypeError."""
     if isinstance(command, RegisterSession | CloseSession | KeepAlive):
         raise Unsupported("commands about sessions: a client keeps its own")
     try:
@@ -1522,7 +1523,7 @@ def _checked_body(command: Command) -> tuple[Any, ...]:
 
 
 def _compared_and_deleted(result: TxnResult) -> CompareAndSetResult:
-    """Convert the result of its transaction to the result of `compare_and_delete`."""
+    """Convert the result of the transaction that `compare_and_delete` sends to the result of `compare_and_delete`."""
     acknowledged_by = result.acknowledged_by
     if result.succeeded:
         return CompareAndSetResult(result.revision, True, acknowledged_by=acknowledged_by)
@@ -1646,7 +1647,7 @@ def _read_log_page(response: Response) -> LogPage:
 def _listing(request: Range | None, prefix: Text | None) -> Range:
     if request is not None and prefix is not None:
         raise TypeError("give a request or a prefix, not both")
-    given: object = request  # A program without types may give a prefix.
+    given: object = request  # A program without type checks may pass a prefix.
     if given is not None and not isinstance(given, Range):
         words = f"prefix={given!r:.80}" if isinstance(given, str | bytes) else "prefix=..."
         raise TypeError(f"a listing takes `{words}`, or `Range(start, end)` for the keys from start to before end")

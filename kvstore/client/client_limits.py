@@ -18,7 +18,7 @@ class ClientLimits:
     members_refresh_ns: int = 30_000 * MILLISECOND_NS  # The interval of requests for the current members.
     calls_max: int = 8192  # Open operations of one client; further operations have to wait.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member accepts 4,096.
-    open_numbers_max: int = 1024  # Open numbers of a session: a bound on its kept results.
+    open_numbers_max: int = 1024  # Open request numbers of a session; each may have a kept result.
     keep_alive_ns: int = 10_000 * MILLISECOND_NS  # An idle session is kept alive at this interval.
 
     def __post_init__(self) -> None:

@@ -525,14 +525,14 @@ class ClientStateMachine:
                 if self._credentials is None:
                     self._refuse_waiting(outcome.error)
 
-    # The proof of this client's user.
+    # The authentication of this client's user.
 
     def _authenticate(self, connection: MemberConnection, credentials: Credentials) -> None:
-        """Prove the user of this client, with the token of an earlier proof if there is such a token."""
+        """Authenticate the user of this client: with the token if the client has one, else with the password."""
         self._send_own(connection, authenticate_request(credentials.user, self._token or credentials.password))
 
     def _authenticate_again(self, connection: MemberConnection) -> None:
-        """Prove the user again on a connection whose user the member no longer knows."""
+        """Authenticate again on a connection whose user the member no longer knows."""
         if self._credentials is not None and connection.is_ready:
             connection.state = ConnectionState.AUTHENTICATING
             if self._credentials.password:
@@ -542,7 +542,7 @@ class ClientStateMachine:
     def _authenticated(
         self, connection: MemberConnection, call: Call, told: MembersView | int | bytes | None, outcome: ResponseClass
     ) -> None:
-        """Process the answer to a proof. Only the leader can refuse a password. Another member names the
+        """Process the response to an authentication. Only the leader can refuse a password. Another member names the
         leader instead."""
         assert self._credentials is not None
         credentials = self._credentials

@@ -31,7 +31,7 @@ class MemberConnection:
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
         self.waiting = CallQueue()  # Calls that only this member can answer.
-        self.watches: dict[int, WatchStream] = {}  # By request id. A stream that moved away stays until confirmed.
+        self.watches: dict[int, WatchStream] = {}  # By request id. A moved stream stays until its new member confirms.
         self.patient: set[int] = set()  # Request ids in flight that the member may answer only much later.
         self.silent_count = 0  # The number of sent requests that the member never answers.
         self.silent_read = 0  # The number of these requests that the member has certainly read.
@@ -94,7 +94,7 @@ class MemberConnection:
 
     @property
     def silent_unread(self) -> int:
-        """The number of requests without an answer that the member may not have read yet."""
+        """The number of sent requests that the member never answers, and that it may not have read yet."""
         return self.silent_count - self.silent_read
 
     @property

@@ -13,7 +13,7 @@ class Admission(enum.Enum):
 
     READY = "ready"
     WAIT = "wait"  # The command waits for a session, or until fewer numbers are open.
-    LOST = "lost"  # An attempt under an expired session may have had an effect: no retry under a new session.
+    LOST = "lost"  # An attempt under an expired session may have had an effect, so no retry is safe.
 
 
 class SessionKeeper:

@@ -61,7 +61,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._waiting: dict[WatchStream, None] = {}
         self._cut_off: dict[CarrierT, None] = {}  # Connections that have watches, but whose member knows no leader.
         self._pinged: dict[CarrierT, int] = {}  # The time at which the member was last asked who leads.
-        self.can_authenticate = False  # True if a member that does not know the user will be asked again.
+        self.can_authenticate = False  # True if the client can authenticate when a member does not know its user.
         self.news: list[WatchStream] = []
 
     # Of the application.
@@ -199,7 +199,7 @@ class WatchKeeper(Generic[CarrierT]):
             self._pause(stream, now)
 
     def _pause(self, stream: WatchStream, now: int) -> None:
-        """Ask a member for the watch again after a pause."""
+        """Request the watch from a member again, after a pause."""
         stream.leave()
         stream.failures = min(stream.failures + 1, 20)
         pause = min(self._limits.pause_max_ns, self._limits.pause_min_ns << (stream.failures - 1))
@@ -207,7 +207,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._waiting[stream] = None
 
     def _leave_all(self, connection: CarrierT) -> None:
-        """Take the watches off a connection. They wait for another member."""
+        """Remove the watches from a connection. They wait for another member."""
         self._cut_off.pop(connection, None)
         for watch_id, stream in connection.watches.items():
             if stream.watch_id == watch_id and stream.connection is connection:
