@@ -456,7 +456,8 @@ class LeaseLost(StoreError):
 
 
 class AccessDenied(OperationFailed):
-    """Base of the refusals of a member that knows no right of the caller for the request. Nothing was done."""
+    """Base of the errors with which a member refuses a request because it knows no right of the caller to make the
+    request. Nothing was done."""
 
 
 class Unauthenticated(AccessDenied):
@@ -743,7 +744,8 @@ class InvalidRequest(KvError):
     refused when it is applied.
 
     If the reason is a bound, `size` is the size of the request and `size_max` the bound; otherwise both are None.
-    `text`: what only the client knows, such as the argument of its caller that is out of range. It is never sent.
+    `text`: a description that only the client can give, such as the name of an argument that is out of range. The text
+    is never sent.
     """
 
     code = ResultCode.INVALID_REQUEST

@@ -205,7 +205,7 @@ ETCD_LIMITS = {
 
 
 def with_etcd_limits(limits: ServiceLimits) -> ServiceLimits:
-    """Return the limits of a member that serves etcd's clients: the same, or wider."""
+    """Return the limits of a member that serves etcd's clients: bounds below ETCD_LIMITS are raised to ETCD_LIMITS."""
     admission = limits.admission
     wider = {name: max(value, getattr(admission, name)) for name, value in ETCD_LIMITS.items()}
     return replace(limits, admission=replace(admission, **wider))

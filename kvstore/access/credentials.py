@@ -10,8 +10,8 @@ from raft import InvalidConfiguration
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user, and the password or a token of an earlier check of the password. `repr` shows neither. Without a
-    password, the client cannot prove the user again once the token has become invalid."""
+    """A user with a password, with a token, or with both. A member gives a token after it has checked the password.
+    `repr` shows neither of them. Without a password, the client cannot authenticate again once the token is invalid."""
 
     user: str
     password: str = field(repr=False)

@@ -63,7 +63,7 @@ NEEDS_OF_COMMANDS: dict[int, Need] = {
     CommandKind.COMPARE_AND_SET: Need.KEYS,
     CommandKind.TXN: Need.KEYS,
     CommandKind.DELETE_RANGE: Need.KEYS,
-    CommandKind.JUDGED: Need.ROOT,  # A client cannot send this command, only members make it.
+    CommandKind.JUDGED: Need.ROOT,  # Only members make this command; no client can send it.
     CommandKind.APPEND: Need.KEYS,
     CommandKind.ADD: Need.KEYS,
     CommandKind.REGISTER_SESSION: Need.USER,
@@ -73,11 +73,11 @@ NEEDS_OF_COMMANDS: dict[int, Need] = {
     CommandKind.RAISE_FEATURE_LEVEL: Need.ROOT,
     CommandKind.LEASE_GRANT: Need.USER,
     CommandKind.LEASE_REVOKE: Need.KEYS,
-    CommandKind.LEASE_RENEW: Need.USER,  # A lease whose keys the user may not write counts as absent.
+    CommandKind.LEASE_RENEW: Need.USER,  # A lease whose keys the user may not write is treated as absent.
     CommandKind.COMPACT: Need.ROOT,
     CommandKind.USER_ADD: Need.ROOT,
     CommandKind.USER_REMOVE: Need.ROOT,
-    CommandKind.USER_PASSWORD: Need.KEYS,  # Any user may change the own password; other passwords need root.
+    CommandKind.USER_PASSWORD: Need.KEYS,  # A user may change its own password; all others need root.
     CommandKind.USER_GRANT: Need.ROOT,
     CommandKind.USER_REVOKE: Need.ROOT,
     CommandKind.USER_LIMITS: Need.ROOT,
@@ -203,8 +203,8 @@ def check_keys_of_lease(rights: Rights, lease_id: int, leases: Leases) -> None:
 
 
 def renewable(rights: Rights, lease_ids: Sequence[int], leases: Leases) -> tuple[int, ...]:
-    """Return the ids, with 0 in the place of each lease that the user may not renew. A lease therefore expires when its
-    owner has lost the right to write its keys."""
+    """Return the ids, with 0 in the place of each lease that the user may not renew. So a lease expires if its owner
+    loses the right to write its keys."""
 
     def is_denied(lease_id: int) -> bool:
         try:

@@ -28,7 +28,7 @@ SECRET_BYTES_MAX = 4_096
 
 
 class AccessTopic(enum.IntEnum):
-    """What an `access` request asks about."""
+    """What an `access` request returns."""
 
     SWITCH = 0
     USERS = 1
@@ -37,7 +37,8 @@ class AccessTopic(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessSwitch:
-    """Whether authentication is on, the auth revision, and the user who asks (None: no user is needed)."""
+    """Whether authentication is on, the auth revision, and the user of the request with its roles. `user` is None while
+    authentication is off."""
 
     is_enabled: bool
     auth_revision: int

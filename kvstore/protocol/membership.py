@@ -124,7 +124,8 @@ def _ids(items: object) -> tuple[str, ...]:
 
 def _member(row: object, *, may_lack_addresses: bool = False) -> Member:
     """Read one member. Other members must be able to reach a member at both of its addresses, so neither may be a
-    wildcard. A member that is about to be replaced by one at the same addresses has none (`may_lack_addresses`)."""
+    wildcard. `may_lack_addresses`: both addresses may be empty, because another member at the same addresses is about
+    to replace this one."""
     if type(row) is not list or len(row) < 4 or not all(type(each) is str for each in row[:3]):
         raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
     try:

@@ -200,10 +200,10 @@ class Request(NamedTuple):
     items: tuple[Any, ...] = ()
     anywhere: bool = False
     address: str | None = None
-    acknowledge: Acknowledge = Acknowledge.MAJORITY  # The level of a command.
+    acknowledge: Acknowledge = Acknowledge.MAJORITY  # The acknowledgement level of a command.
 
     def __repr__(self) -> str:
-        """Name the request, as `words` does. The items are left out, because they may have a password."""
+        """Name the request, as `words` does. The items are left out, because they may contain a password."""
         return f"Request({self.words})"
 
     @property
@@ -226,7 +226,7 @@ class Request(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What the request asks for, with its first key, for people: `put of b'greeting'`."""
+        """A description of the request for people, with its first key: `put of b'greeting'`."""
         if self.command is not None:
             body = command_body(self.command)
         elif self.kind is RequestKind.READ:
@@ -349,7 +349,7 @@ class DecodedRequest:
 
     request_id: int
     kind: int
-    items: Sequence[Any] = field(repr=False)  # They may have a password.
+    items: Sequence[Any] = field(repr=False)  # They may contain a password.
     raw_command: bytes = b""
     acknowledge: int = int(Acknowledge.MAJORITY)
 
@@ -386,8 +386,8 @@ def _decode_acknowledged(request_id: int, items: list[Any], body: bytes) -> Deco
 
 
 def _raw_last(body: bytes, kind: bytes) -> bytes:
-    """Return the bytes of the last item of a request. The items before the last one are the request id and `kind`,
-    which consists of one or two ints below 24 of one byte each."""
+    """Return the bytes of the last item of a request. The items before the last one are the request id and then the
+    items that `kind` encodes, one or two ints of one byte each."""
     if body[0] != 0x82 + len(kind):
         raise ProtocolError("the array of a request has a head in its shortest form")
     start = 2 + {24: 1, 25: 2, 26: 4, 27: 8}.get(body[1] & 0x1F, 0)

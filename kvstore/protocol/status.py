@@ -69,7 +69,7 @@ class MemberStatus:
     is_removed: bool = False  # This member was removed permanently, and stops.
     client_connections: int = 0  # The next field is the bound on this number (0: not reported).
     client_connections_max: int = 0
-    feature_level: int = 1  # In force. The next two fields: the lowest and highest level that the build knows.
+    feature_level: int = 1  # The level in force. The next two fields: the least and greatest that the build knows.
     feature_level_min: int = 1
     feature_level_max: int = 1
     commit_held_by: tuple[str, ...] = ()  # On the leader: voters with no durable entry above the high-water mark.
@@ -80,7 +80,7 @@ class MemberStatus:
     leases: int = 0
     history_events: int = 0
     history_bytes: int = 0
-    first_revision: int = 0  # Events from this revision on are kept; above `revision`: no event; 0: not reported.
+    first_revision: int = 0  # Events from this revision on are kept (none, if it is above `revision`); 0: not reported.
 
     @property
     def lag(self) -> int:

@@ -309,7 +309,8 @@ class _Writes:
         self.ranges += [(start, end, place) for start, end, _ in inner.ranges]
 
     def collide(self) -> bool:
-        """Return True if operations at two different places must not be part of one change. Cost: O(n log n)."""
+        """Return True if two operations at different places write the same key, or one of them writes a key that the
+        other deletes. Cost: O(n log n)."""
         writers: dict[bytes, int] = {}
         for key, place in self.keys:
             if writers.setdefault(key, place) != place:

@@ -176,7 +176,8 @@ def read_window(items: Sequence[Any]) -> int:
 def encode_event(
     revision: int, key: bytes, after: Sequence[Any] | None, before: Sequence[Any] | None, *, with_previous: bool
 ) -> bytes:
-    """Encode one event. `after`, `before`: the records, in the form of the store."""
+    """Encode one event. `after`, `before`: the records after and before the change, in the form of the store; None
+    where the key was absent."""
     what = revision if after is None else after
     return encode_item((key, what, before) if with_previous else (key, what))
 

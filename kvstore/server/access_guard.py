@@ -45,7 +45,7 @@ PASSWORD_CHECKS_MAX = 16
 refused as busy."""
 
 LISTED_ROW_BYTES = 64
-"""The bytes that a row of a page counts in addition to its names and keys."""
+"""The bytes that a row counts towards the size of a page, in addition to its encoding."""
 
 
 @dataclass(slots=True)
@@ -68,12 +68,13 @@ class PasswordCheck:
 
 
 RENEWALS = (CommandKind.KEEP_ALIVE, CommandKind.LEASE_RENEW)
-"""These commands are not refused because of bytes. Events that others cause must not cost a user its locks."""
+"""These commands are never refused because of `bytes_per_second`. Events of watches count as bytes of the user who
+watches. So without this exception, the writes of other users could cost a user its locks."""
 
 
 class _Allowance:
-    """The unused rest of the bounds per second of one user: two buckets, which hold at most one second's worth. A
-    bucket without a bound is not used."""
+    """What is left of the bounds per second of one user: a bucket for requests and a bucket for bytes. A bucket is
+    filled steadily, and never holds more than the bound of one second. A bucket without a bound is not used."""
 
     __slots__ = ("at", "byte_count", "limits", "requests")
 
@@ -82,19 +83,19 @@ class _Allowance:
         self.requests, self.byte_count, self.at = float(limits.requests_per_second), float(limits.bytes_per_second), now
 
     def take(self, user: User, size_bytes: int, now: int, *, is_renewal: bool) -> None:
-        """Take one request from the buckets. Raises Busy, and takes nothing."""
+        """Take one request and its bytes from the buckets. If a bucket is empty, raises Busy, and takes nothing."""
         self._refill(now)
         requests_max, bytes_max = self.limits.requests_per_second, self.limits.bytes_per_second
         if requests_max and self.requests < 1:
             raise Busy(f"requests_per_second of user {user.name}", requests_max)
-        # One request or answer may exceed the bound: then the next requests wait.
+        # One request or answer may exceed the bound. The next requests are then refused until the bucket is filled.
         if bytes_max and self.byte_count <= 0 and not is_renewal:
             raise Busy(f"bytes_per_second of user {user.name}", bytes_max)
         self.requests -= 1
         self.byte_count -= size_bytes
 
     def spend(self, size_bytes: int, now: int) -> None:
-        """Take bytes that are sent to the user."""
+        """Take the bytes that are sent to the user from their bucket."""
         self._refill(now)
         self.byte_count -= size_bytes
 
@@ -228,7 +229,8 @@ class AccessGuard:
         return allowance
 
     def count_output(self, rights: Rights, size_bytes: int) -> None:
-        """Count bytes that are sent to a user with a bound. They are never refused: later requests wait for them."""
+        """Count bytes that are sent to a user with a bound. These bytes are always sent; later requests of the user are
+        refused instead."""
         state = self._machine.access
         user = state.users.get(rights.user) if state.is_enabled else None
         if user is not None:
@@ -242,7 +244,7 @@ class AccessGuard:
     def check_valid(self, connection: Connection, asked: DecodedRequest) -> DecodedRequest:
         """Check a request whose form is valid, and return the request to carry out. Raises AccessDenied, Busy.
 
-        A command is marked. Leases that the user may not renew are left out of a renewal.
+        A command gets the mark of `judged_command`. Leases that the user may not renew are left out of a renewal.
         """
         rights = self.rights_of(connection)
         leases = self._machine.leases.by_id
@@ -281,7 +283,7 @@ class AccessGuard:
     """Returns the number of watches of a connection."""
 
     def mark_of(self, rights: Rights) -> bytes:
-        """Return the mark of the commands of a user."""
+        """Return the mark that `judged_command` puts into the commands of a user."""
         mark = self._marks.get(rights.user)
         if mark is None:
             mark = self._marks[rights.user] = judged_mark(self._revision, rights.user)

@@ -64,7 +64,7 @@ UNREAD_SECONDS_MAX = 120.0
 suspended client expires in half of this time."""
 
 CHECKS_AT_ONCE = 2
-"""The passwords that are checked at the same time. A check takes 50 ms of a processor and 16 MiB."""
+"""The number of passwords that are checked at the same time. A check takes 50 ms of a processor and 16 MiB."""
 
 TICK_SECONDS = 1.0
 """The interval at which the listener checks its reserved places, and calls `Service.expire_sessions`."""
@@ -205,7 +205,7 @@ class ClientListener:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve all clients that connect, until cancelled; then close the listeners. There may be no listener."""
+        """Serve all clients that connect, until cancelled; then close the listeners. `listeners` may be empty."""
         async with trio.open_nursery() as nursery:
             if listeners:
                 await nursery.start(Acceptor("clients").serve, self.serve_stream, listeners)
@@ -230,8 +230,9 @@ class ClientListener:
             await trio.sleep(pause)
 
     def expire_now(self) -> int | None:
-        """Expire the sessions and leases that are due. Returns the time in ns until one may be due; 0 or less while the
-        entry that expires them is not applied, or one entry is not enough; None if nothing can expire."""
+        """Expire the sessions and leases that are due. Returns the time in ns until the next of them may be due; None
+        if nothing can expire. The time is 0 or less while the entry that expires them is not applied yet, or if one
+        entry is not enough."""
         if self._service.ns_to_expiry() is None:
             return None
         self._driver.flush()  # Advances the clock of the node.
@@ -324,8 +325,8 @@ class ClientListener:
     async def _serve_http(
         self, http: HttpPort, stream: trio.abc.HalfCloseableStream, connection: _Connection, first: bytes
     ) -> None:
-        """Serve a connection that speaks HTTP. It keeps its place, and the service forgets it. A connection with a
-        reserved place is closed, because only the store's own protocol has requests for operators."""
+        """Serve a connection that speaks HTTP. The connection keeps its place, but no longer belongs to the service. A
+        connection with a reserved place is closed, because only the store's own protocol has requests for operators."""
         if connection.is_reserved:
             return
         connection.is_http = True

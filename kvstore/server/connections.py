@@ -30,14 +30,14 @@ class Connection:
         self.reserved_requests = 0  # Requests made while `is_reserved`.
         self.wants_place = False  # A request was refused because the connection is reserved.
         self.closed = False  # The last response was made. Nothing more is read.
-        self.user = ""  # The user who has proved a password or a token,
+        self.user = ""  # The user who has authenticated by a password or a token,
         self.verifier = b""  # and the verifier of the password at this time.
         self.certificate_name = ""  # The name in the certificate of the client, which stands for the user of this name.
         self.rights: Rights | None = None  # The rights under `auth_revision`.
         self.auth_revision = 0
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
-        self.head_is_costly = False  # The first waiting frame needs a long response, for which time was short.
+        self.head_is_costly = False  # The first waiting frame needs a long response, for which no time was left.
         # Responses that wait for room below `unsent_bytes_max`.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = deque()
         self.out: list[bytes] = []  # The pieces of the next output of `Service.take_output`.
