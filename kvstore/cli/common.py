@@ -320,8 +320,8 @@ def _json_default(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, is_titled: bool = False) -> None:
-    """Print rows, on a terminal as a table, and elsewhere as lines of tab-separated cells. Control characters are
-    escaped. `is_titled`: the first line has the titles elsewhere, too."""
+    """Print rows: on a terminal as a table with titles, and elsewhere as lines of tab-separated cells. Control
+    characters are escaped. `is_titled`: elsewhere, the first line has the titles."""
     if not sys.stdout.isatty():
         titles = [[column.replace("\n", " ") for column in columns]] if is_titled else []
         for row in [*titles, *rows]:

@@ -91,8 +91,8 @@ ALIASES = {
     "fsck": "check",
     "help": "--help",
 }
-"""The names that commands have in other stores → the command of `hwm`. A name of another store is refused, and the
-error suggests the command of `hwm`."""
+"""The name of a command in other stores → the command of `hwm`. `hwm` refuses such a name, and the error suggests its
+own command."""
 
 
 class Commands(click.Group):

@@ -21,7 +21,7 @@ RIGHTS = {"read": Right.READ, "write": Right.WRITE, "readwrite": Right.READ | Ri
 
 
 def _range_options(function: FunctionT) -> FunctionT:
-    """Add the arguments and options that name keys: one key, or all with a prefix, or up to an end."""
+    """Add the argument and the options that select keys: one key, all keys with a prefix, or a range up to an end."""
     options = [
         click.argument("key", type=Data()),
         click.option("--prefix", is_flag=True, help="All keys that begin with KEY; with an empty KEY, all keys."),

@@ -22,8 +22,9 @@ class Look:
     """The result of one look at a cluster.
 
     `at_seconds`: the time by the clock of this process; only differences between two such times have a meaning.
-    `members`: the status of each member, or the error that prevented it. `round_trip_seconds`: the time that each
-    answer took. `read_seconds`: the time that a linearizable read took, or the error that prevented it.
+    `members`: the status of each member, or the error that prevented it. `round_trip_seconds`: the time from the
+    request to the answer of each member. `read_seconds`: the time that a linearizable read took, or the error that
+    prevented it.
     """
 
     at_seconds: float
@@ -94,8 +95,8 @@ def picture(before: Look | None, now: Look, width: int) -> RenderableType:
 
 
 def messages_of(look: Look) -> list[str]:
-    """Return the problems that keep the cluster from its work, or a member from keeping up. Empty if there is no
-    problem."""
+    """Return the problems that prevent the cluster from serving requests, or a member from keeping up. Empty if there
+    is no problem."""
     words = [f"{node_id} does not answer: {found}" for node_id, found in look.members.items()
              if isinstance(found, StoreError)]  # fmt: skip
     if look.found and look.leader is None:
@@ -153,7 +154,7 @@ class _Row:
     found: MemberStatus
     mark: int  # The highest known high-water mark.
     peer: PeerView | None  # The state of this member as the leader sees it.
-    last_index: int  # Of the leader; 0 without one.
+    last_index: int  # The last index of the leader; 0 if there is none.
     applied_per_second: float | None
     round_trip_seconds: float
 
@@ -177,7 +178,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[_Row], str]], ...] = (
     ("watches", 140, lambda row: f"{row.found.watches:,}"),
     ("connec-\ntions", 140, lambda row: f"{row.found.client_connections:,}"),
 )
-"""(title, the smallest width of the terminal that has room for the column, the cell)"""
+"""(title, the width in characters from which on a terminal shows the column, the function that returns the cell)"""
 
 
 def _table(now: Look, rates: Rates, width: int) -> Table:

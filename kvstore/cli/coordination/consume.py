@@ -36,7 +36,7 @@ from kvstore.recipes.consumers.group_status import GroupMember, GroupStatus, Sha
 from kvstore.store.map import FIRST_REVISION
 
 COMMIT_IDLE_SECONDS = 1.0
-"""With --commit-every above 1, the printed records are committed after this time without another record."""
+"""With --commit-every above 1, the printed records are also committed when no further record has come for this time."""
 
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """At one of these signals, `hwm consume` commits the printed records, and ends."""
@@ -148,7 +148,7 @@ def consume(
 
     try:
         say(run_with_client(endpoints, deadline_seconds, lambda c: alone(c) if group is None else as_member(c, group)))
-    except _OutputLost:  # The exit code reports the lost output.
+    except _OutputLost:  # The exit code says that output was lost.
         return
 
 

@@ -68,7 +68,8 @@ class ConfiguredCommand(click.Command):
             parameter.envvar = variable_of(parameter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Called by click. If a value is invalid, the error names its source, because the command line may lack it."""
+        """Called by click. If a value is invalid, the error names the source of the value, because the value need not
+        come from the command line."""
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
@@ -128,7 +129,7 @@ def _values_of(
 def _type_error(parameter: click.Parameter, value: Any) -> str | None:
     """Return the type that the file must give this parameter; None if `value` has this type.
 
-    click itself would take the number 1 for the flag true, and any value for a text.
+    click itself would accept the number 1 as the flag true, and any value as a text.
     """
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return None if isinstance(value, bool) else "true or false"

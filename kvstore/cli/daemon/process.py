@@ -69,7 +69,7 @@ FILES_TOO_SMALL = (
     "nothing acknowledged is lost: a file has reached the limit on the size of files (`ulimit -f`, `LimitFSIZE=` of a "
     "systemd unit) or the limit of its file system; raise that limit, and start it again"
 )
-"""The hint if a limit forbids a file of this size. More free disk space would not help."""
+"""The hint if a file has reached a limit on the size of files. More free disk space would not help."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:

@@ -164,7 +164,7 @@ def _opened(file: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _check_to_the_end(source: BinaryIO) -> None:
-    """Read an input that can be read twice to its end, and go back to where it began."""
+    """If the input can be read twice, read it to its end, and go back to where reading began."""
     if source.seekable():
         begin = source.tell()
         for _ in read_key_lines(source):
@@ -173,7 +173,7 @@ def _check_to_the_end(source: BinaryIO) -> None:
 
 
 def _failure_of_import(error: StoreError | InvalidLine | OSError, done: Imported, name: str) -> Failure:
-    """Return the Failure, with the number of keys that are written and the lines that may be."""
+    """Return the Failure, with the number of keys that were written, and the lines that may have been written."""
     cause = failure_of(error) if isinstance(error, StoreError) else Failure(f"{name}: {error}", ExitCode.FAILED)
     is_unknown = cause.exit_code == ExitCode.UNKNOWN
     message, hints = cause.message, [cause.hint]

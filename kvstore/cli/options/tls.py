@@ -32,7 +32,7 @@ def _keep(place: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 def _client_option(name: str, variable: str, help_text: str) -> Callable[[FunctionT], FunctionT]:
     return click.option(
         f"--{name}",
-        f"own_{name}",  # `hwm serve` also has the options of a member, and the names must differ.
+        f"own_{name}",  # `cert` and `key` are other parameters of `hwm serve`.
         envvar=variable,
         type=_FILE,
         metavar="FILE",
