@@ -27,8 +27,8 @@ class LocalCopy:
             async for change in settings:
                 use(settings.records)
 
-    If changes were lost to compaction, the range is read again, and iteration returns the differences as changes. Such
-    a deletion has the revision of the new read; such a put has the revision of its record.
+    If changes were lost to compaction, the range is read again, and iteration returns the differences as changes. Among
+    these changes, a deletion has the revision of the new read, and a put has the revision of its record.
     """
 
     def __init__(self, store: KeyStore, prefix: bytes) -> None:

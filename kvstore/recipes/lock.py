@@ -26,7 +26,8 @@ class OwnLocks:
         self._held: dict[int, tuple[bytes, object]] = {}
 
     def check_not_held(self, name: bytes, owner: object) -> None:
-        """Raise WrongContext if `owner`, a task or a thread, holds the lock. It would wait for itself for ever."""
+        """Raise WrongContext if `owner` (a task or a thread) holds the lock already, because it would wait for itself
+        for ever."""
         if (name, owner) in self._held.values():
             raise WrongContext(
                 f"lock {name!r:.80}: this task or thread holds it already, and would wait for itself for ever: leave "
@@ -39,7 +40,7 @@ class OwnLocks:
 
     @contextmanager
     def noted(self, lease_id: int, name: bytes, owner: object) -> Iterator[None]:
-        """Note a lock during its block."""
+        """Record that a lock is held, for the duration of its block."""
         self._held[lease_id] = name, owner
         try:
             yield
@@ -91,7 +92,8 @@ async def own_lock(
     owner: object,
     grant_seconds: float | None,
 ) -> AsyncIterator[Lock]:
-    """Hold a lock during a block, as `held_lock` does, and tell a client that it waits for itself.
+    """Hold a lock during a block, as `held_lock` does, and report an error if the caller waits for a lock that its own
+    client holds.
 
     `full_name`: the name with the prefix of the view. `owner`: the thread that waits; None: the present task.
     `grant_seconds`: the time within which the lease must be granted, which is a part of `wait_seconds`.

@@ -172,9 +172,9 @@ class Consumer:
         If the position is already there, nothing is sent. Otherwise the transaction is repeated until its outcome is
         known or the lease is lost. Raises LockLost, with nothing done, if this consumer is no longer the active one.
         Raises PositionConflict, with nothing done, if the stored position is already beyond `position`, or was changed
-        by another program. Raises LeaseLost or OutcomeUnknown if the lease was lost, and an attempt without an answer
-        may have taken effect before. Raises ValueError if the program has not received all records up to `position`
-        yet.
+        by another program. Raises LeaseLost or OutcomeUnknown if the lease was lost after an attempt that got no
+        answer, and that may have taken effect. Raises ValueError if the program has not received all records up to
+        `position` yet.
         """
         return await self._transaction(self.revision if position is None else position).commit()
 

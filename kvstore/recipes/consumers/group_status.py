@@ -28,7 +28,8 @@ GROUPS_LISTED_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A consumer in a line, or a member of a group with several shares. `name`: the name that it gave itself."""
+    """A consumer in a line, or a member of a group with several shares. `name`: the name that the program has given for
+    it."""
 
     name: bytes
     lease_id: int
@@ -37,8 +38,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class ShareStatus:
-    """A share: its position (None: not begun), its active consumer (None: there is none), and the number of consumers
-    that wait in line."""
+    """A share: its position (None: no consumer has begun the share yet), its active consumer (None: there is none), and
+    the number of consumers that wait in line."""
 
     share: Share
     position: int | None
@@ -58,13 +59,14 @@ class GroupStatus:
 
     @property
     def position(self) -> int | None:
-        """The least position of a share; None if some share is not begun."""
+        """The least position of a share; None if some share has no position yet."""
         positions = [each.position for each in self.shares]
         return None if None in positions else min(position for position in positions if position is not None)
 
     @property
     def lag_revisions(self) -> int | None:
-        """The number of revisions of the store, of all keys, after the position. None if some share is not begun."""
+        """The number of revisions of the store after the position, which counts changes of all keys. None if some share
+        has no position yet."""
         return None if self.position is None else max(0, self.revision - self.position)
 
 

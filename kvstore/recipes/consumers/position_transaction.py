@@ -67,7 +67,7 @@ class PositionTransaction(PositionBuilder):
 
         Raises LockLost, with nothing done, if the consumer is no longer the active one. Raises PositionConflict, with
         nothing done, if the records are already committed, or another program has changed the stored position. Raises
-        LeaseLost or OutcomeUnknown if the lease was lost, and an attempt without an answer may have taken effect
-        before. If the writes are refused, raises InvalidRequest, QuotaExceeded or another refusal, with nothing done.
+        LeaseLost or OutcomeUnknown if the lease was lost after an attempt that got no answer, and that may have taken
+        effect. If the writes are refused, raises InvalidRequest, QuotaExceeded or another refusal, with nothing done.
         """
         return await self._commit(self)

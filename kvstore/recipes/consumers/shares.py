@@ -3,8 +3,8 @@
 The members are ordered by the time at which they joined. With n shares and m members, the first n mod m members have
 one share more than the others. So no member has more than ceil(n / m) shares. A member that has too many shares gives
 up the excess. A member that has too few shares takes shares without an owner. The store decides between members that
-take the same share at the same time. So the shares are evenly divided once every member has seen the same members, and
-no share changes its owner without need.
+take the same share at the same time. So the shares are evenly divided once all members have read the same list of
+members, and no share changes its owner without need.
 """
 
 from __future__ import annotations
