@@ -250,7 +250,7 @@ class History:
         if place or not self.blocks:
             return max(self.first_number, self._open_number + place)
         block = self.blocks[0]
-        if block.revisions[-1] < revision:  # A put at a bound needs the first block, so the condition is false.
+        if block.revisions[-1] < revision:  # Usually false: a put at a bound looks for a revision in the first block.
             index = bisect_left(self.blocks, revision, key=_last_revision)
             if index == len(self.blocks):
                 return self._open_number

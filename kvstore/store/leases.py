@@ -69,8 +69,8 @@ class Leases:
     def renew_all(self, lease_ids: Sequence[int], leader_time: int) -> list[int]:
         """Postpone the deadlines of leases. Returns the time to live of each lease in ns; 0 if there is no such lease.
 
-        Cost: 0.5 to 1 µs for each lease. This includes corrections of the deadline heap for earlier renewals, so that
-        the corrections are not all due at the same time.
+        Cost: 0.5 to 1 µs for each lease. The cost includes corrections of the deadline heap for earlier renewals. They
+        are made here so that they do not gather.
         """
         by_id, found = self.by_id, list[int]()
         for lease_id in lease_ids:

@@ -125,8 +125,9 @@ class EventColumns:
 
 
 class OpenBlock(EventColumns):
-    """The block of the newest events. Its columns remain the same objects, so hot loops may keep `appends`, the
-    `append` methods of the columns from `revisions` to `totals`, in the order in which `append` calls them.
+    """The block of the newest events. Its columns remain the same objects, so hot loops may keep `appends`. These are
+    the `append` methods of the columns without leases, from `revisions` to `new_values`, and of `totals`, in the order
+    in which the method `append` below calls them.
 
     `totals`: running sums of the bytes of events, from event number 0 of the history on. The first sum covers all
     events before the block, and each event adds the sum up to and including this event. So there is one more sum than

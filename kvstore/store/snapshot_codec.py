@@ -630,9 +630,10 @@ class HistoryReader:
         """Return the records after the events. The record after a deletion has the `mod_revision` 0. Raises
         InvalidSnapshot if an event does not lead from the record before to the record after.
 
-        A store may have a million events, so a record before is checked separately only if the event that made it is
-        not kept. All other records before are valid because their events keep the create revision, add one to the
-        version, and have a greater revision. At the end, `missing` is 0 if all these events were read.
+        A store may have a million events, so the record before an event is checked separately only if the history does
+        not contain the event that wrote this record. Any other record before an event is checked as the record after
+        the event that wrote it: that event must keep the create revision, add one to the version, and have a greater
+        revision. At the end, `missing` is 0 if all these events were read.
         """
         slots, older_slots, oldest = self._store.records.slots, self.older.slots, self._oldest
         fields = events.values, events.created, events.modified, events.versions, chain(events.leases, repeat(0))

@@ -35,8 +35,7 @@ from raft import Busy, encode_item
 
 STEP_UNITS = 2_000
 """The units of one step while the member has other work: about 2 ms. With shorter steps, puts would get more time, but
-an event would reach 10⁴ watchers later. More steps would be needed, and the pause between two steps would stay the
-same."""
+an event would need more steps to reach 10⁴ watchers, and the pause between two steps would stay the same."""
 
 IDLE_STEP_UNITS = 4_000
 """The units of one step while the member has nothing else to do."""
@@ -90,7 +89,7 @@ class WatchHub:
         """The number of watches. While the number is 0, the hub has no work."""
         self._history = History()  # Empty while there are no watches, so that no old block stays in memory.
         self._number = 0  # The number of the next event to match.
-        self._whole_number = 0  # The events below this number are matched, and the last of them ends its revision.
+        self._whole_number = 0  # The events below this number are matched, and form whole revisions.
         self._revision = 0  # All events up to this revision are matched.
         self._oldest = 0  # No watcher needs an event below this number.
         self._kept = 0  # The number of event numbers that all groups together keep.
