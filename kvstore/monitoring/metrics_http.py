@@ -293,9 +293,9 @@ class MetricsServer:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the three pages until cancelled, then close the listeners. `place_problem`: the reason why this member
-        does not have the vote of its name, if it is started by name; it is not ready meanwhile.
-        `all_credentials`: those of all ports with TLS, for the metrics."""
+        """Serve the three pages until cancelled, then close the listeners. `place_problem` is for a member that is
+        started by name: it returns the reason why the member does not have the vote of its name. While it returns a
+        reason, the member is not ready. `all_credentials`: the credentials of all ports with TLS, for the metrics."""
         assert self._driver is not None
         assert self._service is not None
         assert self._machine is not None
@@ -330,7 +330,8 @@ class MetricsServer:
 
 
 def health_pages(reason: Callable[[], str], credentials: Credentials | None) -> PageServer:
-    """Make the pages of a process that is well, but waits. `reason`: what it waits for. Raises MetricsNotInstalled."""
+    """Make the pages of a process that is alive, but not ready. `reason` returns what the process waits for. Raises
+    MetricsNotInstalled."""
     _check_installed()
 
     async def alive() -> HttpResponse:

@@ -3,9 +3,9 @@ decoder.
 
 Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
 have one *layout*: they have the same length, and differ only in the contents of their keys, values and numbers. The
-layout is checked position by position, outside these contents: one slice takes the bytes of all commands at a position,
-and these bytes are compared. Then one `struct` reads all commands, in half the time of the decoder. All other payloads
-take the general path. A test compares the two paths.
+bytes outside these contents are checked position by position: one slice takes the bytes of all commands at a position,
+and all these bytes must match the layout. Then one `struct` reads all commands, in half the time of the decoder. All
+other payloads take the general path. A test compares the two paths.
 """
 
 from __future__ import annotations

@@ -386,8 +386,8 @@ def _decode_acknowledged(request_id: int, items: list[Any], body: bytes) -> Deco
 
 
 def _raw_last(body: bytes, kind: bytes) -> bytes:
-    """Return the bytes of the last item of a request. The items before the last one are the request id and then the
-    items that `kind` encodes, one or two ints of one byte each."""
+    """Return the bytes of the last item of a request. `kind`: the encoding of the items between the request id and the
+    last item, which are one or two ints of one byte each."""
     if body[0] != 0x82 + len(kind):
         raise ProtocolError("the array of a request has a head in its shortest form")
     start = 2 + {24: 1, 25: 2, 26: 4, 27: 8}.get(body[1] & 0x1F, 0)

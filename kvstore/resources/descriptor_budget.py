@@ -2,7 +2,7 @@
 
 The usual soft limit is 1,024, and a member may have 1,000 clients. Without a budget, such a member might fail to open
 its next log file. Therefore a member raises the limit at its start. The bound on clients is computed from the raised
-limit and the number of descriptors that are already open (in a program that embeds the member).
+limit and the number of descriptors that are already open. (A program that embeds a member may have opened many.)
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ entry. A new deadline may be added at any time, so a leader checks for the next 
 writes nothing to the log."""
 
 EXPIRY_PAUSE_SECONDS_MIN = 0.01
-"""The shortest pause between two checks for the next deadline. This pause is used after a deadline has passed. In this
-case, the entry that expires the lease or session is under way, this entry could not be proposed, or more leases are due
-than one entry may expire."""
+"""The shortest pause between two checks for the next deadline. This pause is used after a deadline has passed, in three
+cases: the entry that expires the lease or session is under way, or the entry could not be proposed, or more leases are
+due than one entry may expire."""
 
 SCARCITY_SECONDS_MIN = 60.0
 """A shortage of places is logged once. The shortage ends after a time of this length in which every new connection

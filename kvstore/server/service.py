@@ -111,8 +111,8 @@ BUDGET_CHECK_BYTES = 4 * MIB
 
 WATCHES_SHARE = 16
 """Messages of watches are made only while the unsent bytes of a connection are below 1/WATCHES_SHARE of their bound:
-0.5 MiB by default. For a client that has stopped reading, a member holds this number of bytes, and one message of at
-most 1 MiB (or one larger change)."""
+0.5 MiB by default. So for a client that has stopped reading, a member keeps at most this number of bytes in memory,
+plus one message of at most 1 MiB (or one larger change)."""
 
 CLOSING = "closing"
 """The body in the `OpenRow` of a request that closes a session. The response to such a request states whether a session
