@@ -254,7 +254,8 @@ def _check_way_to_others(config: MemberConfig) -> None:
 def _etcd_port(
     config: MemberConfig, node: Node, machine: KvMachine, port: ClientListener, own: Member, listeners: Listeners
 ) -> EtcdPort:
-    """Return the port for etcd's clients. Its own clients reach this member without a socket of the network."""
+    """Return the port for etcd's clients. The port has clients of its own, which reach this member without a network
+    socket."""
     from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
 
     address = address_of(listeners.clients)

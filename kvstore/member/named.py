@@ -1,5 +1,5 @@
-"""Members that are started by name: their configuration, and the changes of the members by which such a member takes
-the place of its name.
+"""Members that are started by name: their configuration, and the membership changes by which such a member takes the
+place of its name.
 
 A name is not an id. Each data folder gets an id of its own (`raft.membership.names`). The *place* of a name is a vote,
 which at most one member of this name has at a time.
@@ -26,9 +26,9 @@ class NamedConfig:
     its id. `endpoints`: the client addresses of all names that exist or may exist later. Every name is started with the
     same list, and only the first name in the list may begin a cluster. `begin_with`: the number of names (including
     this one) that must be found without data before this member begins a cluster; 0: it never begins a cluster.
-    `cluster_id`: the cluster to which the member belongs (16 bytes), in which case it never begins a cluster; empty:
-    any cluster. `tls`: the certificates for connections to client ports; None: without TLS. `credentials`: a user with
-    the role root, if authentication is on.
+    `cluster_id`: the id of the only cluster that the member may join (16 bytes); a member with such an id never begins
+    a cluster. Empty: any cluster. `tls`: the certificates for connections to client ports; None: without TLS.
+    `credentials`: a user with the role root, if authentication is on.
     """
 
     name: str

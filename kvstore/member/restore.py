@@ -102,8 +102,8 @@ class InitialState:
         """Return the first state of a cluster that begins with the records, leases and users of `store`, which was read
         from the file `name`. `others`: the fields of a subclass. Raises BackupFailed.
 
-        `store` is changed: its revision leaps by `revision_leap` (None: REVISION_LEAP, or 0 at feature level 1), the
-        ids of new leases by SESSION_LEAP, and the history is dropped.
+        `store` is changed: `revision_leap` (None: REVISION_LEAP, or 0 at feature level 1) is added to its revision,
+        SESSION_LEAP is added to the id of its next lease, and its history is dropped.
         """
         sessions = Sessions()
         sessions.next_id = next_session_id
