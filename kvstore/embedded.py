@@ -165,7 +165,7 @@ class EmbeddedNode:
 
 
 class NodeOptions:
-    """The options of `open_node`, in every kind of program.
+    """The options of `open_node`, which are the same for trio, asyncio and plain threads.
 
     Run a member in this program during the block `async with open_node(...) as store`.
 

@@ -105,7 +105,7 @@ class EventLoop(Protocol):
         ...
 
     def current_task(self) -> object:
-        """The present task, as an object that no other task has."""
+        """An object that identifies the present task."""
         ...
 
     def new_event(self) -> LoopEvent:

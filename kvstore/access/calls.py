@@ -1,5 +1,5 @@
-"""Calls about users and roles, on a client of trio or asyncio. Each takes effect for all members, at once and for
-good. Threads have `kvstore.blocking.access`.
+"""Calls about users and roles, on a client of trio or asyncio. A change takes effect on all members, and stays in
+effect until another change. Threads have `kvstore.blocking.access`.
 
 await add_user(client, "ada", "a password", trio.to_thread.run_sync)
 await client.execute(RoleGrant("apps", Right.READ | Right.WRITE, b"app/", b"app0"))
@@ -37,7 +37,7 @@ class Asks(Protocol):
 
 
 RunInThread = Callable[[Callable[[str], bytes], str], Awaitable[bytes]]
-"""Runs a function with one argument in a thread, such as `trio.to_thread.run_sync`."""
+"""A function such as `trio.to_thread.run_sync`: it runs a function with one argument in a thread."""
 
 
 async def change_access(client: Asks, command: AccessCommand, deadline_seconds: float | None = None) -> None:

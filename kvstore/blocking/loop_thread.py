@@ -241,8 +241,8 @@ class LoopThread:
             raise
 
     def tell(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the loop, without waiting. Does nothing before `start`, once the loop is gone, and in a
-        forked child, which has no loop but shares the wake-up socket of its parent's loop."""
+        """Call a function in the loop, without waiting. Does nothing before `start`, after the loop has ended, and in a
+        forked child. Such a child has no loop, but shares the wake-up socket of its parent's loop."""
         if self._thread is None or self.is_forked:
             return
         with suppress(RuntimeError):

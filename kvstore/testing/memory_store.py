@@ -39,8 +39,8 @@ EXPIRY_PAUSE_SECONDS = 0.001
 class MemoryStore:
     """One member in memory, which runs in a thread during the block `with MemoryStore() as store`.
 
-    Any program can be tested with it: the calls of this object block, but they take milliseconds, and may be made in
-    tests on trio, on asyncio and in plain threads.
+    Tests on trio, on asyncio and in plain threads can use it: the calls of this object block, but only for
+    milliseconds.
 
     `listen`: True to serve also at a port on loopback (`url`), for programs that make a client by themselves. `advance`
     does not move the time of such a client.

@@ -178,7 +178,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[_Row], str]], ...] = (
     ("watches", 140, lambda row: f"{row.found.watches:,}"),
     ("connec-\ntions", 140, lambda row: f"{row.found.client_connections:,}"),
 )
-"""(title, the width in characters from which on a terminal shows the column, the function that returns the cell)"""
+"""(title, the least width of a terminal that shows the column, the function that returns the cell)"""
 
 
 def _table(now: Look, rates: Rates, width: int) -> Table:

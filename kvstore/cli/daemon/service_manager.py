@@ -23,7 +23,7 @@ def notify(environment: Mapping[str, str] = os.environ, **fields: str) -> bool:
     address = environment.get(SOCKET, "")
     if not address:
         return False
-    if address.startswith("@"):  # A name without a file begins with `@` here, and with a zero byte in Linux.
+    if address.startswith("@"):  # The `@` means an abstract socket, whose name begins with a zero byte.
         address = "\0" + address[1:]
     message = "\n".join(f"{name}={value}" for name, value in fields.items())
     try:
