@@ -392,8 +392,8 @@ class ClientStateMachine:
     def _send_silently(self, connection: MemberConnection, call: Call, body: bytes) -> None:
         """Send a request that the member never answers, and end its call.
 
-        The member answers the other requests of a connection in the order in which it reads them. Therefore the client
-        sometimes sends a request with an answer, which shows how far the member has read.
+        The member reads the requests of a connection in the order in which they were sent. Therefore the client
+        sometimes sends a request that is answered: the answer shows how far the member has read.
         """
         if not connection.knows_levels:
             self._finish(call, error=Unsupported("acknowledgement level NONE: the leader has an older build"))

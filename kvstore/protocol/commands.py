@@ -211,8 +211,8 @@ class Range:
     """Read the records with start ≤ key < end, in byte order. If `end` is None, the range ends with the last key.
 
     The defaults of `start` and `end` select all keys. `limit` 0: no limit. `revision` 0 means the present revision. A
-    listing of several pages passes the revision of the first page with each later page. `bytes_max`: the bound on the
-    size of the page; 0, and every number above PAGE_BYTES_MAX, means PAGE_BYTES_MAX.
+    listing of several pages passes the revision of the first page with the request for each later page. `bytes_max`:
+    the bound on the size of the page; 0, and every number above PAGE_BYTES_MAX, means PAGE_BYTES_MAX.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """

@@ -1,7 +1,8 @@
 """Messages between clients and members, in the same CBOR frames as messages between peers.
 
 First each side sends a hello (`raft.Hello`; the client's hello has the role `client` and no ids). Then the client sends
-requests, without having to wait for responses. The member answers each request once, and answers requests in any order:
+requests, without having to wait for responses. The member answers in any order. It answers each request once, except
+commands of level NONE and requests about watches:
 
     request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
       members   [id, 1]
@@ -10,17 +11,20 @@ requests, without having to wait for responses. The member answers each request 
                                                bounded read ends with max_staleness_ms, and its answer with the
                                                greatest possible age of the state in ms
       status    [id, 4, with_hash]
-      read_log  [id, 5, from_index, bytes_max, wait_ms]     above the mark the answer waits for at most wait_ms
+      read_log  [id, 5, from_index, bytes_max, wait_ms]     if from_index is above the high-water mark, the answer waits
+                                                      for at most wait_ms
       transfer  [id, 6, to]                           transfer the leadership to a node id, or (null) to the fittest
                                                       member; answered [to], or [null] if this member does not lead
       snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (snapshot_pages.py);
                                                       answered [name, size_bytes, data], or [null, reason,
-                                                      whether one is being built, why a build was given up]
+                                                      whether a snapshot is being built, why the last build was
+                                                      cancelled]
       change    [id, 8, [member, ...], [promoted id, ...], [removed id, ...], [member, ...]]     change the members, all
                                                       at once: added, promoted, removed, updated (`membership`); a
                                                       member is [node_id, peer_address, client_address, incarnation_id];
                                                       answered [index] when the whole change is committed
-      membership [id, 9, of_leader]                   everything about the members (`membership`)
+      membership [id, 9, of_leader, about]            everything about the members (`membership`); `about`, a node
+                                                      id, may be left out
       sessions  [id, 10, after_id, count_max]         open sessions by id, 500 at most (`session_requests`);
                                                       answered [leader_time, [[id, ttl_ns, deadline, unused, results,
                                                       results_bytes], ...], whether there are more]
@@ -36,11 +40,13 @@ requests, without having to wait for responses. The member answers each request 
                                                       [leader_time, ttl_ns, deadline, [key, ...], whether there are
                                                       more], or [leader_time, null] if there is no such lease
       acknowledged [id, 19, level, [session_id, request_no, acknowledged_up_to, *body]]     a command with an
-                                                      acknowledgement level (`raft.Acknowledge`): at NONE there is no
-                                                      answer; at LEADER it has the code 32; at IN_SYNC an answer with
-                                                      the code 0 ends with [node id, ...], the members that hold it
-      outcome   [id, 20, index, term, wait_ms]        what became of an accepted command; the answer waits for at most
-                                                      wait_ms while that is open; answered [`EntryFate`, commit_index]
+                                                      acknowledgement level (`raft.Acknowledge`). NONE: there is no
+                                                      answer. LEADER: the answer has the code 32. IN_SYNC: an answer
+                                                      with the code 0 ends with [node id, ...], the members that
+                                                      have the write
+      outcome   [id, 20, index, term, wait_ms]        the outcome of an accepted command; answered [`EntryFate`,
+                                                      commit_index]; while the outcome is open, the answer waits for
+                                                      at most wait_ms
       authenticate [id, 21, user, secret]     access [id, 22, what, after]     about users (`kvstore.access.requests`)
 
     response  [request_id, code, revision, consistency, node_id, ...]
@@ -59,8 +65,8 @@ requests, without having to wait for responses. The member answers each request 
       28        internal error while the request was judged: reason; certainly no effect, and the request would fail the
                 same way at any member; the connection is closed (request_id 0: the id could not be read)
       29        not enough members in sync: [node id, ...], min_in_sync; certainly no effect
-      30        carried out, but held by too few members: min_in_sync, [node id, ...]; the rest of the store's result
-                follows
+      30        carried out, but too few members have the write: min_in_sync, [node id, ...]; the rest of the store's
+                result follows
       32        accepted: index, term of the entry, which is durable on the leader alone
       33        permission denied: user, the missing right (read, write, root), start, end; certainly no effect
       34        not authenticated: reason (missing, refused, outdated, expired), user; certainly no effect

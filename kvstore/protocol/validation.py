@@ -478,7 +478,7 @@ def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
     size = _bound(body[1], limits.key_bytes_max + is_range, Reason.KEY_TOO_LONG)
     if is_range:  # The ends of a range may be one byte longer than a key, so that a range can start right after a key.
         return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
-    if body[0] == CommandKind.APPEND:  # The bound is for the new key.
+    if body[0] == CommandKind.APPEND:  # The bound is for the key that the append makes.
         size += _bound(body[1] + bytes(APPENDED_BYTES), limits.key_bytes_max, Reason.KEY_TOO_LONG) - len(body[1])
     for value in body[2:]:  # put: the value; compare_and_set: also the expected value.
         if type(value) is bytes:
