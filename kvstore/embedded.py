@@ -179,11 +179,11 @@ class NodeOptions:
     `join`: client addresses of members of a running cluster. If the folder has no member, it becomes the folder of a
     new member of that cluster. In this case `members` contains only the new member, which must also be added to the
     cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
-    serves other programs. Without `listen_client`, a store of one node does not listen on any port.
-    `etcd`: serve etcd's clients at the client port, too (needs the extra `etcd`).
-    `tls`: the certificates of the member's ports. With the certificates in `tls.client`, calls on a follower reach the
-    leader. `user`, `password`: the user of this program's calls, if authentication is on. A member in the same program
-    requires them like any other member.
+    serves other programs. Without `listen_client`, a store of one node does not listen on any port. `etcd`: serve
+    etcd's clients at the client port, too (needs the extra `etcd`). `tls`: the certificates of the member's ports. If
+    this member is a follower, the calls of this program use the certificates in `tls.client` to reach the leader.
+    `user`, `password`: the user of this program's calls, if authentication is on. A member in the same program requires
+    them like any other member.
 
     Before the block runs, raises StorageError (the folder is damaged, or belongs to another cluster), FolderLocked,
     NotInitialized, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or

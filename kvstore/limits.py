@@ -198,7 +198,7 @@ class ServiceLimits:
 ETCD_LIMITS = {
     "key_bytes_max": 8 * KIB,
     "value_bytes_max": 3 * MIB // 2,
-    "txn_operations_max": 2_048,  # The port for etcd's clients has its own bounds, for each branch.
+    "txn_operations_max": 2_048,  # The port for etcd's clients has a bound of its own for each branch.
     "txn_bytes_max": 2 * MIB,
 }
 """The bounds of admission of a member that serves etcd's clients, which expect at least these."""

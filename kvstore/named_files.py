@@ -94,8 +94,8 @@ def open_in_place(path: Path) -> int:
 def open_regular(path: Path) -> int:
     """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which might never end.
 
-    The name of an open descriptor is accepted for any file except a folder. A program that passes a pipe by such a name
-    also writes to the pipe.
+    The name of an open descriptor is accepted for any file except a folder. A pipe with such a name does not block for
+    ever, because the program that passes the name also writes to the pipe.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode

@@ -62,7 +62,7 @@ class Rights:
 
     @classmethod
     def of(cls, user: User, state: AccessState) -> Rights:
-        """Return the rights that the roles of a user give. Cost: O(n log n) for n ranges of the roles."""
+        """Return the rights that a user has by its roles. Cost: O(n log n) for n ranges of the roles."""
         if ROOT in user.roles:
             everything = KeyRanges([(b"", None)])
             return cls(user.name, everything, everything, is_root=True, bytes_per_second=user.limits.bytes_per_second)

@@ -91,7 +91,7 @@ class AsyncioPump(ClientShell[CallWaiter, MemberProtocol]):
                 self._give_room(len(self._room))
                 with self.loop.move_on_after(CLOSE_SECONDS_MAX):
                     await self._closed.wait()
-            await asyncio.sleep(0)  # Let new tasks begin: one that is cancelled before cannot report its end.
+            await asyncio.sleep(0)  # Let new tasks begin: a task that is cancelled before that cannot report its end.
         finally:
             await self._end_all()
         if self._failure is not None:

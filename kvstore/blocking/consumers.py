@@ -87,7 +87,7 @@ class BlockingConsumer(HeldFace[Consumer]):
         return BlockingRecord(self, next_of(self._held, self._inner))
 
     def present(self) -> Iterator[KeyRecord]:
-        """The present records of the share, all as of one revision, as `Consumer.present` gives them."""
+        """The present records of the share, all as of one revision, as `Consumer.present` returns them."""
         return _PresentRecords(self._inner, self._held)
 
     lag = in_block(Consumer.lag)

@@ -148,7 +148,7 @@ class BlockingLeadership(HeldFace[Leadership]):
 
 
 class BlockingLeaders(Face[Any]):
-    """The records of the leader's key, as `Election.observe` gives them."""
+    """The records of the leader's key, as `Election.observe` returns them."""
 
     def __init__(self, inner: Any, held: HeldBlock) -> None:
         super().__init__(inner, held.thread)

@@ -108,7 +108,7 @@ class _Call:
 
     def wait(self, look: Callable[[], bool]) -> None:
         """Sleep until the call has ended. Ctrl-C interrupts the sleep. An exception that was thrown into another thread
-        may have stopped this thread from releasing the lock."""
+        may have prevented that thread from releasing the lock."""
         acquire_patiently(self._lock, lambda: self.ended is not None or look())
 
     def _wake(self) -> None:

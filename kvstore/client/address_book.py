@@ -49,8 +49,8 @@ class AddressBook:
         self._hint = address or None
 
     def silent(self, address: str, until: int) -> None:
-        """Do not ask `address` before the time `until`, even if members report it as the leader's. A member at this
-        address accepts connections but does not answer."""
+        """Do not ask `address` before the time `until`, even if members report it as the address of the leader. A
+        member at this address accepts connections but does not answer."""
         self._silent_until[address] = until
 
     def failed(self, address: str, now: int) -> None:
@@ -65,7 +65,7 @@ class AddressBook:
         self._paused_until[address] = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
     def may_follow(self, address: str, now: int) -> bool:
-        """True if `address` may be asked when a member reports it as the leader's.
+        """True if `address` may be asked when a member reports it as the address of the leader.
 
         An address whose connection failed may be asked, because the member may be back. A silent address may not be
         asked, because an attempt would cost a time-out.

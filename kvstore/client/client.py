@@ -1001,9 +1001,9 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
 
         `work` is called with the consumer of each share that this member gets, each time in a task of its own. When the
         share must go to another member, the iteration of its consumer ends, and `work` must return. `work` is cancelled
-        if it has not returned after `handover_seconds`. If `work` returns earlier, all shares are given up, and the
-        call returns. If `work` raises an error, the call raises the same error. The other arguments and errors are
-        those of `consume`.
+        if it has not returned after `handover_seconds`. If `work` returns although its share need not go to another
+        member, this member gives up all shares, and the call returns. If `work` raises an error, the call raises the
+        same error. The other arguments and errors are those of `consume`.
         """
         await consume_shares(
             self,

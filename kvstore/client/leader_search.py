@@ -18,7 +18,7 @@ class LeaderSearch:
         self.leader: MemberConnection | None = None
         self.probe: MemberConnection | None = None
         self.not_before = 0
-        self._known_since: int | None = None  # The last request for the members; None: the leader was just found.
+        self._known_since: int | None = None  # When the members were last requested; None: the leader was just found.
         self._rounds = 0  # The number of consecutive pauses without a leader.
         self._followed: set[str] = set()  # Reported leader addresses that were tried since the last pause.
         self._book, self._random = book, random

@@ -36,7 +36,7 @@ class ImportedState(InitialState):
 
 
 def read_etcd_state(path: Path, revision_leap: int | None = None) -> ImportedState:
-    """Read a snapshot file of etcd. Raises UnusableFile, and BackupFailed if the revision leaves no room.
+    """Read a snapshot file of etcd. Raises UnusableFile, and BackupFailed if the revision is too great to leap.
 
     A `revision_leap` of None means REVISION_LEAP. The state has the highest feature level.
 

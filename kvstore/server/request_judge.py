@@ -95,17 +95,17 @@ class WatchBegin(NamedTuple):
 
 
 class WatchEnd(NamedTuple):
-    """End the watch with the id of the request, if there is one."""
+    """End the watch whose id is the request id, if there is one."""
 
 
 class WatchWindow(NamedTuple):
-    """Add `byte_count` bytes to the window of the watch with the id of the request."""
+    """Add `byte_count` bytes to the window of the watch whose id is the request id."""
 
     byte_count: int
 
 
 class WatchProgress(NamedTuple):
-    """Report the progress of the watch with the id of the request."""
+    """Report the progress of the watch whose id is the request id."""
 
 
 class AuthenticationWanted(NamedTuple):

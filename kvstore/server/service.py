@@ -424,8 +424,8 @@ class Service:
         )
 
     def has_room_for_watches(self, connection_id: int) -> bool:
-        """True if the connection has room for another message of a watch. Responses may take more room, so watches do
-        not delay the other requests of a connection."""
+        """True if the connection has room for another message of a watch. The bound for responses is higher, so watches
+        do not delay the other requests of a connection."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.unsent_bytes < self.limits.unsent_bytes_max // WATCHES_SHARE
 

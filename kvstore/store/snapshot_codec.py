@@ -28,10 +28,10 @@ a session ends with its owner, and two sections follow (`kvstore.store.access_ro
 
 A row of the history contains up to 1,024 successive events, oldest first. Each of its columns is a byte string. The
 columns of numbers have 4 bytes per number, or 8 bytes if the last revision does not fit in 4. Sizes always have 4
-bytes, and leases 8. The column of leases is empty if no record before has a lease. `values` and all later columns
-except `revisions` are fields of the record before the event, and are empty or 0 if the event is a creation. The record
-after an event is computed from the present records and the newer events, so each version of a record is written only
-once.
+bytes, and lease ids 8. The column `lease_ids` is empty if no record before an event has a lease. `values` and all later
+columns except `revisions` are fields of the record before the event, and are empty or 0 if the event is a creation. The
+record after an event is computed from the present records and the newer events, so each version of a record is written
+only once.
 
 Existing snapshots have these layouts. New fields may be added only at the end of a row, with a new feature level.
 

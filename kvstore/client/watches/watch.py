@@ -86,7 +86,7 @@ class Watch(EnteredAsync):
         self._groups: deque[tuple[int, tuple[Change, ...]]] = deque()  # (revision, all its changes)
         self._current: deque[Change] = deque()  # Undelivered changes of `_current_revision`.
         self._current_revision = 0
-        self._is_read = False  # Some task waits for changes.
+        self._is_read = False  # True while some task waits for changes.
         self.revision = 0
 
     async def __aenter__(self) -> Self:

@@ -64,7 +64,8 @@ class WatchStream:
         self.spec = spec
         self.state = StreamState.WAITING
         self.next_revision = spec.from_revision
-        # The first revision whose changes this watch gives. Set when the first member accepts the watch; 0 until then.
+        # The first revision whose changes this watch returns. Set when the first member accepts the watch; 0 until
+        # then.
         self.begins_at = 0
         self.error: OperationFailed | None = None
         self.last_refusal: OperationFailed | None = None  # Why the last member has refused or ended the watch.
