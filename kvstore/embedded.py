@@ -21,7 +21,7 @@ from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client.dial import dialer_of
 from kvstore.client.loop_binding import check_in_trio
 from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits
-from kvstore.member.config import MemberConfig
+from kvstore.member.config import HTTP2, MemberConfig
 from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
@@ -180,10 +180,11 @@ class NodeOptions:
     new member of that cluster. In this case `members` contains only the new member, which must also be added to the
     cluster (`Client.add_member`), before or after this call. `listen_client`: the `host:port` at which the member
     serves other programs. Without `listen_client`, a store of one node does not listen on any port. `etcd`: serve
-    etcd's clients at the client port, too (needs the extra `etcd`). `tls`: the certificates of the member's ports. If
-    this member is a follower, the calls of this program use the certificates in `tls.client` to reach the leader.
-    `user`, `password`: the user of this program's calls, if authentication is on. A member in the same program requires
-    them like any other member.
+    etcd's clients at the client port, too (needs the extra `etcd`). `http2`: serve them with the HTTP/2 of this project
+    (`"engine"`), or with the library h2 (`"library"`). `tls`: the certificates of the member's ports. If this member is
+    a follower, the calls of this program use the certificates in `tls.client` to reach the leader. `user`, `password`:
+    the user of this program's calls, if authentication is on. A member in the same program requires them like any other
+    member.
 
     Before the block runs, raises StorageError (the folder is damaged, or belongs to another cluster), FolderLocked,
     NotInitialized, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
@@ -208,6 +209,7 @@ class NodeOptions:
         listen_client: str | None = None,
         dial: Mapping[str, str] | None = None,
         etcd: bool = False,
+        http2: str = HTTP2[0],
         insecure: bool = False,
         tls: MemberTls | None = None,
         user: str | None = None,
@@ -243,6 +245,7 @@ class NodeOptions:
             listen_when_alone=listen_client is not None or joining is not None,
             dial=dict(dial or {}),
             etcd=etcd,
+            http2=http2,
             insecure=insecure,
             tls=tls,
             raft=raft_config or RaftConfig(),

@@ -55,6 +55,7 @@ class WindowOpened(NamedTuple):
     stream_id: int
 
 
+# No event is about a stream whose response is complete.
 HttpEvent = RequestBegan | DataArrived | RequestEnded | StreamReset | ConnectionEnded | WindowOpened
 
 

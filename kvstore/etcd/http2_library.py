@@ -44,13 +44,12 @@ class _FrameLengths:
         self._controls = 0  # The frames that have begun, without those that carry calls.
         self.unfinished_since: int | None = None  # The time at which the present frame began to arrive.
 
-    def feed(self, data: bytes, now: int) -> int:
-        """Take received bytes. Returns the length of the longest frame that has begun in them."""
+    def feed(self, data: bytes, now: int) -> tuple[int, int] | None:
+        """Take received bytes. Returns the place and the length of a frame that is too long; None if there is none."""
         if self.unfinished_since is None:
             self.unfinished_since = now
         at = min(self._rest, len(data))
         self._rest -= at
-        longest = 0
         while at < len(data):
             if not self._head:
                 self.unfinished_since = now
@@ -59,14 +58,15 @@ class _FrameLengths:
             at += missing
             if len(self._head) == _FRAME_HEAD_BYTES:
                 length = int.from_bytes(self._head[:3])
-                longest = max(longest, length)
+                if length > FRAME_BYTES_MAX:
+                    return max(0, at - _FRAME_HEAD_BYTES), length
                 self._controls += self._head[3] not in _FRAMES_OF_CALLS
                 self._head = b""
                 self._rest = max(0, at + length - len(data))
                 at += length
         if not self._rest and not self._head:
             self.unfinished_since = None
-        return longest
+        return None
 
     def take_controls(self) -> int:
         """The number of frames that have begun since the last call, without those that carry calls."""
@@ -90,6 +90,9 @@ class _H2Connection(h2.connection.H2Connection):
         if not frame.error_code:
             self.state_machine.state = state
         return answer
+
+    def clear_outbound_data_buffer(self) -> None:
+        """Keep what the client has not received yet."""
 
 
 class LibraryConnection(OutputQueues):
@@ -132,13 +135,10 @@ class LibraryConnection(OutputQueues):
 
     def _receive_part(self, data: bytes, now: int, found: list[HttpEvent]) -> ConnectionEnded | None:
         """Take a part of received bytes. Returns the end of the connection if the client has broken a bound."""
-        longest = self._lengths.feed(data, now)
+        too_long = self._lengths.feed(data, now)
         self._floods.controls += self._lengths.take_controls()
-        if longest > FRAME_BYTES_MAX:
-            words = f"the client has begun a frame of {longest} bytes; the bound is {FRAME_BYTES_MAX}"
-            return self._end(words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
         try:
-            events = self._h2.receive_data(data)
+            events = self._h2.receive_data(data if too_long is None else data[: too_long[0]])
         except h2.exceptions.ProtocolError as error:  # h2 has put a GOAWAY into its output.
             self._is_over = True
             return ConnectionEnded(f"the client has broken HTTP/2: {error}")
@@ -146,6 +146,9 @@ class LibraryConnection(OutputQueues):
             self._take(event, found)
             if isinstance(event, h2.events.ConnectionTerminated) and event.error_code:
                 return self._end(f"the client has ended the connection (code {event.error_code})")
+        if too_long is not None:
+            words = f"the client has begun a frame of {too_long[1]} bytes; the bound is {FRAME_BYTES_MAX}"
+            return self._end(words, h2.errors.ErrorCodes.FRAME_SIZE_ERROR)
         if self._floods.is_too_much:
             return self._end(self._floods.reason, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
         return None
@@ -160,16 +163,18 @@ class LibraryConnection(OutputQueues):
                     with suppress(h2.exceptions.StreamClosedError):
                         self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 if event.data:
-                    found.append(DataArrived(event.stream_id, event.data))
+                    if event.stream_id in self._open:
+                        found.append(DataArrived(event.stream_id, event.data))
                 elif event.stream_ended is None:
                     self._floods.controls += 1
             case h2.events.StreamEnded():
                 if event.stream_id in self._open:
                     found.append(RequestEnded(event.stream_id))
             case h2.events.StreamReset():
-                self._floods.resets += event.stream_id in self._open
-                self._forget(event.stream_id)
-                found.append(StreamReset(event.stream_id))
+                if event.stream_id in self._open:
+                    self._floods.resets += 1
+                    self._forget(event.stream_id)
+                    found.append(StreamReset(event.stream_id))
             case h2.events.RemoteSettingsChanged():
                 # The client may offer 4 GiB, and h2 would fill them. A search of this table costs O(entries).
                 encoder = self._h2.encoder

@@ -24,6 +24,7 @@ from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2 import PREFACE
+from kvstore.etcd.http2_engine import EngineConnection
 from kvstore.etcd.http2_library import LibraryConnection
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.identities import Identities, Identity
@@ -34,6 +35,11 @@ from raft import Node
 from raft.runtime import receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.etcd")
+
+IMPLEMENTATIONS: dict[str, type[EngineConnection | LibraryConnection]] = {
+    "engine": EngineConnection,
+    "library": LibraryConnection,
+}
 
 SLICE_NS = 2_000_000
 """The time of one slice of work, after which all other tasks of the member run once."""
@@ -116,7 +122,8 @@ class _Connection:
 class EtcdPort:
     """Serves connections that speak HTTP. `dial` reaches the own member at `facts.own_address`, and all others."""
 
-    def __init__(self, facts: Facts, dial: Dialer, *, is_loopback: bool) -> None:
+    def __init__(self, facts: Facts, dial: Dialer, *, is_loopback: bool, http2: str = "engine") -> None:
+        self._http2 = IMPLEMENTATIONS[http2]
         self._facts, self._dial, self._is_loopback = facts, dial, is_loopback
         self._identities: Identities | None = None
         self._connections: dict[_Connection, None] = {}
@@ -154,7 +161,7 @@ class EtcdPort:
         """Serve one connection until it ends. `first`: its first bytes."""
         connection = _Connection(stream)
         if first.startswith(PREFACE[:4]):
-            grpc = GrpcConnection(LibraryConnection(), self._begin, connection.room)
+            grpc = GrpcConnection(self._http2(), self._begin, connection.room)
             grpc.note_output = partial(self._note_output, connection)
             connection.calls = grpc
         else:

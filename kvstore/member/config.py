@@ -15,6 +15,9 @@ from kvstore.tls import MemberTls
 from raft import Configuration, InvalidConfiguration, Member, RaftConfig
 from storage import Files, StorageLimits
 
+HTTP2 = ("engine", "library")
+"""The implementations of HTTP/2 for etcd's clients: the one of this project, and the library h2."""
+
 
 class NotAMember(StoreError):
     """The node id of this member is not in the member list."""
@@ -58,6 +61,7 @@ class MemberConfig:
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
     etcd: bool = False  # True: the client port also serves etcd's clients.
+    http2: str = HTTP2[0]  # The implementation of HTTP/2 for these clients: one of HTTP2.
     listen_when_alone: bool = True  # False: a store of one node has no client port.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False  # True: ports without TLS may listen where other machines can connect.
@@ -85,6 +89,8 @@ class MemberConfig:
             raise InvalidConfiguration(
                 f"a new cluster cannot begin at feature level {self.feature_level}; this build knows {FEATURE_LEVELS}"
             )
+        if self.http2 not in HTTP2:
+            raise InvalidConfiguration(f"there is no implementation {self.http2!r} of HTTP/2: {' or '.join(HTTP2)}")
         for address in (self.listen_peer, self.listen_client, self.metrics, *self.dial.values()):
             if address is not None:
                 parse_address(address)

@@ -271,7 +271,8 @@ def _etcd_port(
 
     has_tls = config.tls is not None and config.tls.protects("clients")
     facts = MemberFacts(node, machine, IN_PROCESS_ADDRESS, has_tls=has_tls)
-    return EtcdPort(facts, dial, is_loopback=bool(address) and is_loopback(parse_address(address)[0]))
+    local = bool(address) and is_loopback(parse_address(address)[0])
+    return EtcdPort(facts, dial, is_loopback=local, http2=config.http2)
 
 
 async def _serve_near(port: ClientListener, connection: trio.socket.SocketType) -> None:

@@ -25,7 +25,7 @@ from kvstore.limits import (
     AdmissionLimits,
     ServiceLimits,
 )
-from kvstore.member.config import MemberConfig
+from kvstore.member.config import HTTP2, MemberConfig
 from kvstore.member.folder import initialize_folder
 from kvstore.member.joining import JoinConfig, join_config_of, make_joining_folder
 from kvstore.monitoring.log_format import start_logging
@@ -249,6 +249,13 @@ def init(
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
 @click.option("--etcd", is_flag=True, help="Also serve etcd's clients at the client port.")
+@click.option(
+    "--http2",
+    type=click.Choice(HTTP2),
+    default=HTTP2[0],
+    show_default=True,
+    help="How to speak HTTP/2 with etcd's clients: with the engine of this project, or with the library h2.",
+)
 @member_tls_options
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect, even without TLS.")
 @click.option(
@@ -340,6 +347,7 @@ def serve_command(
     dials: tuple[tuple[str, str], ...],
     metrics: str | None,
     etcd: bool,
+    http2: str,
     insecure: bool,
     reset_root_password: Path | None,
     ready_file: Path | None,
@@ -393,6 +401,7 @@ def serve_command(
             dial=dict(dials),
             metrics=metrics,
             etcd=etcd,
+            http2=http2,
             insecure=insecure,
             tls=member_tls(),
             root_password=None if reset_root_password is None else read_password_file(reset_root_password),

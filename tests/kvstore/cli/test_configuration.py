@@ -29,6 +29,7 @@ OTHER_VALUES: dict[str, Any] = {
     "dial": ["b=127.0.0.1:7"],
     "metrics": "127.0.0.1:0",
     "etcd": True,
+    "http2": "library",
     "ca": "ca.pem",
     "cert": "client.pem",
     "key": "client.key",

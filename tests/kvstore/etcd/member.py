@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from kvstore import EmbeddedStore, open_node
+from kvstore.etcd.http2 import HttpBounds, HttpConnection
+from kvstore.etcd.port import IMPLEMENTATIONS
 from kvstore.etcd.schema import Message, make
+from kvstore.member.config import HTTP2
 from tests.kvstore.etcd.grpc_client import GrpcClient, grpc_client
 
 TEST_SECONDS_MAX = 30.0
@@ -48,12 +53,28 @@ class Etcd:
         return await self.grpc.call(f"{LEASE}/LeaseGrant", make("LeaseGrantRequest", TTL=ttl_seconds, ID=lease_id))
 
 
+_http2 = HTTP2[0]
+
+
+@pytest.fixture(params=HTTP2)
+def http2(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An implementation of HTTP/2, which `serving` uses during the test."""
+    name: str = request.param
+    monkeypatch.setattr(sys.modules[__name__], "_http2", name)
+    return name
+
+
+def http_connection(bounds: HttpBounds | None = None) -> HttpConnection:
+    """A connection of the implementation that the test uses."""
+    return IMPLEMENTATIONS[_http2](bounds)
+
+
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[Etcd]:
     """A member of its own cluster, and a connection to it. The block may last TEST_SECONDS_MAX."""
     with trio.fail_after(TEST_SECONDS_MAX):
         async with (
-            open_node(folder, bootstrap=True, etcd=True, listen_client="127.0.0.1:0", **options) as store,
+            open_node(folder, bootstrap=True, etcd=True, http2=_http2, listen_client="127.0.0.1:0", **options) as store,
             grpc_client(store.client_address) as grpc,
         ):
             yield Etcd(grpc, store)

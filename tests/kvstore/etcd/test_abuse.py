@@ -10,20 +10,24 @@ import trio.testing
 
 from kvstore import Client
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
-from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds, HttpEvent, WindowOpened
+from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds, HttpConnection, HttpEvent, WindowOpened
 from kvstore.etcd.http2_library import LibraryConnection
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import Call, CallFailed, grpc_client
-from tests.kvstore.etcd.member import KV, WATCH, Etcd, serving
+from tests.kvstore.etcd.member import KV, WATCH, Etcd, http2, http_connection, serving
 from tests.kvstore.etcd.test_transport import HEADERS_OF_PUT, PREFACE, SETTINGS, frame, raw, read_to_end
+
+__all__ = ["http2"]
+
+pytestmark = pytest.mark.usefixtures("http2")
 
 WINDOW_OF_1 = frame(8, 0, 0, b"\0\0\0\1")
 PING_BYTES = b"12345678"
 
 
-def opened(settings: bytes = SETTINGS, bounds: HttpBounds | None = None) -> LibraryConnection:
+def opened(settings: bytes = SETTINGS, bounds: HttpBounds | None = None) -> HttpConnection:
     """A connection with the call 1."""
-    connection = LibraryConnection(bounds)
+    connection = http_connection(bounds)
     connection.receive(PREFACE + settings + frame(1, 4, 1, HEADERS_OF_PUT), 0)
     connection.send_headers(1, [(b":status", b"200")])
     connection.take_output()
@@ -93,7 +97,8 @@ def test_a_large_response_goes_out_in_linear_time() -> None:
 
 
 def test_the_table_of_response_headers_stays_small_for_a_client_that_offers_4_gib() -> None:
-    connection = opened(frame(4, 0, 0, b"\0\1\xff\xff\xff\xff"))
+    connection = LibraryConnection()
+    connection.receive(PREFACE + frame(4, 0, 0, b"\0\1\xff\xff\xff\xff"), 1)
     assert connection._h2.encoder.header_table_size == 4_096
 
 

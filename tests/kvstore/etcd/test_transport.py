@@ -14,7 +14,11 @@ from kvstore import Client, open_node
 from kvstore.etcd.errors import Status
 from kvstore.etcd.schema import make
 from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
-from tests.kvstore.etcd.member import KV, WATCH, serving
+from tests.kvstore.etcd.member import KV, WATCH, http2, serving
+
+__all__ = ["http2"]
+
+pytestmark = pytest.mark.usefixtures("http2")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""The two implementations of HTTP/2 take the same requests, find the same faults, and send the same responses."""
+
+from __future__ import annotations
+
+import hpack
+import pytest
+
+from kvstore.etcd.http2 import (
+    PREFACE,
+    ConnectionEnded,
+    Headers,
+    HttpBounds,
+    HttpEvent,
+    RequestBegan,
+    StreamReset,
+    WindowOpened,
+)
+from kvstore.etcd.http2_engine import CONTINUATIONS_MAX, EngineConnection
+from kvstore.etcd.http2_headers import encode_headers
+from tests.kvstore.etcd.http2_sequences import USUAL, are_alike, frame, play
+
+BLOCK = encode_headers(tuple(USUAL))
+CALLS = ((b":status", b"200"),)
+
+
+def opened(*frames: bytes, bounds: HttpBounds | None = None) -> EngineConnection:
+    """A connection that has received its settings and these frames."""
+    connection = EngineConnection(bounds)
+    connection.receive(PREFACE + frame(4, 0, 0, b"") + b"".join(frames), 1)
+    connection.take_output()
+    return connection
+
+
+@pytest.mark.parametrize("first", range(0, 2_000, 250))
+def test_random_conversations_end_alike(first: int) -> None:
+    differing = [seed for seed in range(first, first + 250) if not are_alike(*play(seed))]
+    assert not differing
+
+
+def test_the_conversations_reach_both_ends() -> None:
+    """Otherwise the comparison would say little."""
+    ends = {str(play(seed)[0].end) for seed in range(200)}
+    assert {"None", "('GOAWAY', 1)", "('GOAWAY', 11)"} <= ends
+
+
+def test_a_stream_beyond_the_bound_is_refused_and_the_connection_goes_on() -> None:
+    connection = opened(frame(1, 4, 1, BLOCK), frame(1, 4, 3, BLOCK), bounds=HttpBounds(streams_max=2))
+
+    assert connection.receive(frame(1, 4, 5, BLOCK), 1) == []
+    assert connection.take_output() == frame(3, 0, 5, (7).to_bytes(4))
+
+    connection.receive(frame(0, 1, 1, b""), 1)
+    connection.send_headers(1, CALLS, is_last=True)
+    assert [type(event) for event in connection.receive(frame(1, 4, 7, BLOCK), 1)] == [RequestBegan]
+
+
+def test_streams_that_are_refused_count_as_resets() -> None:
+    connection = opened(bounds=HttpBounds(streams_max=0, resets_max=20))
+    for number in range(20):
+        assert not connection.receive(frame(1, 4, 2 * number + 1, BLOCK), 1)
+    assert isinstance(connection.receive(frame(1, 4, 101, BLOCK), 1)[0], ConnectionEnded)
+
+
+def test_a_header_list_has_a_greatest_number_of_frames() -> None:
+    connection = opened(frame(1, 0, 1, BLOCK))
+    for _ in range(CONTINUATIONS_MAX):
+        assert connection.receive(frame(9, 0, 1, b""), 1) == []
+    [ended] = connection.receive(frame(9, 4, 1, b""), 1)
+    assert isinstance(ended, ConnectionEnded)
+    assert "header list" in ended.reason
+
+
+def test_a_window_that_grows_beyond_its_greatest_size_ends_the_stream_only() -> None:
+    connection = opened(frame(1, 4, 1, BLOCK))
+    assert connection.receive(frame(8, 0, 1, b"\x7f\xff\xff\xff"), 1) == [StreamReset(1)]
+    assert connection.take_output() == frame(3, 0, 1, (3).to_bytes(4))
+
+
+def test_a_smaller_first_window_may_make_windows_negative() -> None:
+    connection = opened(frame(1, 4, 1, BLOCK))
+    connection.send_headers(1, CALLS)
+    connection.send_data(1, bytes(10_000))
+    connection.receive(frame(4, 0, 0, b"\0\4\0\0\0\0"), 1)
+    connection.send_data(1, b"waits")
+    connection.take_output()
+
+    assert connection.receive(frame(8, 0, 1, (10_000).to_bytes(4)), 1) == []
+    assert connection.receive(frame(8, 0, 1, (5).to_bytes(4)), 1) == [WindowOpened(1)]
+    assert connection.take_output() == frame(0, 0, 1, b"waits")
+
+
+def test_the_window_of_a_large_request_is_opened_again() -> None:
+    connection = opened(frame(1, 4, 1, BLOCK), bounds=HttpBounds(window_bytes=20_000))
+    connection.receive(frame(0, 0, 1, bytes(10_000)), 1)
+    assert connection.take_output() == frame(8, 0, 1, (10_000).to_bytes(4))
+
+
+def test_a_client_that_sends_more_than_a_window_loses_the_connection() -> None:
+    connection = opened(frame(1, 4, 1, BLOCK), bounds=HttpBounds(window_bytes=20_000))
+    sent = frame(0, 0, 1, bytes(9_000))
+    connection.receive(sent, 1)  # No window update before half of the window.
+    connection._bounds = HttpBounds(window_bytes=8_000)
+    [ended] = connection.receive(sent, 1)
+    assert isinstance(ended, ConnectionEnded)
+
+
+@pytest.mark.parametrize("size", [0, 126, 127, 128, 300, 20_000])
+def test_a_header_of_any_length_can_be_read(size: int) -> None:
+    written = encode_headers(((b":status", b"200"), (b"grpc-message", b"v" * size)))
+    assert [tuple(each) for each in hpack.Decoder(10**6).decode(written, raw=True)] == [
+        (b":status", b"200"),
+        (b"grpc-message", b"v" * size),
+    ]
+
+
+def test_a_first_byte_that_is_not_the_preface_ends_the_connection() -> None:
+    [ended] = EngineConnection().receive(b"PRI * HTTP/1.1", 1)
+    assert isinstance(ended, ConnectionEnded)
+
+
+def test_a_list_in_the_table_means_what_the_table_says_now() -> None:
+    """The same bytes name other fields after the table has changed."""
+    encoder = hpack.Encoder()
+    first = encoder.encode([*USUAL, (b"token", b"a")])
+    in_table = bytes(encoder.encode([*USUAL, (b"token", b"a")]))
+    connection = opened(frame(1, 5, 1, first))
+    assert _headers(connection.receive(frame(1, 5, 3, in_table), 1))[-1] == (b"token", b"a")
+    # The table gets another field, so each field of before has another number.
+    other = encoder.encode([*USUAL, (b"token", b"b")])
+    assert _headers(connection.receive(frame(1, 5, 5, other), 1))[-1] == (b"token", b"b")
+
+    [ended] = connection.receive(frame(1, 5, 7, in_table), 1)
+
+    assert isinstance(ended, ConnectionEnded)  # Now the list names a field twice and lacks another one.
+
+
+def _headers(events: list[HttpEvent]) -> Headers:
+    [began] = [event for event in events if isinstance(event, RequestBegan)]
+    return began.headers
