@@ -9,7 +9,8 @@ import numpy as np
 
 from spark_audit.columnar.columns import NOTHING, OTHER, PRESENT, Bools, Columns, Int64s
 
-# This many rows take about 10 MB of columns and temporary arrays. Measurements led to this size (benchmarks/audit).
+# This many rows take about 10 MB of columns and temporary arrays. This size was chosen by measurements
+# (benchmarks/audit).
 BLOCK_ROWS = 1 << 16
 
 
@@ -17,11 +18,11 @@ BLOCK_ROWS = 1 << 16
 class Block:
     """Consecutive keys of the columns, [`first_key`, `last_key`), with their rows [`begin`, `end`).
 
-    The numbers of keys, rows and tokens in the other fields count from the start of the block. `key`: the key of
-    each row. `starts`: as in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the
-    number of tokens. `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of
-    the keys before it. So a running maximum over the block is a running maximum within each key. `origin`: for each
-    key, a stamp below all stamps of this key and above all stamps of the keys before it.
+    In the other fields, keys, rows and tokens are numbered from the start of the block. `key`: the key of each row.
+    `starts`: as in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the number of
+    tokens. `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys
+    before it. So a running maximum over the block is a running maximum within each key. `origin`: for each key, a stamp
+    below all stamps of this key and above all stamps of the keys before it.
     """
 
     columns: Columns
@@ -92,10 +93,11 @@ def _block(columns: Columns, first: int, last: int) -> Block:
 
 
 def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, int]:
-    """Return the calls and the returns, shifted so that the least stamp is 1, and the number of stamps to reserve for
-    each key.
+    """Return the calls, the returns, and the number of stamps to reserve for each key. All stamps are shifted, so that
+    the least stamp is 1.
 
-    A return after the last call may be reduced to the stamp after the last call. This changes no precedence.
+    A return that is later than the last call may be replaced by the stamp directly after the last call. This does not
+    change which operations precede which.
     """
     if len(call) == 0:
         return call, ret, 2

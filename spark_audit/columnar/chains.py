@@ -20,10 +20,11 @@ from spark_audit.columnar.verify_order import Order
 class Chains:
     """The chains of one block of keys. Every array has one entry for each cluster (`Clusters`).
 
-    `f`, `s`: the cluster's least return and greatest call. `root`: the first cluster of the cluster's chain. `depth`:
-    the number of links before the cluster in its chain. `cyclic`: whether the links before the cluster lead into a
-    cycle. `ancestor`: among the earlier clusters of the chain, the one with the greatest `s`. `ancestor_call`: the `s`
-    of this ancestor. `first_return`, `last_call`: at a root, the least `f` and the greatest `s` in its chain.
+    `f`, `s`: the least return and the greatest call of the operations in the cluster. `root`: the first cluster of the
+    cluster's chain. `depth`: the number of links before the cluster in its chain. `cyclic`: whether the links before
+    the cluster lead into a cycle. `ancestor`: among the earlier clusters of the chain, the one with the greatest `s`.
+    `ancestor_call`: the `s` of this ancestor. `first_return`, `last_call`: for a root, the least `f` and the greatest
+    `s` in its chain.
     """
 
     f: Int64s

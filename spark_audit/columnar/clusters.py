@@ -2,8 +2,8 @@
 
 Some responses do not identify the write that they read from. The observation in such a response is ignored. If a key
 has deletions, a read of its absence does not show which deletion it read from, so each such read is a cluster of its
-own. Both rules allow more orders than the history itself allows. So every violation that is found is real, but the lack
-of a violation does not prove linearizability. A key to which one of the rules applies is `vague`. A key with a reported
+own. These two rules allow more orders than the history itself allows. So every violation that is found is real, but if
+none is found, linearizability is not proven. A key to which one of the rules applies is `vague`. A key with a reported
 version or creation revision is also `vague`, because clusters ignore these numbers.
 """
 
@@ -75,8 +75,7 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
     """Return `finds` without PRESENT and without tokens that several rows wrote; each such entry becomes NOTHING.
 
-    Also return for each row whether its `finds` requires more of the state before the operation than the returned entry
-    requires.
+    Also return for each row whether its operation requires more of the state before it than the returned entry says.
     """
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)

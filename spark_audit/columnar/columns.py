@@ -1,6 +1,6 @@
 """Operations of many keys as columns of numbers, sorted by (key, call).
 
-Rows that do not affect the order of a key are left out: failed operations, and reads of unknown outcome. Reads that
+Failed operations and reads of unknown outcome are left out, because they do not affect the order of a key. Reads that
 promise less than linearizability (`local` and `bounded` reads, and listings at a pinned revision) have columns of their
 own, in `weak`. The projection of a listing onto one of its keys (`history/projection.py`) is a read of this key.
 Appends, and projections of transactions, are of kind OTHER. Columns cannot express them, so `key/decide.py` decides
@@ -108,7 +108,7 @@ class Columns:
         return len(self.names)
 
     def of_keys(self, keys: Int64s) -> Columns:
-        """Return the rows of these keys only, as if there were no other keys. Tokens are renumbered."""
+        """Return columns with only these keys and their rows. Tokens are renumbered."""
         rows, sizes = rows_of(self, keys), np.diff(self.starts)[keys]
         room = np.diff(self.tokens)[keys]
         tokens = np.concatenate(([0], np.cumsum(room)))
@@ -343,7 +343,7 @@ class _Meaning:
         expects_absence = (expected_revision == 0) | (by_value & ~source.valid("expected"))
         self._expects_absence = cas & expects_absence
         self._expects_value = by_value & source.valid("expected")
-        # A comparison of revisions cannot distinguish absence from a record that is reported with revision 0.
+        # Revision 0 stands for absence. So the columns cannot express a record that a response reports with revision 0.
         self.strange = self.found_record & (source.output_numbers("mod_revision") == 0)
         self._source = source
 
@@ -392,7 +392,7 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    # The tokens below this one are `rank` tokens of values and `owner + 1` tokens of the absence of a key.
+    # The smaller tokens are `rank` tokens of values, and `owner + 1` tokens that stand for the absence of a key.
     tokens[known] = rank + owner + 1
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))

@@ -54,7 +54,7 @@ class ConflictFinder:
         self.core[key, : table.shape[1]] = table
 
     def answers(self) -> None:
-        """Find violations that are shown by a single operation, or by reads and the write from which they read."""
+        """Find each violation that a single operation shows, or that reads and the write of their value show."""
         given, made, rows = self._given, self._made, np.arange(len(self._given))
         unwritten = rows[made.unwritten]
         if len(unwritten):
@@ -149,13 +149,14 @@ class ConflictFinder:
     def _conflict(self, linked: Chains, one: Int64s, other: Int64s) -> None:
         returned, called = self._block_ends(linked)
         ends = [returned[one], called[one], returned[other], called[other]]
-        # The block of the initial absence may have no row with the least return. The row with the greatest call is
-        # used instead.
+        # The initial absence has no row. So if it has the least return of its block, there is no row with this return.
+        # The row with the greatest call is used instead.
         ends[0] = np.where(ends[0] >= 0, ends[0], ends[1])
         self._note(PAIR, *ends, self._write(one), self._write(other))
 
     def _block_ends(self, linked: Chains) -> tuple[Int64s, Int64s]:
-        """Return for the root of each block the row with the block's least return, and the row with its greatest call.
+        """For the root of each block, return the row with the least return of the block, and the row with the greatest
+        call.
 
         An entry is -1 if there is no such row.
         """

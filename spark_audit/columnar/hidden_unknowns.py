@@ -1,10 +1,10 @@
 """Hidden writes: unknown writes whose values no operation read, but whose effects some response shows.
 
-The response reports a creation revision, a version, absence or presence that the other writes do not explain. So an
-unknown write must be inserted before a certain place of the order. Such a place is a *slot*. The candidates for a slot
-are the unknown writes that were not observed and were called early enough; the slot takes the candidate that was called
-last. An unknown compare-and-set fills a slot only directly after the write that it expected. A wrong choice cannot
-cause a false verdict, because the resulting order is verified like any other.
+Such a response reports a creation revision, a version, absence or presence that the other writes do not explain. So an
+unknown write must be inserted before a certain place of the order. This place is called a *slot*. The candidates for a
+slot are the unknown writes that were not observed and were called early enough; the slot takes the candidate that was
+called last. An unknown compare-and-set fills a slot only directly after the write that it expected. A wrong choice
+cannot cause a false verdict, because the resulting order is verified like any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_audit.columnar.verify_order import Order, States, counts, states
 def with_hidden(proposal: Proposal) -> Proposal:
     """Insert unknown writes wherever reported creations, versions, absence and presence require them.
 
-    An insertion may create another requirement. This requirement is left to the next call.
+    After an insertion, yet another write may be missing. The next call inserts that write.
     """
     unused = np.flatnonzero(proposal.unused())
     if not len(unused):
@@ -46,8 +46,8 @@ class _Replay:
     """The states along an order, and the deadlines for insertions.
 
     `before`: the state before each place. `number`, `creation`: see `counts` in columnar/verify_order.py. `deadline`:
-    for each place, the latest call that a write inserted there may have. This is the least return among the operation
-    at the place and all later operations (stamps as in Block).
+    for each place, the latest stamp at which a write that is inserted there may have been called. It equals the least
+    return of the operation at the place and of all later operations (stamps as in Block).
     """
 
     before: States
@@ -76,8 +76,8 @@ _DELETES, _CREATES, _COUNTS = range(3)  # The ranks of slots. Writes inserted at
 class _Slots:
     """Places before which a write is missing.
 
-    `rank`: the order of the slot among the slots at the same place. `revision`: the revision that the write must have;
-    -1 if it is not known.
+    `rank`: the position of the slot among the slots at the same place. `revision`: the revision that the write must
+    have; -1 if it is not known.
     """
 
     place: Int64s
@@ -96,7 +96,7 @@ def _structural(proposal: Proposal, before: States, creations: _Creations, named
     A deletion is missing if the state before a response has a record, but the response reports absence or a new
     creation. A put is missing if a response reports a creation that no write in the order made, or if it reports
     presence although the state has no record. `named`: the places of successful compare-and-sets for which no earlier
-    write has the expected revision. Each of these places requires a put with this revision.
+    write has the expected revision. Before each of these places, a put with the expected revision is missing.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -116,9 +116,10 @@ def _structural(proposal: Proposal, before: States, creations: _Creations, named
 def _named_swaps(
     proposal: Proposal, replay: _Replay, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, _Slots]:
-    """Find unknown compare-and-sets that expect the record before a place of `named`, and so fit the slot there.
+    """Find unknown compare-and-sets that expect the record directly before a place of `named`. Such a compare-and-set
+    can be inserted before the place.
 
-    Return these compare-and-sets, and for each of them the slot at its place.
+    Return these compare-and-sets, and the slot of each.
     """
     order, (swaps, after) = proposal.order, expecting
     at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
@@ -130,8 +131,8 @@ def _named_swaps(
 def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
     """Find compare-and-sets that succeeded although the last write before them does not have the expected revision.
 
-    If that write is an unknown write without a revision, it gets the expected revision. Each of the other
-    compare-and-sets needs another write before it; their places are returned.
+    If that write is an unknown write without a revision, it gets the expected revision. Before each of the other
+    compare-and-sets, a write is missing. Their places are returned.
     """
     order = proposal.order
     named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
@@ -263,7 +264,7 @@ def _versions(
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
     readers = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    # Among adjacent readers that find the record of the same write, one is enough.
+    # Of adjacent readers that find the record of the same write, only the first is used.
     readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]
     writer = before.writer[readers]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
@@ -325,7 +326,7 @@ def _swaps(
 def _filled(
     proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
 ) -> Proposal:
-    """Insert `rows` at `slots`, and fill the slots in `wanted` while there are candidates for them."""
+    """Insert `rows` at `slots`. Then fill the slots in `wanted`, as long as there are candidates for them."""
     for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
@@ -339,7 +340,7 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
     """Match slots with fillers; return the slots and the fillers of the pairs.
 
     In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
-    many slots as possible are filled. The fillers that remain are the ones that were called earliest. These fit the
+    many slots as possible are filled. The fillers that remain are the ones that were called earliest, which fit the
     most slots. Slots match fillers as closing brackets match opening brackets: at the same depth of nesting, a slot
     comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and below
     the origin of the next key.

@@ -15,8 +15,8 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 def with_observed(draft: Draft) -> Proposal:
     """Insert every unknown put and compare-and-set whose value was found by an operation in the order.
 
-    The operation that found the value is either completed, or an unknown compare-and-set that is inserted, too. `draft`
-    must contain all completed operations, and no others.
+    The operation that found the value is a completed operation, or an unknown compare-and-set that is also inserted.
+    `draft` must contain exactly the completed operations.
     """
     block, given = draft.block, draft.given
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
@@ -43,7 +43,7 @@ def with_observed(draft: Draft) -> Proposal:
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return `finds` of all rows, `finds` of all places, and for each token its reported revision (-1 if none).
 
-    In both `finds`, a compare-and-set that expects a revision finds the token that was written at this revision, or
+    For a compare-and-set that expects a revision, both `finds` have the token that was written at this revision, or
     NOTHING if that token is not known. Only tokens that have an `owner` are looked up, because every acknowledged write
     carries its own revision.
     """

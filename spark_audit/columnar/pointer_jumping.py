@@ -1,4 +1,4 @@
-"""Computations along chains by pointer jumping: round k gives each link the result of the 2^k links before it."""
+"""Computations along chains by pointer jumping: each round doubles the number of links whose values are combined."""
 
 from __future__ import annotations
 

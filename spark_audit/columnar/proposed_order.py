@@ -60,7 +60,7 @@ class Proposal:
         return np.repeat(np.arange(self.block.keys), self.sizes)
 
     def unused(self) -> Bools:
-        """Return for each row whether it is an unknown write that has no place."""
+        """Return for each row whether it is an unknown write that is not in the order."""
         unused = self.block.unknown.copy()
         unused[self.rows] = False
         return unused
@@ -93,10 +93,11 @@ class Proposal:
     def out_of_turn(self) -> Bools:
         """Find the places at which the revisions of a key are out of order.
 
-        At such a place, the revision is below the revision of the key's nearest earlier place that has a revision; or
-        both revisions are equal, and the later operation is a write. Revisions are out of order if an unknown write is
-        not at the place of its revision, or if the write of a reported revision is missing. In an order without such
-        places, every read reads from the last write whose revision is not above the revision of the read.
+        The revision at a place is compared with the last known revision before the place, of the same key. The place is
+        out of order if its revision is lower, or if both revisions are equal and the operation at the place is a write.
+        Revisions are out of order if an unknown write is not at the place of its revision, or if the write of a
+        reported revision is missing. In an order without such places, every read reads from the last write whose
+        revision is not above the revision of the read.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])
@@ -172,7 +173,7 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """Return the column, or a constant array of stride 0 if all entries of the column are NOTHING.
+    """Return the column; if all its entries are NOTHING, return a constant array of stride 0 instead.
 
     Such an array takes no memory, and `Order.taken` need not reorder it.
     """

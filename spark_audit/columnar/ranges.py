@@ -2,9 +2,9 @@
 
 The result of the earlier ranges is passed on as a `Carry`: the record after them, the greatest call, and the greatest
 revision. The order of a range begins with the write of the carried record. If the record was written more than once, an
-artificial creation is inserted before that write. Only a prefix of the order of each range is taken. The other
-operations are left to the next range, in which more of the later operations are known. docs/internals/audit-proofs.md,
-section 10, proves that these prefixes, joined, are one valid order.
+artificial creation is inserted before that write. Only a prefix of the order of each range is taken. The operations
+after this prefix are left to the next range, because more of the later operations are known there.
+docs/internals/audit-proofs.md, section 10, proves that the prefixes of all ranges together form one valid order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Carry:
     """The result of the earlier ranges, from which the next range continues.
 
     `version`: the version of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and
-    the revision of its creation. If there is a record, the columns are made from a table whose row 0 is the write of
-    the record: a put at the record's revision, without any observation. `call`, `last`: the greatest call and the
-    greatest revision so far. `unsure`: whether there is no record because of a deletion of unknown outcome.
+    the revision of its creation. If there is a record, row 0 of the table from which the columns are made is the write
+    of this record. Row 0 is a put at the record's revision, without any observation. `call`, `last`: the greatest call
+    and the greatest revision so far. `unsure`: whether there is no record because of a deletion of unknown outcome.
     """
 
     version: int = 0
@@ -46,7 +46,7 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A verified prefix. All rows have their numbers in the table from which the columns were made.
+    """A verified prefix. Rows are given by their numbers in the table from which the columns were made.
 
     `writer`: the write of the record in the new carry, -1 if there is no record. `used`: the rows of unknown outcome in
     the prefix. `placed`: the same rows with their possible revisions. `left`: the completed rows after the prefix.
@@ -137,7 +137,7 @@ def _places_of_carry(columns: Columns, begun: int) -> Int64s:
 
 
 def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bools:
-    """Find the operations that cannot follow the earlier ranges because of real time or because of their revision."""
+    """Find the operations that returned too early, or have too low a revision, to follow the earlier ranges."""
     order = proposal.order
     late: Bools = columns.ret[proposal.rows] < carry.call
     late |= (order.revision > 0) & (order.revision < carry.last)
@@ -179,7 +179,7 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        # Because of this, no operation of the prefix up to the place has a higher revision.
+        # The operation at the place must have a revision, because then no operation before it has a higher one.
         clean &= order.revision > 0
         return _Ends(writer, present, create, version, creation, clean)
 

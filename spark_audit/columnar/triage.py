@@ -23,11 +23,11 @@ BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
 class Triage:
     """The decision for each key.
 
-    `verdict`: BY_WITNESS or BY_ZONES if the key is proven linearizable by that method, WRONG if it has a violation,
-    LEFT if the search must decide. `guessed`: for a key proven BY_WITNESS, whether the place of an unknown write is a
-    guess; True for a key proven BY_ZONES. `at`: the row of the columns at which the witness failed; -1 if the witness
-    did not fail, or if the row is not known. `core`, `reason`: for a WRONG key, its violation (see `Zoned`). `placed`:
-    the unknown writes of the keys proven BY_WITNESS.
+    `verdict`: BY_WITNESS or BY_ZONES if that method proves that the key is linearizable; WRONG if the key has a
+    violation; LEFT if the search must decide. `guessed`: for a key proven BY_WITNESS, whether the place of an unknown
+    write is a guess; True for a key proven BY_ZONES. `at`: the row of the columns at which the witness failed; -1 if
+    the witness did not fail, or if the row is not known. `core`, `reason`: for a WRONG key, its violation (see
+    `Zoned`). `placed`: the unknown writes of the keys proven BY_WITNESS.
     """
 
     verdict: Int8s

@@ -69,7 +69,9 @@ class PlacedWrites:
         return replace(self, claimed=rows[self.claimed], unplaced=rows[self.unplaced], mover=rows[self.mover])
 
     def between(self, before: int, last: int) -> PlacedWrites:
-        """Limit all ranges to revisions above `before`, and alternative ranges also to revisions below `last`."""
+        """Remove the revisions up to `before` from all ranges, and the revisions from `last` on from the alternative
+        ranges.
+        """
         found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
         found = replace(found, last=np.minimum(self.last, last - 1))
         return found._moving(found.first <= found.last)
@@ -83,12 +85,12 @@ class PlacedWrites:
 
 
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
-    """At each place of an unknown put that no operation can have seen, choose the put again.
+    """Some places have an unknown put that no operation can have seen. Choose the put for each of these places again.
 
     The candidates are all unknown puts of the key whose values no operation in the order finds. The candidates that
     were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.
-    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows keep
-    their places, too.
+    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows also keep
+    their places.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -117,8 +119,8 @@ def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Propo
     """Replace unknown compare-and-sets that no operation can have seen. Each is replaced by an unused put that was not
     called later.
 
-    The put fits at the place of the compare-and-set, and, unlike the compare-and-set, at other places, too. `places`:
-    the places of unknown writes.
+    The put fits at the place of the compare-and-set. Unlike the compare-and-set, the put also fits at other places.
+    `places`: the places of unknown writes.
     """
     given, key = proposal.given, proposal.block.key
     puts = _where(unknown, _hidden_puts(proposal))
@@ -176,9 +178,10 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
 
 
 def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
-    """Return for each place whether the response and the effect of the next operation do not depend on the value.
+    """Return for each place whether the next operation is independent of the value that is written there. It is
+    independent if neither its response nor its effect depends on this value.
 
-    Operations at the places `puts` (ascending) are skipped. A deletion does not depend on the value.
+    To find the next operation, operations at the places `puts` (ascending) are skipped. A deletion is independent.
     """
     order = proposal.order
     ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The last places of runs of adjacent places.
@@ -218,7 +221,7 @@ def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64
 
 
 def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
-    """Return for each entry of `wanted` the first candidate of this key that no earlier entry of `wanted` got.
+    """For each key in `wanted`, return the first candidate of this key that is not yet returned for an earlier entry.
 
     `wanted`: keys, ascending. `candidates`: sorted by (key, call).
     """
@@ -231,8 +234,8 @@ def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revisio
     """Return the unknown writes of a verified proposal. `replayed`: the states of the proposal.
 
     `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. Its revision lies between the
-    revisions of the nearest places of its key. If a reported creation or a comparison determines its revision, both
-    bounds are equal to this revision.
+    known revisions that are nearest in the order of its key. If a reported creation or a comparison determines its
+    revision, both bounds are equal to this revision.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)

@@ -2,7 +2,7 @@
 
 A verified order proves linearizability, no matter how it was found. So a wrong verdict of the witness can come only
 from an error in this check. The check is stricter than `model/key.py` in one point: if the write of a record has no
-revision, a response that reports a revision of this record is refused.
+revision, every response that reports a revision of this record is refused.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def states(order: Order) -> States:
 
 
 def late(order: Order) -> Bools:
-    """Find operations that returned before the call of an operation that precedes them in the order.
+    """Find each operation that returned before the call of another operation that precedes it in the order.
 
     The stamps `call` and `ret` are those of Block, so operations of different keys never count as late.
     """
@@ -140,8 +140,8 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Return two arrays. At the place of each write, the first has the number of writes up to this one that leave a
-    record, and the second has the place of the last creation.
+    """Return two arrays with an entry for the place of each write. The first array has the number of writes up to this
+    one that leave a record. The second array has the place of the last creation.
 
     The writes of all keys are counted together. The place of the last creation is -1 if there is no creation up to
     that write. Entries at places without a write have no meaning.

@@ -1,8 +1,8 @@
 """Checks each weak read against the revision that it carries, for all keys at once.
 
-A weak read promises less than linearizability. `key/weak_reads.py` has the exact rules. This module accepts only reads
-that the exact rules accept, too. `key/weak_reads.py` decides the other weak reads, which are few in a sound history. It
-also handles values that were written twice, and stamps of several clocks.
+A weak read promises less than linearizability. `key/weak_reads.py` has the exact rules. Every read that this module
+accepts is also accepted by the exact rules. `key/weak_reads.py` decides the other weak reads, which are few in a sound
+history. It also handles values that were written twice, and stamps of several clocks.
 """
 
 from __future__ import annotations

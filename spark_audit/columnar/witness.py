@@ -3,8 +3,8 @@
 - The completed operations are sorted by (key, revision, writer first, call).
 - A write of unknown outcome takes part only if its effect was observed. The write is inserted immediately before its
   first observer: the write never returns, so the latest possible place is the best one. If the observer is an unknown
-  compare-and-set, it must have been observed itself (`columnar/observed_unknowns.py`). Versions and creation revisions
-  show hidden writes (`columnar/hidden_unknowns.py`).
+  compare-and-set, it must have been observed itself (`columnar/observed_unknowns.py`). Reported versions and creation
+  revisions show where hidden writes are missing (`columnar/hidden_unknowns.py`).
 - The order is verified (`columnar/verify_order.py`). A key whose order is not valid is suspect, not wrong.
 """
 

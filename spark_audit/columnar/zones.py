@@ -1,7 +1,8 @@
 """Zones: decides keys whose written values are unique, without using revisions, in O(n log n).
 
 This is the method of Gibbons and Korach (1997), with blocks (chains of successful compare-and-sets) in place of
-clusters. A *zone* is the interval between f and s, or between F and S. docs/internals/audit-proofs.md proves the rules:
+clusters. A *zone* is the interval between f and s of a cluster, or between F and S of a block, as defined below.
+docs/internals/audit-proofs.md proves the rules:
 
 - cluster: a write and its reads; f = least return, s = greatest call. No read may return before its write is called.
 - chain: the cluster of a compare-and-set comes directly after the cluster of the value that it expected. A cluster with
