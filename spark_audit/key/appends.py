@@ -1,16 +1,16 @@
 """Replaces appends by compare-and-sets. A value that was read shows which appends made it, and in which order.
 
-Assume that each value in a response can be made in only one way from the texts that were put and appended, and that
-each text comes from one operation. Under this assumption, an append whose text is part of such a value must have found
-the text that comes before its own text. For example, if the value "abc" was read, the append of "c" found "ab" and
-replaced it by "abc", so it is a compare-and-set from "ab" to "abc". If the text of an append is part of no such value,
-the append is like a put that is never read.
+Assume that each text that was put or appended comes from one operation, and that each value in a response can be made
+from these texts in only one way. Then an append whose text is part of such a value must have found the text that comes
+before its own text. For example, if the value "abc" was read, the append of "c" found "ab" and replaced it by "abc", so
+it is a compare-and-set from "ab" to "abc". If the text of an append is in none of these values, the append is like a
+put that is never read.
 
-The resulting history has the same valid orders as the original one. There is one exception: if an operation expected a
-value, and it is not certain which texts would make this value, the observations of the operation are dropped. Suppose
-that a set of operations is impossible in the resulting history. If the set includes the reads that show the texts that
-its appends found, the set is also impossible in the original history. One such read is enough for a whole chain of
-appends, because the last value of the chain contains all values before it.
+The resulting history has the same valid orders as the original one. There is one exception: an operation may have
+expected a value of which it is not certain which texts would make it. The observations of such an operation are
+dropped, which may allow more orders. Suppose that a set of operations is impossible in the resulting history. If the
+set includes the reads that show the texts that its appends found, the set is also impossible in the original history.
+One such read is enough for a whole chain of appends, because the last value of the chain contains all values before it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 
 from spark_audit.history.operation import Operation, Step
 
-# The maximum number of compared characters: length of the values × number of text lengths. To compare this many
-# characters takes some seconds.
+# The maximum number of characters to compare: the length of the values times the number of different text lengths. To
+# compare this many characters takes some seconds.
 TEXTS_MAX = 20_000_000
 
 
@@ -109,7 +109,7 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """Yield each value that the operation expected, unless the response shows whether it found this value."""
+    """Yield the value that a compare-and-set expected, if the response does not show whether it found this value."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
             answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))

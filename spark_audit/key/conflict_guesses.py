@@ -5,11 +5,11 @@ So a wrong guess costs time, but is never reported as a violation.
 
 If each write has a value of its own, the write and the reads of a value form a block. Let f be the block's least return
 and s its greatest call. Two blocks A and B are impossible together if and only if f(A) < s(B) and f(B) < s(A) (Gibbons
-and Korach 1997). So six operations are enough to show the violation: the four operations at these bounds and the two
-writes. A value is overwritten only once. So two operations that both found the same value and replaced it are a
-violation, too. A read of absence does not show which deletion it read from, so each read of absence and each deletion
-is a block of its own. A read of absence is also paired with two writes before it: the writes that were called last
-among those that had returned before the call of the read.
+and Korach 1997). So six operations are enough to show the violation: the four operations that determine f and s of the
+two blocks, and the two writes. A value is overwritten only once. So it is also a violation if two operations both found
+the same value and replaced it. A read of absence does not show which deletion it read from, so each read of absence and
+each deletion is a block of its own. A read of absence is also paired with two writes before it: the writes that were
+called last among those that had returned before the call of the read.
 """
 
 from __future__ import annotations

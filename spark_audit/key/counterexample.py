@@ -1,10 +1,11 @@
 """Reduces an impossible history of one key to a few operations that a person can check.
 
-A reduction must not create a violation by the omission of operations. These reductions of a history H are safe:
+If operations are omitted carelessly, the rest may be a violation although the history is not one. These reductions of a
+history H are safe:
 
 - to drop an operation that only read, or the observations of a write, because fewer responses must be explained;
-- to drop reported versions and creation revisions; this is always done once a write is dropped, because these numbers
-  depend on all writes;
+- to drop reported versions and creation revisions. They depend on all writes, so they are always dropped once a write
+  is dropped;
 - to assume that a revision belongs to one write only, because each change of a store has a revision of its own;
 - to drop a write u, if no kept operation r can have read from it. This is certain in four cases: u and r name different
   values; r returned before u was called; some kept write was called after u returned, and returned before r was called;
@@ -29,7 +30,8 @@ from itertools import accumulate
 
 from spark_audit.history.operation import FOREVER, Guard, Operation, Step
 
-# The token of an observation that may depend on any value. All writes that the operation may have read from are kept.
+# The token of an observation that may depend on any value. If an operation has this token, all writes from which it may
+# have read are kept.
 ANYTHING = "\0anything"
 NOTHING = "\0nothing"  # The token of absence.
 
@@ -88,8 +90,8 @@ def _seen_tokens(step: Step) -> set[str]:
 
 
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """Yield (revision, value written at this revision): first the pairs that readers reported, then the pairs of the
-    writes themselves.
+    """Yield pairs (revision, value written at this revision). The pairs that readers reported come first, then the
+    pairs of the writes themselves.
 
     If a revision has several pairs, the caller uses the last one, so the writes come last.
     """

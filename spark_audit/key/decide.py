@@ -2,9 +2,9 @@
 
 The decision for one key has no side effects; the Spark job, the local engine and the simulator all run this code.
 First, the witness tries to prove that the key is linearizable. If the witness fails, the code looks for a few
-operations that are impossible by themselves, because these prove a violation. If there are no such operations, the
-search decides, first with the writes in the order of their revisions, then in any order. A key that is not decided
-within `configurations_max` is undecided.
+operations that have no valid order even by themselves, because they prove a violation. If it finds none, the search
+decides. The search first tries orders with the writes in the order of their revisions, then all other orders. A key
+that is not decided within `configurations_max` is undecided.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def decide(
     if found.linearizable:
         return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
-    refuted = excerpt if resolved.exact else Excerpt(strict)  # If observations were dropped, the proof may need them.
+    refuted = excerpt if resolved.exact else Excerpt(strict)  # The proof may need dropped observations.
     shown = resolved.with_evidence(_smallest(refuted, found.at))
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
 

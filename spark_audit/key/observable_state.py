@@ -1,4 +1,4 @@
-"""Two reductions of the search.
+"""Two rules that reduce the number of configurations that the search visits.
 
 States that no response can distinguish are merged. A value that must still be read is not overwritten, unless a
 remaining operation can write it again.
@@ -22,10 +22,10 @@ class Observability:
     """The parts of a state that the responses of a history depend on.
 
     All other parts may be dropped, so that many states become one. `mod`, `create`, `version`: whether responses depend
-    on this number. `values`: the values that responses name; None if every value matters, because there are appends,
-    or comparisons that depend on the text of values. `begun`: in a history with appends, the sorted values that
-    responses name. No response can depend on a value that is not a prefix of any value in `begun`, so all such values
-    are equivalent.
+    on this number. `values`: the values that responses name; None if every value matters, because there are appends, or
+    comparisons that depend on the text of values. `begun`: in a history with appends, the sorted values that responses
+    name. A value that is not a prefix of any value in `begun` can never become one of these values, so all values of
+    this kind are equivalent.
     """
 
     mod: bool
@@ -64,9 +64,10 @@ class Observability:
 
     @property
     def _version_max(self) -> int:
-        """If no response depends on versions, every version above this number is replaced by this number.
+        """The version that replaces all higher versions if no response depends on versions.
 
-        If responses depend on both revisions, it still matters whether the record was written again after its creation.
+        If responses depend on both revisions, version 1 stays distinct, because it shows that the record was not
+        written again after its creation.
         """
         return 2 if self.mod and self.create else 0
 

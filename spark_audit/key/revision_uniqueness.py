@@ -59,7 +59,7 @@ class NamedRevisions:
     def fits(self, state: State, position: int) -> bool:
         """Return whether the revisions that the operation reports are possible for the record of `state`.
 
-        A revision that is not yet known in the state must not be the revision of an acknowledged write.
+        If the state does not have the revision yet, the reported revision must not belong to an acknowledged write.
         """
         _, mod, create, _ = state
         return (mod is not None or self._carried.isdisjoint(self._mods[position])) and (
@@ -67,10 +67,11 @@ class NamedRevisions:
         )
 
     def parts(self, state: State, after: State, position: int, waiting: Iterable[int]) -> bool:
-        """Return whether the operation at `position` makes it impossible for another operation to respond.
+        """Return whether the operation at `position` makes the response of another operation impossible.
 
-        The operation turns `state` into `after`, and so replaces or deletes a record. The other operation must report a
-        revision of this record; it is one of `waiting`, or a future call.
+        The operation changes `state` to `after`, so it replaces or deletes the record of `state`. The other operation
+        is one of `waiting`, or has not been called yet. Its response becomes impossible if it reports a revision of
+        this record.
         """
         _, mod, create, _ = state
         had = self._mods[position] if mod is None else (mod,)

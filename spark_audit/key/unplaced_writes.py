@@ -1,9 +1,9 @@
 """The unplaced writes (`store/revision_claims.py`) of one key, and their alternative ranges.
 
 An unplaced write is an unknown write in the key's order whose revision no response named. A *hidden* put is an unknown
-put that was never read. A hidden put may be moved to another place, without a change to any response, under three
-conditions: no response between the two places reports a version, the record exists throughout, and the operation after
-the new place does not depend on the record. No response distinguishes hidden puts from each other, or unknown deletions
+put that was never read. A hidden put may be moved to another place under three conditions: no response between the two
+places reports a version, the record exists throughout, and the operation after the new place does not depend on the
+record. Such a move changes no response. No response distinguishes hidden puts from each other, or unknown deletions
 from each other. So the order uses the writes called first, in the order of their calls. docs/internals/audit-proofs.md,
 section 9, proves both rules.
 """
@@ -24,7 +24,7 @@ STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
 before it.
 
 - STOP: the hidden put cannot pass the operation.
-- LOOKS: it can pass the operation, but not stay right before it.
+- LOOKS: the hidden put can pass the operation, but not stay right before it.
 - BLIND: a put that has a revision. The hidden put can pass it, or be placed right before it.
 - UNNAMED: an unknown write that has no revision, and that is not a put. The hidden put can pass it, but not stay right
   before it.
@@ -37,7 +37,8 @@ before it.
 def alternative_ranges(
     kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int
 ) -> tuple[RevisionRange, ...]:
-    """Return the ranges of revisions, ascending, that the hidden put at the place `own` may have there or elsewhere.
+    """Return the revisions that the hidden put at the place `own` may have at this or another place, as ascending
+    ranges.
 
     `kinds`, `revisions` (0 or less: not named) and `calls` (ns of one clock) describe `own` and the places around it,
     in order. The hidden put may be placed right before an UNNAMED_PUT that was not called earlier than the hidden put,

@@ -2,11 +2,11 @@
 
 This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier revision.
 Other reads are checked in this way, too, as part of the store-wide order. Every contradiction that the check finds is
-real. But the check accepts a read if an unknown write could explain the read. The rules:
+real. But it may miss some, because it accepts a read that an unknown write could explain. The rules:
 
 - The revision of the record must not be above the revision of the response.
-- The key must not have an acknowledged write after the record and up to the revision of the response. If the read found
-  no record, the last acknowledged write up to the revision of the response must be a deletion.
+- The key must not have an acknowledged write with a revision above that of the record and at most that of the response.
+  If the read found no record, the last acknowledged write up to the revision of the response must be a deletion.
 - The value must have been written at the reported revision, by a write that was called before the read returned. This
   rule is applied only to reads that promise less than linearizability.
 """

@@ -1,16 +1,16 @@
 """Searches for an order of the operations of one key by just-in-time linearization (Wing & Gong, Lowe).
 
-The search goes through the calls and returns in the order of time. A configuration is a state and the set of open
-operations that have already taken effect in it. An operation must have taken effect by the time it returns. So if the
-returning operation has not taken effect in a configuration, open operations are added to the configuration until the
-returning one has taken effect. If this is impossible, the configuration is dropped. If no configuration is left, no
-order explains the history up to this return. The number of concurrent operations bounds the memory; the length of the
-history does not matter.
+The search processes the calls and the returns of all operations in the order of time. A configuration is a state and
+the set of open operations that have already taken effect in it. An operation must have taken effect by the time it
+returns. So if the returning operation has not taken effect in a configuration, open operations are added to the
+configuration until the returning one has taken effect. If this is impossible, the configuration is dropped. If no
+configuration is left, no order explains the history up to this return. The number of concurrent operations bounds the
+memory; the length of the history does not matter.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
-  operations of unknown outcome form one sort with a count. Let two configurations have the same state and the same
-  completed operations. The first configuration dominates the second one if, of every sort, it has used at most as many
-  operations as the second one.
+  operations of unknown outcome form one *sort*, and only their number is kept. Of two configurations with the same
+  state and the same completed operations, the first dominates the second if it has used at most as many operations of
+  every sort. A dominated configuration is dropped.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
 - Parts of the state that no response depends on are dropped, such as a number that is never reported or a value that is
   never read (`key/observable_state.py`).
@@ -40,7 +40,7 @@ from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
 from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
-Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many of its operations took effect, at least 1), ascending.
+Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, number of its operations that took effect, ≥ 1), ascending.
 # (state, bits of the open operations of known outcome that took effect, unknown operations used).
 Configuration: TypeAlias = tuple[State, int, Spent]
 

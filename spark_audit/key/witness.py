@@ -124,7 +124,8 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
     for revision in sorted(shown.keys() - written):
         value = shown[revision].value
         if value is None:
-            # The request asked for keys only, so any unknown write may have made the record. The replay chooses one.
+            # The response is of a request for keys only, so any unknown write may have made the record. The replay
+            # chooses one.
             continue
         candidates = by_value.get(value, [])
         while candidates and candidates[-1].op_id in taken:
@@ -208,7 +209,7 @@ def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, i
 
 
 def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initial: State) -> Witness | None:
-    """Return a failed `Witness` if this order does not respect real time or explain every response; None if it does."""
+    """Return None if this order respects real time and explains every response, otherwise a failed `Witness`."""
     state = initial
     fresh = UsedRevisions(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
@@ -276,7 +277,8 @@ class _Filler:
     def fill_back(
         self, states: Sequence[State], places: Sequence[_Place], first: int, position: int
     ) -> tuple[int, list[Operation], State, list[State]] | None:
-        """Find a place not before `first`, and unknown writes there that explain all responses up to `position`.
+        """Find a place at or after `first` at which unknown writes can be inserted so that all responses up to
+        `position` follow.
 
         Return the place, the writes, the state after them, and the state after each place from there to `position`. The
         latest place is tried first. An earlier place is needed in two cases. In the first, the unknown write must not
@@ -325,8 +327,8 @@ class _Filler:
     ) -> Iterator[Operation]:
         """Yield one unknown write of each sort.
 
-        Writes with equal steps and guards are of one sort. All puts of values that are not in `useful` are of one sort,
-        too. But a put whose value a response names is needed elsewhere, so it is not yielded.
+        Writes with equal steps and guards are of one sort. All puts of values that are not in `useful` also form one
+        sort. Of these puts, those whose value a response names are not yielded, because they are needed elsewhere.
         """
         done = {op.op_id for op in chain}
         offered: set[object] = set()
@@ -344,10 +346,7 @@ class _Filler:
 
 
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
-    """Return `wanted`, and also the values from which unknown compare-and-sets lead to a wanted value.
-
-    An unknown compare-and-set must find such a value before it can write a value of the result.
-    """
+    """Return `wanted`, and the values that unknown compare-and-sets must find so as to write a value of the result."""
     reached = set(wanted)
     while True:
         steps = (step for op in feasible for step in op.steps if step.kind == "cas" and step.value in reached)
@@ -371,7 +370,9 @@ def _values_wanted(place: _Place) -> set[str | None]:
 
 
 def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
-    """Return for each place, and each clock of `names`, the latest call that a write placed there may have."""
+    """Return for each place the latest stamp, by each clock of `names`, at which a write placed there may have been
+    called.
+    """
     deadlines: list[dict[str, int]] = []
     now: dict[str, int] = {}
     for op in reversed(order):

@@ -1,14 +1,15 @@
 """Replays the whole store. At each gap, the search chooses the unknown write that took effect there, or no write.
 
 A gap is a revision that no acknowledged change carries. At every gap, the content of the store is known, so the effect
-of each candidate is computed exactly. Deletions by one lease may take effect together. Candidates that some response
-suggests are tried first. If a later response contradicts the store, choices are undone, the last choice first, until
-another candidate can be tried. A choice is skipped if none of its candidates could affect the contradicted keys.
+of each candidate is computed exactly. Several deletions by the same lease may take effect at one gap. Candidates that
+some response suggests are tried first. If a later response contradicts the store, the search undoes its choices, the
+last one first, until it can try another candidate. It does not change a choice if none of the candidates could affect
+the contradicted keys.
 
 `wide` decides which operations affect a key. If `wide` is false, only operations that write the key affect it. Such a
 search is fast and nearly always finds an explanation. If `wide` is true, all operations that are connected with the key
-through shared keys, directly or indirectly, affect it. A wide search that tries all its choices without success proves
-that no explanation exists.
+through shared keys, directly or indirectly, affect it. If a wide search has tried all choices without success, no
+explanation exists.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from spark_audit.store.unknown_writes import Branch, UnknownWrite
 Row: TypeAlias = Mapping[str, Any]
 Marks: TypeAlias = frozenset[Any]  # A set of keys, or, in a wide search, of numbers of parts (`UnknownWrite.part`).
 
-# One search may repeat at most this many steps of the replay. Repeating them all takes a few seconds. Histories of real
-# runs need some hundreds.
+# After it undoes choices, a search repeats steps of the replay. It repeats at most this many in total, which takes a
+# few seconds. For histories of real runs, it repeats some hundreds.
 STEPS_AGAIN_MAX = 200_000
 
 
@@ -44,7 +45,9 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A contradiction that the search has not accepted yet. `keys`: the keys on which the contradiction depends."""
+    """A contradiction that the search may still explain by another choice. `keys`: the keys on which the contradiction
+    depends.
+    """
 
     step: int
     row: Row
@@ -78,7 +81,7 @@ class _Deepest:
 class Outcome:
     """The outcome of a search.
 
-    `explained`: True if no other choice could have prevented the contradictions in `found`.
+    `explained`: True if no choice of unknown writes could have prevented the contradictions in `found`.
     """
 
     found: list[Contradiction] = field(default_factory=list)
@@ -101,7 +104,7 @@ class BacktrackingSearch:
         self._forced: dict[int, UnknownWrite | None] = {}
         self._deepest: _Deepest | None = None
         self._accept_at = -1
-        self._floor = (0, 0, 0)  # (step, store mark, mark): the search does not change choices before this step.
+        self._floor = (0, 0, 0)  # (step, store mark, mark): choices before this step are final.
         self._reported: set[int] = set()
         self._unsure: set[int] = set()  # op_ids of pinned writes that could not be placed at their gap.
         self._outcome = Outcome()
@@ -175,7 +178,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _join(self, step: int, revision: int, deletions: Sequence[UnknownWrite]) -> None:
-        """Let an unknown deletion by a lease take effect at the revision of an acknowledged deletion by this lease."""
+        """At the revision of an acknowledged deletion by a lease, let its unknown deletions also take effect."""
         if step in self._forced:
             self._choose(self._mark(step, self._forced[step]), revision)
             return
@@ -183,7 +186,9 @@ class BacktrackingSearch:
         self._choose(self._mark(step, options[0] if options else None), revision)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Yield the writes to keys about which a response names this revision, or shows that a write is missing."""
+        """Yield the unknown writes to some keys. For each of these keys, a response or a hint names this revision, or a
+        later response shows that a write is missing.
+        """
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
@@ -222,7 +227,9 @@ class BacktrackingSearch:
         return found
 
     def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
-        """Return how much better later responses would fit with the write; None if responses exclude the write."""
+        """Return how much better the later responses would fit if the write took effect here; None if they exclude
+        this.
+        """
         for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None
@@ -291,7 +298,9 @@ class BacktrackingSearch:
         return step
 
     def _accept(self, fault: _Fault) -> int:
-        """Report a contradiction that was not explained, keep all choices before it, and continue after it."""
+        """Report a contradiction that no tried choice explains. Make all choices before it final, and continue after
+        it.
+        """
         proven = self._left > 0 and self._wide and self._floor[0] == 0
         self._outcome.found.append(Contradiction(fault.row, fault.reason, proven))
         self._reported.add(fault.step)
@@ -307,7 +316,7 @@ class BacktrackingSearch:
             self._unsure.add(self._plan.owner[step.revision].op_id)
 
     def _stands(self, fault: _Fault) -> bool:
-        """Return whether it is certain which writes changed the fault's keys up to the fault's revision."""
+        """Return whether it is certain which writes had changed the keys of the fault by the revision of the fault."""
         revision = self._plan.steps[fault.step].revision
         return not any(
             one.earliest <= revision and (one.pinned is None or not one.sure or one.op_id in self._unsure)
@@ -325,7 +334,7 @@ class BacktrackingSearch:
             choice = self._choices.pop()
             self._undo(choice.store_mark, choice.mark)
             gap = self._plan.steps[choice.step].revision
-            # `tried` includes candidates that failed earlier because of another contradiction.
+            # Some candidates in `tried` failed because of an earlier contradiction, not because of this one.
             bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
             if not bears and not self._untried(choice, gap, conflict):
                 continue
@@ -343,7 +352,9 @@ class BacktrackingSearch:
         return None
 
     def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[UnknownWrite | None]:
-        """Return the other candidates at this gap that affect the conflict, best first."""
+        """Return the candidates that are not tried yet at this gap and that affect the keys of the conflict, best
+        first.
+        """
         bearing = [one for one in self._plan.unknowns if self._bears(one, conflict) and one not in choice.tried]
         options: list[tuple[int, UnknownWrite | None]] = list(self._options(choice.step, gap, bearing))
         tried = any(one is not None and self._bears(one, conflict) for one in choice.tried)

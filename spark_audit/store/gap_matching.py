@@ -13,8 +13,8 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
 Choice: TypeAlias = Sequence[RevisionRange]  # A write may have any revision in one of these ranges.
 
-# All searches for augmenting paths of one matching together visit at most this many revisions. Writes that are
-# unmatched when this number is reached stay unmatched.
+# The searches for augmenting paths visit at most this many revisions per matching. If they reach this number, the
+# remaining writes stay unmatched.
 STEPS_MAX = 2_000_000
 
 
@@ -23,7 +23,7 @@ def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> lis
 
     `reached`: for each write, the highest revision among the operations that returned before its call. If two writes of
     one key have the same neighbours, the lower bound of the later write is raised to the lower bound of the earlier
-    write. So if the later write gets the lower revision in a matching, the two writes can exchange their revisions.
+    write. So if a matching gives the later write the lower revision, the two writes can exchange their revisions.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None

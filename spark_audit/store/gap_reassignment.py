@@ -2,11 +2,12 @@
 
 A key may have several valid orders, and the order that proved the key was chosen without regard to other keys. The free
 revisions are known only after all keys have an order. A *segment* of a key lies between two operations that report a
-whole record, or absence. The rest of the history affects a segment in only one way: it uses some of the unknown writes.
-`store/segment_solver.py` decides a segment again, by an exact search. The unknown writes of the segment may get free
-revisions and, at a higher cost, the revisions of unplaced writes in other segments. If a write loses its revision,
-either the next matching gives it another one, or its segment is decided again. Each new order of a segment is verified,
-and then all writes are matched again. See docs/internals/audit-proofs.md, section 9.
+whole record, or absence. The rest of the key affects a segment in only one way: an unknown write that it uses is not
+available to the segment. `store/segment_solver.py` decides a segment again, by an exact search. The unknown writes of
+the segment may get free revisions and, at a higher cost, the revisions of unplaced writes in other segments. If a write
+of another segment loses its revision in this way, the next matching gives the write another revision, or its segment is
+decided again, too. Each new order of a segment is verified, and then all writes are matched again. See
+docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from spark_audit.store.revision_claims import CallStamp, RevisionClaim, Revision
 from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 
 ROWS_MAX = 200_000  # A window with more rows than this from `low` to `high` is not read.
-# This many rows of the key are read on either side of a write. The second number is tried if the first is not enough.
+# On either side of an unplaced write, this many rows of the key are read: at first 64, and 4096 if these are not
+# enough.
 AROUND = (64, 4_096)
-# A part is extended, on either side, by this many operations that report a whole record. The numbers are tried one
-# after the other.
+# A part (`_Part`, a segment to decide again) is extended on either side, up to the n-th next operation that reports a
+# whole record. These values of n are tried one after the other.
 WIDER = (0, 1, 4, 16, 64)
 # The maximum number of rounds of reassignment. Each round decides again the parts around writes without a revision.
 ROUNDS_MAX = 12
 TRIES_MAX = 4_000  # The maximum number of segments that are decided in total. Most segments take a few milliseconds.
-# Of the free revisions between two successive acknowledged operations, at most this many of equal cost are offered: the
-# highest ones.
+# Between two successive acknowledged operations, at most this many free revisions of each cost are offered, the highest
+# ones first.
 ALIKE_MAX = 8
 _LOOKED_AT_MAX = 256  # Between two acknowledged operations, at most this many free revisions are considered.
 # _HELD is the cost of a revision that another write has. _ALONE is the cost if that write can have no other revision.
@@ -73,8 +75,8 @@ class NearbyRows(Protocol):
 class _KeyState:
     """The unknown writes of a key.
 
-    `unknown`: op_id → (write, floor). The floor is the highest revision among the operations that returned before the
-    call of the write. `claims`: claimed revision → op_id of the write that has it.
+    `unknown`: op_id → (write, floor). The *floor* of a write is the highest revision among the operations that returned
+    before the call of the write. `claims`: claimed revision → op_id of the write that has it.
     """
 
     unknown: dict[int, tuple[Operation, int]]
@@ -102,7 +104,7 @@ class _Part:
         )
 
     def cuts(self, write: UnplacedWrite) -> bool:
-        """Return whether some possible revisions of the write are inside the part, and others are outside."""
+        """Return whether the write may have a revision inside the part, but also one outside."""
         least, most = min(write.low, write.high), max(write.low, write.high)
         return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
 
@@ -268,7 +270,7 @@ class _Reassignment:
         return Segment(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
 
     def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
-        """Return the revisions offered to unknown writes in the part, with their costs.
+        """Return the revisions that unknown writes in the part may take, each with its cost.
 
         Between two operations, only two kinds of free revisions are offered: the highest revisions of each cost, and
         the revisions that a response names.
@@ -313,7 +315,7 @@ class _Reassignment:
             revision -= 1
 
     def _commit(self, part: _Part, placed: Sequence[PlacedWrite]) -> None:
-        """Replace the unplaced writes of this part by these writes at their revisions."""
+        """Replace the unplaced writes of this part by `placed`, each with its new revision."""
         about = self._keys[part.key]
         assert about is not None
         mine = [one for one in self._of.pop(part.key) if not part.holds_write(one[0])]

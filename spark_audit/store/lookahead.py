@@ -20,14 +20,16 @@ Row: TypeAlias = Mapping[str, Any]
 _Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # (key, seen, wrote): see Observation.
 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
-"""How well a record fits the next observations. If unknown writes are missing, the score is WANTING minus their number.
+"""Scores: how well a record fits the next observations. If the record fits only after further unknown writes, the score
+is WANTING minus the number of these writes.
 """
 
 # At most this many later responses are compared. A response that reports a version decides the score, so the responses
 # after it are ignored.
 AHEAD_MAX = 12
 _MISSING_MAX = 300
-# The assumed number of missing writes if the reported record was created again: a deletion, a put, and possibly more.
+# The assumed number of missing writes if the record was deleted and created again: a deletion, a put, and possibly
+# more.
 _OTHER_LIFE = 10
 _ABSENT: Row = {"found": False}
 _PRESENT: Row = {"found": True}
@@ -168,7 +170,7 @@ class Lookahead:
         return position < len(self._gaps) and self._gaps[position] <= until
 
     def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
-        """Return the score of a record against one observation.
+        """Return the score of a record for one observation.
 
         The result is None if the record agrees with the observation, but does not yet decide the score. `now`: the
         revision that the replay has reached; all unknown writes that are not placed yet get higher revisions.
@@ -199,8 +201,8 @@ class Lookahead:
             return IMPOSSIBLE
         if _same(seen, have):
             return None if seen_version is None else FITS
-        # The revision agrees, but the version or the creation does not. So a write is missing between `now` and the
-        # write that made the record.
+        # The revision agrees, but the version or the creation does not. So an unknown write before the write of the
+        # record is missing, after `now`.
         if not rewritten or not self._has_gap(now, mod):
             return IMPOSSIBLE
         return _missing(seen_create, seen_version, create, version, now)
@@ -215,9 +217,10 @@ def _same(seen: Row, have: Record) -> bool:
 
 
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
-    """Return the score of a record that has `create` and `version` although a response reports other numbers.
+    """Return the score of a record with `create` and `version`, for a response that reports `seen_create` and
+    `seen_version`.
 
-    The score is lower if more writes are missing between this record and the reported record.
+    The more writes are missing between this record and the reported record, the lower is the score.
     """
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
@@ -235,5 +238,5 @@ def _expectation(row: Row) -> Row:
 
 
 def _equal(target: str, value: object) -> Row:
-    """Return the field of the found record, or the absence, that a successful comparison for equality shows."""
+    """Return what a successful comparison for equality shows: a field of the record, or absence."""
     return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

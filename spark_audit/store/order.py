@@ -1,8 +1,8 @@
 """Checks two properties of the whole store from the revisions alone, for rows in memory (Spark: `spark/order.py`).
 
 Order: if operation A returned before operation B was called, even on another key, B must not carry a lower revision
-than A. If B changed something, its revision must be higher. So in the order (revision, writer first, call), no
-operation returned before the call of an operation that precedes it.
+than A. If B changed something, its revision must be higher. So if the operations are sorted by (revision, writer first,
+call), no operation may have returned before the call of an operation that precedes it.
 
 Uniqueness: two acknowledged operations that changed something must not carry the same revision. Revisions that no such
 operation carries are counted, but not reported as violations, because writers outside of the history may have made

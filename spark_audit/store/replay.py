@@ -1,9 +1,9 @@
 """Checks listings and transactions against the whole store, by a replay in the order of revisions.
 
-A listing must report exactly the live keys of its interval at its revision, in order, and obey its limit; its count
-must be right. A transaction must have evaluated its comparisons correctly. If no write has an unknown outcome, the rows
-are streamed, and only the store is in memory. Otherwise, `store/backtracking.py` searches for the revision of each
-unknown write. All responses, including those about single keys, must follow from the store.
+A listing must report exactly the live keys of its interval at its revision, in order and up to its limit, and the right
+count of these keys. A transaction must have evaluated its comparisons correctly. If no write has an unknown outcome,
+the rows are streamed, and only the store is in memory. Otherwise, `store/backtracking.py` searches for the revision of
+each unknown write. All responses, including those about single keys, must follow from the store.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
     """Run a fast search, then a wide search, then a wide search without hints, until one of them explains the run.
 
-    The last search ignores hints, because hints may mislead. Only a wide search proves a contradiction.
+    The last search ignores hints, because a hint may suggest a wrong candidate. Only a wide search proves a
+    contradiction.
     """
     for wide in (False, True):
         outcome = BacktrackingSearch(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)

@@ -1,12 +1,12 @@
 """Plans a replay with unknown writes.
 
 The steps of the plan are the rows in the order of revisions, and, before each row, the gaps up to its revision. A gap
-is a revision that no acknowledged change carries. At a gap, one unknown write may have taken effect, or a write that
-has no row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of these
-gaps as there are writes to place.
+is a revision that no acknowledged change carries. At a gap, either an unknown write took effect, or a write that has no
+row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of these gaps as
+there are writes to place.
 
-The end of a lease deletes its keys at one revision. So deletions by one lease may share a gap, or join an acknowledged
-row that stands for a deletion by this lease.
+The end of a lease deletes its keys at one revision. So several deletions by one lease may have taken effect at the same
+gap. They may also have taken effect at the revision of an acknowledged row that stands for a deletion by this lease.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ReplayPlan:
     def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
         """Return the keys of a conflict at this step.
 
-        If `keys` has a `*`, the result is instead each key that a listing of the step covers and an unknown write may
-        change.
+        A `*` in `keys` stands for all keys of the step's listings. In this case, those keys of the listings are
+        returned that an unknown write may change.
         """
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)
@@ -176,7 +176,7 @@ def _pin(made: ReplayPlan) -> None:
 def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
     """Return the revisions that a response, a request or a hint names, ascending.
 
-    A comparison with a revision also names the revisions next to this revision.
+    A comparison with revision r also names the revisions r - 1 and r + 1.
     """
     named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:

@@ -1,4 +1,5 @@
-"""The revisions that the unknown writes of each key have or need, and that must fit all other rows of the run.
+"""The revisions of the unknown writes of each key, as far as the key determines them. They must fit all other rows of
+the run.
 
 A *claim* is a revision that no acknowledged write of the key carries, but that a linearizable response reported for a
 record of the key. So an unknown write has this revision. No other write of the run may have it. No operation that
@@ -32,8 +33,8 @@ class RevisionClaim:
     """A claim: responses show that a write of unknown outcome took this revision.
 
     `by`: (op_id, call, clock) of that write. If several writes can have the revision, the write that was called first
-    is chosen. `by` is None if the responses do not name the value, if the calls are stamps of several clocks, or if
-    there are fewer writes than revisions.
+    is chosen. `by` is None if the responses do not report the value, if the calls are stamps of several clocks, or if
+    there are fewer possible writes than claims.
     """
 
     key: str
@@ -128,7 +129,7 @@ def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
 
 
 def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, int, str] | None]:
-    """Match the i-th revision with the write that was called i-th. Return the `by` of each revision.
+    """Return the `by` of each revision: for the i-th revision, the write that was called i-th.
 
     If a call is too late for its revision in this matching, every other matching also has a call that is too late.
     """

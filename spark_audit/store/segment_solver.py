@@ -1,10 +1,10 @@
 """Finds the cheapest choice of unknown writes, at the offered revisions, that explains a segment of one key.
 
 The acknowledged operations are in the order of their revisions. Each unknown write is placed at the revision that is
-assigned to it. So every state is completely known. One pass over the revisions finds the cheapest solution. The pass
-keeps all states that are possible at each revision. No response distinguishes between unknown puts whose values no
-operation names, or between unknown deletions. These writes are used in the order of their floors, the lowest first. The
-floor of a write is the highest revision among the operations that returned before its call.
+assigned to it. So every state is completely known. One pass over the revisions finds the cheapest solution: at each
+revision, it keeps all possible states. No response distinguishes between unknown puts whose values no operation names,
+or between unknown deletions. These writes are used in the order of their floors, the lowest first. The floor of a write
+is the highest revision among the operations that returned before its call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PlacedWrite: TypeAlias = tuple[Operation, int]  # A write and its revision.
 
 # At most this many states, the cheapest ones, are kept at one revision. Histories of real runs need tens of states.
 STATES_MAX = 2_000
-STEPS_MAX = 200_000  # At most this many operations are tried on states in one segment, which takes about a second.
+STEPS_MAX = 200_000  # In a segment, operations are applied to states at most this often: about a second.
 # Replaces every revision that no response names, so that states which differ only in such revisions are merged.
 _UNNAMED = -1
 # Replaces every value that no operation names, so that states which differ only in such values are merged.
@@ -75,7 +75,7 @@ class _Trail:
     before: _Trail | None
 
 
-# (state, the distinguishable writes that are used: their indices in `_Solver._others`)
+# (state, indices in `_Solver._others` of the distinguishable writes that are used)
 _StateKey: TypeAlias = tuple[State, frozenset[int]]
 # (cost, number of indistinguishable puts used, number of indistinguishable deletions used, writes placed)
 _Path: TypeAlias = tuple[int, int, int, _Trail | None]

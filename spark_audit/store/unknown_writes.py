@@ -1,4 +1,5 @@
-"""Writes of unknown outcome in the whole store: the changes that each would make, and its lowest possible revision.
+"""Writes of unknown outcome in the whole store. For each write: the changes that it would make, and its lowest possible
+revision.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. No two writes have the
 same revision, except for the deletions that the end of one lease makes. An unknown write cannot have taken effect
@@ -46,7 +47,7 @@ class UnknownWrite:
     part: int = 0
     lease: str | None = field(init=False)
     keys: frozenset[str] = field(init=False)  # The keys that the write may change.
-    with_lease: frozenset[str] = field(init=False)  # These keys, and those that the end of the same lease may delete.
+    with_lease: frozenset[str] = field(init=False)  # `keys`, and the keys that the end of the same lease may delete.
     named: frozenset[str] = field(init=False)  # The keys that the write may change, and the keys of its comparisons.
 
     def __post_init__(self) -> None:

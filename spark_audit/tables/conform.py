@@ -49,7 +49,8 @@ def _conforming(array: Any, wanted: Any) -> Any:
         return array.dictionary_decode().cast(wanted)
     if pa.types.is_struct(wanted):
         return _structure(array, wanted)
-    # Lists are rare. Their conversion through Python is cheap compared with the other work for a listing.
+    # Lists are rare. These columns are converted through Python, which is cheap compared with the other work for a
+    # listing.
     if pa.types.is_list(wanted):
         return pa.array(array.to_pylist(), wanted)
     return array.cast(wanted)

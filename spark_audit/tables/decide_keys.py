@@ -25,8 +25,8 @@ from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWri
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
-# If the kernel finds a violation in a key with more rows than this, the few operations of the violation are tried
-# first. If these operations are a proof by themselves, the key needs no search.
+# If the kernel finds a violation in a key with more rows than this, the few operations of the violation are checked
+# first. If they prove the violation by themselves, the key needs no search.
 CORE_FIRST_ROWS = 20_000
 NOTHING_TO_DECIDE = "nothing to decide"
 METHODS = ("witness", "zones", NOTHING_TO_DECIDE)
@@ -48,8 +48,8 @@ class DecidedTable:
 
     `proven`: one row for each linearizable key without findings. The columns of this table (PROVEN) are fields of
     KeyFindings, but `traces` is JSON (`Traces.from_json`), or null if the key has no traces. `method` is one of
-    METHODS. `others`: all other keys. Each of these keys is decided when the iteration reaches the key. Some of these
-    keys are linearizable, but have reads that must be checked again.
+    METHODS. `others`: all other keys. They are decided one by one during the iteration. Some are linearizable, but have
+    reads that must be checked again.
     """
 
     proven: pa.Table
@@ -126,7 +126,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """Return the keys, among `keys`, of which a response reports a record that no acknowledged write made."""
+    """Return those of `keys` for which a response reports a record that no acknowledged write made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]

@@ -1,4 +1,4 @@
-"""An Arrow table of rows, with access to its columns as numpy arrays. The checks over all rows use it."""
+"""An Arrow table of rows, with access to its columns as numpy arrays. The checks of all rows work on such a table."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _codes(column: Any) -> Codes:
 
 
 def distinct(numbers: Int64s) -> Int64s:
-    """Return the distinct numbers, ascending. If there are many, `np.unique` would take ten times as long."""
+    """Return the distinct numbers, ascending. For many numbers, this is ten times as fast as `np.unique`."""
     ordered = np.sort(numbers)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 

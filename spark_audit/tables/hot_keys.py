@@ -3,8 +3,8 @@
 A poor sample can make the audit use more memory, but it never changes a decision.
 
 A task reads all keys of a Parquet source. If some key may be hot, the task sends every SAMPLE_STRIDE-th row to the
-driver. Of a source of JSON lines, a task reads only some parts, and sends the rows of these parts. From these rows, the
-driver cuts each hot key into ranges of about `LIMITS.range` rows.
+driver. If the source has JSON lines, a task reads only some parts of it, and sends all rows of these parts. From these
+rows, the driver cuts each hot key into ranges of about `LIMITS.range` rows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from spark_audit.tables.shuffle import concat
 
 SAMPLE_STRIDE = 256  # One row in this many is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
 _LINES_EVERY_BYTES = 1 << 24
-# Of every _LINES_EVERY_BYTES bytes of JSON lines, this many bytes are read. Each row that is read also represents rows
-# that are skipped.
+# This many of every _LINES_EVERY_BYTES bytes of JSON lines are read. So each sampled row stands for several rows.
 _LINES_BYTES = 1 << 18
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [

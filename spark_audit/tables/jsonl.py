@@ -3,8 +3,8 @@
 Arrow refuses a piece if any value does not have the type of its field in a row, any text is not UTF-8, or any number is
 not an integer. Arrow does not report which line is wrong, so Python reads a refused piece again, line by line. Arrow
 also accepts several rows on one line, or a row over several lines. So each line must begin with `{` and end with `}`. A
-line break between `}` and `{` cannot be inside a row, so each line then has complete rows only. If there are as many
-rows as lines, each line has exactly one row.
+line break between `}` and `{` cannot be inside a row. So if all lines begin and end in this way, no row extends over
+several lines, and if there are also as many rows as lines, each line has exactly one row.
 
 Arrow takes longer if the schema has more fields. So a piece is first read with only those fields that occur in its head
 (its first bytes). If another field occurs in the piece, the piece is read again with all fields.
@@ -62,7 +62,7 @@ def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
         here = begin
         if begin:
             file.seek(begin - 1)
-            # Skip the line that begins before `begin`. This line may end just before `begin`, so the search for its end
+            # The line that begins before `begin` is not read. It may end just before `begin`, so the search for its end
             # starts one byte earlier.
             here += len(file.readline()) - 1
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):

@@ -52,11 +52,10 @@ def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int6
 
 
 def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s]:
-    """Return (late, early). `late`: the rows that break the order. `early`: for each late row, a row with which the
-    late row is in the wrong order.
+    """Return (late, early). `late`: the rows that break the order. `early`: for each late row, a row that shows this.
 
-    A late row returned before the call of the early row, although the early row precedes the late row in the order. Of
-    all rows that have the clock of the early row and precede the late row, the early row was called last.
+    A late row returned before the call of the early row, although the early row precedes the late row in the order. The
+    early row is the one that was called last among the rows of its clock that precede the late row.
     """
     if not len(ordered):
         return ordered, ordered

@@ -61,7 +61,7 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
 
 
 def open_table(path: str) -> parquet.ParquetFile:
-    """Open a file. Its columns of repeated texts (NAMES) will be read as dictionaries."""
+    """Open a file. The columns NAMES, which repeat few texts, will be read as dictionaries."""
     have = parquet.read_schema(path).names
     return parquet.ParquetFile(path, read_dictionary=[name for name in NAMES if name in have])
 

@@ -2,7 +2,7 @@
 
 Only one range, and the unknown writes of the key, are in memory at once.
 
-The ranges are in the order (revision, writer first, call). Each begins with the carry of the ranges before it
+The ranges are in the order (revision, writer first, call). Each range begins with the carry of the ranges before it
 (`columnar/ranges.py`). A failed proof of a range is not a violation. The key is then decided as a whole, or, if it has
 more than WHOLE_ROWS_MAX rows, it is undecided. The local and the Spark engine use this module.
 """
@@ -160,7 +160,8 @@ class _RangeWalk:
     def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
         if not weak_reads_fit(columns, self._carry):
             return None
-        # Without a completed operation, there are only weak reads, and unknown writes whose effects no response shows.
+        # The key has no completed operation. So it has only weak reads, and unknown writes whose effects no response
+        # shows.
         if not (~columns.unknown).any():
             return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)

@@ -77,7 +77,7 @@ class RowsOfFrame:
         """Return the numbers of the rows that are needed to answer `rows_in` for these windows, ascending.
 
         If the rows of a run are in several frames, this method is called for each frame. The rows that it returns for
-        all frames together give the same `rows_in` as all rows of the run.
+        all frames are together enough to compute `rows_in` of the whole run.
         """
         found = [np.zeros(0, np.int64)]
         for one, mine, first, end in self._found(windows):

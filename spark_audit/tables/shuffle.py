@@ -31,7 +31,8 @@ from spark_audit.tables.services import NOTHING_SETTLED, Settled, bad_services, 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
 HOT = "hot"  # The kind of the rows of a hot key. The task that decides the key reads them in the order of `place`.
 BLOCK_BITS = 14  # A block has 2^14 revisions. The order over all keys is checked one block at a time.
-# Every piece includes its whole dictionaries. So a column with a longer dictionary than this becomes plain text first.
+# Every piece includes the whole dictionary of each of its columns. So a column whose dictionary is longer than this is
+# first converted to plain text.
 DICTIONARY_MAX = 4_096
 # The maximum number of rows of a piece. A piece of this size has a few MB. Spark passes several pieces at once.
 PIECE_ROWS_MAX = 1 << 15
