@@ -17,7 +17,7 @@ ENGINES = ("auto", "local", "spark")
 # operations reach this limit.
 LOCAL_BYTES_MAX = 2**30
 _ALWAYS_BYTES = 100 * 2**20
-_ROW_BYTES = 650  # Memory per row, in addition to the size of the row itself.
+_ROW_BYTES = 650  # The memory that the audit needs per row, in addition to the size of the row itself.
 _MULTI_KEY_ROW_BYTES = 6_000  # Replaces `_ROW_BYTES` if the whole store may have to be replayed.
 _EVENTS_FACTOR = 10  # The memory for the events of watches is this multiple of their size as JSON.
 _HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many of its first bytes.
@@ -50,10 +50,10 @@ def _bytes_for(file: HistoryFile) -> int:
 
 
 def _may_have(footer: parquet.FileMetaData, least: str) -> bool:
-    """Return whether the file may have operations whose name is `least` or sorts after `least`.
+    """Return whether the file may have operations whose names are `least` or later in alphabetical order.
 
-    The greatest name in the column decides this. The expensive operations (`range`, `txn`, `watch`) sort after almost
-    all others, so the estimate is rarely too high for a history without them.
+    Only the greatest name in the column is compared, which the footer has. The expensive operations (`range`, `txn`,
+    `watch`) sort after almost all others, so the estimate is rarely too high for a history without them.
     """
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))

@@ -69,7 +69,7 @@ class NothingToCheck(InputError):
 
 
 class UnreadablePath(InputError):
-    """A path does not name a history."""
+    """There is no history at the given path."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason

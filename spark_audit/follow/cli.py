@@ -20,7 +20,7 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
 
-# A client waits for an answer for less than this time, and a recorder buffers rows for less than this time.
+# No client waits longer than this for an answer, and no recorder buffers rows for longer than this.
 SETTLED_SECONDS = 30.0
 
 
@@ -119,7 +119,7 @@ def follow_files(
 
 
 class _Again:
-    """Reads the rows of one run again. In each file, it reads up to the position reached so far."""
+    """Reads the rows of one run again, in each file up to the position that was reached so far."""
 
     def __init__(self, run_id: str, files: list[tuple[HistoryFile, FilePosition]]) -> None:
         self._run_id, self._files = run_id, files

@@ -47,16 +47,16 @@ class RunCarry:
     """The carry of one run. Times are in ns of the only clock of the run.
 
     `cut`: (revision, call). Rows that rank before (revision, 1, call) are *closed*. `held`: the answered rows after the
-    cut. `whole`: the reason why every verdict needs all rows of the run; "" if there is no such reason. `uncut`: the
-    reason why the run can be decided only at its end; "" if there is no such reason. `again`: keys that are decided
-    from all their rows each time. `latest`: the greatest call of a closed row that takes part, or of an unknown write
-    that took effect. `clients`: the last operation of each client, as (call, return or None). `writes`: the number of
-    closed changes, and the least and the greatest of their revisions.
+    cut. `whole`: if every verdict needs all rows of the run, the reason for this, otherwise "". `uncut`: if the run can
+    be decided only at its end, the reason for this, otherwise "". `again`: keys that are decided from all their rows
+    each time. `latest`: the greatest call of a closed row that takes part, or of an unknown write that took effect.
+    `clients`: the last operation of each client, as (call, return or None). `writes`: the number of changes in closed
+    rows, and the least and the greatest of their revisions.
 
     The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: the call of such a
     write → the highest revision among the operations that returned before this call. If the call was before an earlier
     cut, this revision is only an upper bound. `choices`: the revisions that each unplaced write of the carried keys may
-    have. `taken`: the revisions of closed changes, and the claimed revisions. `needs_replay`: whether `Closed.unproven`
+    have. `taken`: the revisions of these changes, and the claimed revisions. `needs_replay`: whether `Closed.unproven`
     was true for a part of some key.
     """
 
@@ -195,8 +195,8 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
     """Extend the order over all keys, and the order of each key, by the closed rows.
 
-    If the order of a key, or of the run, cannot be extended, the carry records this. In this case the key or the run is
-    decided from all its rows.
+    If the order of a key, or of the run, cannot be extended, the carry records this. This key or run is then decided
+    from all its rows.
     """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
@@ -246,8 +246,8 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        # The unplaced writes of a key are in order. So each lower bound is raised to at least the lower bound of the
-        # previous write.
+        # The unplaced writes of a key are in order. So the lower bound of each write is at least the lower bound of the
+        # write before it.
         least = max(least, write.low, carry.reached[write.call_ns] + 1)
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)

@@ -21,9 +21,9 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 Row: TypeAlias = Mapping[str, Any]
 
-BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. An operation that returns at this stamp precedes all others.
-# The maximum number of a key's last acknowledged writes that are kept for the check of old reads. If a read is older
-# than all kept writes, all rows of the key are read again.
+BEFORE_ALL = -(2**63)  # A stamp (ns) before every call: if an operation returns at it, it precedes all others.
+# For the check of reads of earlier revisions, at most this many of the last acknowledged writes of a key are kept. If a
+# read is older than all kept writes, all rows of the key are read again.
 TAIL_WRITES_MAX = 4
 _CARRIED = -1  # The op_id of the operation that represents the decided part of a key. The op_ids of rows are ≥ 0.
 
@@ -140,7 +140,7 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
     """Return whether every reported record is the carried record or a later one."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
-        # The revision of the carried record is not known, so the place of the record's write is uncertain.
+        # The revision of the carried record is not known. So it is not known which reported records are later.
         return False
     written = {op.revision for op in strict if op.writes}
     shown = {
@@ -157,7 +157,7 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
 def _reads_fit(carry: KeyCarry, answered: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
     """Return whether each read fits the revision that it carries (`key/weak_reads.py`).
 
-    The result is also False if a read is older than all writes of an incomplete tail.
+    The result is also False if the tail is incomplete and a read has a lower revision than all writes of the tail.
     """
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:

@@ -2,7 +2,7 @@
 
 Operation A precedes operation B if the return of A is before the call of B. Equal stamps give no precedence. If A and B
 have different clocks, the return of A plus the error bounds of both clocks must be before the call of B. If one of
-these clocks has no error bound, operations of the two clocks are concurrent.
+these clocks has no error bound, all operations of one clock are concurrent with all operations of the other.
 
 See docs/reference/specification.md#107-clocks.
 """
@@ -45,7 +45,8 @@ class Clocks:
     def widened(self, operation: Operation) -> tuple[int, int]:
         """Return the call and the return on an axis that is common to all clocks.
 
-        This axis adds no precedence, but operations of one clock may lose a precedence.
+        An operation that precedes another one on this axis does so in the history, too. The reverse does not hold: two
+        operations of one clock may become concurrent.
         """
         bound = self._bounds.get(operation.clock)
         if bound is None:

@@ -1,4 +1,4 @@
-"""The effect of a row on the order of revisions: whether it takes part, whether it changed the store, and its rank."""
+"""The role of a row in the order of revisions: whether it takes part, whether it changed the store, and its rank."""
 
 from __future__ import annotations
 

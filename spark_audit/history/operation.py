@@ -50,7 +50,8 @@ class Guard:
 class Step:
     """One action on the key. An operation other than a transaction has one step.
 
-    `flag`: whether a delete found a record, or a cas succeeded; None if this is unknown or to be ignored.
+    `flag`: for a delete, whether it found a record; for a cas, whether it succeeded. None if this is not known, or if
+    it must be ignored.
     """
 
     kind: str  # get, put, delete, cas, append
@@ -65,8 +66,8 @@ class Step:
 class Operation:
     """One operation on one key.
 
-    Times are stamps of `clock`, in ns; `return_ns` is FOREVER if the outcome is unknown. `guards_hold` is True or False
-    if the response shows whether all guards hold; otherwise None.
+    Times are stamps of `clock`, in ns; `return_ns` is FOREVER if the outcome is unknown. `guards_hold`: whether all
+    guards held, according to the response; None if the response does not show this.
     """
 
     op_id: int
@@ -83,8 +84,8 @@ class Operation:
     weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
     # True for a transaction that changed some key. Such a transaction has a revision that no other change has.
     changes_store: bool = False
-    # The number of the branch, for an unknown transaction. Its branches are operations with the same op_id, of which at
-    # most one takes effect.
+    # The number of the branch, for an unknown transaction. Each branch is an operation with the same op_id, and at most
+    # one branch takes effect.
     alternative: int = 0
 
     @property

@@ -33,7 +33,8 @@ def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each item as a read of its key.
 
-    The absence of keys is left to the replay, unless the range can contain only one key.
+    If the range can contain only one key, an empty listing is yielded as a read that found no record. Otherwise the
+    replay checks which keys are absent.
     """
     if row["status"] != "ok" or request["count_only"]:
         return

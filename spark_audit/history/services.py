@@ -300,8 +300,9 @@ def appended_key(prefix: bytes, revision: int) -> str:
 
 
 LEASE_END_IDS = 2**61
-"""The deletion of a key by its lease gets an op_id: this number plus the op_id of the operation that attached the
-key."""
+"""The deletion of a key by its lease has no row of its own. Its op_id is this number plus the op_id of the operation
+that attached the key.
+"""
 
 
 def number_words(op_id: int) -> str:
@@ -310,7 +311,7 @@ def number_words(op_id: int) -> str:
 
 
 def ended_lease(row: Row) -> str | None:
-    """Return a name of the lease whose end deleted the keys of a plain row; None for any other row."""
+    """Return the name of the lease by whose end a plain row deletes its keys; None for any other row."""
     return str(row["client"]).partition(" of #")[0] if row["op_id"] >= LEASE_END_IDS else None
 
 
@@ -320,12 +321,12 @@ def plain_rows(row: Row) -> Iterator[Row]:
     A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, queries of outcomes, and the
     grants, renewals and revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
 
-    If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So that operation's
-    row also yields a deletion of unknown outcome. A deletion of a range becomes a transaction that lists the range and
-    deletes each listed key. If the outcome is unknown, the transaction only deletes the keys that the request names. A
-    lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If the outcome of
-    an append is unknown, its key is not known either. The put then has the key for revision 0, which no append makes. A
-    commit of a consumer becomes the append that it carries out.
+    If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the row of this
+    operation also yields a deletion of unknown outcome. A deletion of a range becomes a transaction that lists the
+    range and deletes each listed key. If the outcome is unknown, the transaction only deletes the keys that the request
+    names. A lock becomes a put of its key, at the revision of its fence. An append becomes a put of its key. If the
+    outcome of an append is unknown, its key is not known, either. The key of the put is then the key for revision 0,
+    which no append can make. A commit of a consumer becomes the append that it carries out.
     """
     if not is_service(row):
         yield row

@@ -18,8 +18,8 @@ _TYPES: Final = {name(f":{type_}"): type_ for type_ in ("invoke", "ok", "fail", 
 _OPS: Final = {name(":read"): "get", name(":write"): "put", name(":cas"): "cas"}
 
 # An event is printed as `INFO  jepsen.util - 3\t:ok\t:read\tnil`, perhaps with a stamp and a thread in front, or, in
-# history.txt, without the prefix `INFO  jepsen.util - `. Other lines of a log can look similar (`:type :ok,`). So a
-# line without the prefix or without a process number counts as an event only if a type follows.
+# history.txt, without the prefix `INFO  jepsen.util - `. Other lines of a log can look similar (`:type :ok,`). So if a
+# line lacks the prefix or the process number, it counts as an event only if a type follows.
 _BEGUN = r"(?:\d+|:[\w.+-]+)\s+:(?:invoke|ok|fail|info)(?!\S)"
 _LINE = re.compile(rf"(?:(?:.*\s)?jepsen\.util(?:\s+-|:)?\s+(?=\d+(?:\s|$)|{_BEGUN})|(?={_BEGUN}))(?P<event>.*)")
 _EVENT = re.compile(r"(?P<process>\d+|:[\w.+-]+)\s+(?P<type>:[a-z]+)\s+(?P<f>:[^\s]+)\s+(?P<value>[^\s].*)")

@@ -1,11 +1,12 @@
 """Turns events into rows: pairs each completion with its invocation, and yields the row as soon as both are read.
 
-Memory contains only the open operations, the processes that must not be used again, and the names of the keys.
+Only three things are kept in memory: the open operations, the names of the keys, and the processes whose last operation
+has an unknown outcome, because such a process must not be used again.
 
 A history lists its events in the order in which they happened. Jepsen, Knossos and Porcupine decide by this order, not
 by `:time`, so stamps must increase from line to line. The stamp of a line is its `:time` if this is greater than the
-previous stamp, otherwise the previous stamp plus 1 ns. In a history without `:time`, the stamp of line n is n ms, so
-that a displayed time shows the line.
+previous stamp, otherwise the previous stamp plus 1 ns. In a history without `:time`, the stamp of line n is n ms. So a
+displayed time in ms is the number of the line.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def decided_keys(
 
     def decided(start: int, end: int) -> Decided:
         mine = order[start:end]
-        if end - start > HOT_ROWS:  # A group of so many rows always consists of one key.
+        if end - start > HOT_ROWS:  # A group with more rows than this always has only one key.
             found = _in_ranges(frame, lean, mine, clocks, configurations_max)
         else:
             found = decide_table(lean.take(mine), clocks, configurations_max)

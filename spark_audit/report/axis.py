@@ -1,8 +1,8 @@
-"""Draws an SVG whose x axis is time, and the few shapes on it.
+"""Draws an SVG with time as its x axis, and the few kinds of shapes on it.
 
 The script in `violation_page.html` zooms the SVG. The class of an element selects how the element is zoomed. `ticks`
-are redrawn for the visible part. A `stay` group keeps its position and its width. A `room` text is shown only while it
-fits into `data-room` units of x. No text is stretched.
+are redrawn for the visible part. A group of the class `stay` keeps its position and its width. A text of the class
+`room` is shown only while it fits into `data-room` units of x. No text is stretched.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _step(wanted_ns: float) -> int:
 
 
 def moment(offset_ns: int, step_ns: int) -> str:
-    """Return the label of a tick, such as `+1500 µs`. The unit is the largest one that is not above the step."""
+    """Return the label of a tick, such as `+1500 µs`. The unit is the largest unit that is at most the step."""
     size, unit = next((size, unit) for size, unit in _UNITS if step_ns >= size or size == 1)
     return f"{offset_ns // size:+d} {unit}" if offset_ns else f"0 {unit}"
 

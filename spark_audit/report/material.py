@@ -60,10 +60,10 @@ class Bucket:
     """A slice of time.
 
     `completed`, `failed`, and the latencies of completed operations belong to the bucket of the return; `unknown` and
-    the lags belong to the bucket of the call. `lag`: the greatest number of revisions by which a response to a call of
-    this bucket is behind. This is the highest revision in responses that returned before the bucket began, minus the
-    lowest revision in responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which
-    may be behind. These reads are left out of `lag`. A lag is None if there is nothing to compare.
+    the lags belong to the bucket of the call. `lag`: by how many revisions a response to a call of this bucket is
+    behind at most. This is the highest revision in responses that returned before the bucket began, minus the lowest
+    revision in responses to calls of this bucket. `local_lag`: the same for `local` and `bounded` reads, which may be
+    behind. These reads are left out of `lag`. A lag is None if there is nothing to compare.
     """
 
     completed: int = 0

@@ -30,7 +30,7 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 
 
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
-    """Return whether the bars are of clocks that cannot be compared.
+    """Return whether the bars have stamps of clocks that cannot be compared with each other.
 
     If they cannot be compared, the order of bars in different lanes means nothing.
     """

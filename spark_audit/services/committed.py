@@ -1,4 +1,5 @@
-"""Finds, for one key, lost writes that were seen, and committed writes that cannot have taken effect.
+"""Finds contradictions about one key: writes that are reported as lost although they were seen, and writes that are
+reported as committed although they cannot have taken effect.
 
 See docs/internals/audit-proofs.md, section 12.
 """
@@ -19,7 +20,9 @@ from spark_audit.verdict.words import short
 
 
 class _Closed(NamedTuple):
-    """Revisions above `after`, up to and including `upto`, at which an unseen write cannot have changed the key."""
+    """The revisions above `after` and up to `upto`. At none of them can a write that no response shows have changed the
+    key.
+    """
 
     after: int
     upto: int
@@ -63,13 +66,13 @@ class KeyEvidence:
         return None if revision in self.changes else revision
 
     def never_happened(self, one: WriteFate) -> Finding | None:
-        """Return a finding if there is no revision at which an unseen committed put can have changed the key.
+        """Return a finding if a committed put that no response shows cannot have changed the key at any revision.
 
         The revision of the put is above the revision of each operation on the key that returned before the call of the
         put. It is not above the revision of any read that was called after the answer that reports the put as
-        committed. A read that shows a record excludes all revisions after the record, up to the revision of the read. A
-        known change excludes its own revision. A record whose version is the number of known changes since its creation
-        excludes all revisions since the creation.
+        committed. Three kinds of facts exclude revisions in between. A read that shows a record excludes all revisions
+        after the record, up to the revision of the read. A known change excludes its own revision. If the version of a
+        record equals the number of known changes since its creation, all revisions since the creation are excluded.
         """
         before = [each for each in self._reached() if self._precedes(each[1], one.name)]
         after = [each for each in self._upto() if self._precedes(one.told, each[1])]
@@ -105,12 +108,14 @@ class KeyEvidence:
                     yield name.shown(words), f"{name.words} {words}"
 
     def _reached(self) -> Iterator[tuple[int, RowName]]:
-        """Yield each operation as (revision, name); the store had reached this revision when the operation returned."""
+        """Yield (revision, name) for each operation: when it returned, the store had reached this revision."""
         yield from ((change.revision, change.name) for change in self.changes.values())
         yield from ((revision, read.name) for read in self.reads if (revision := _revision_of(read)) is not None)
 
     def _upto(self) -> Iterator[tuple[int, RowName]]:
-        """Yield each operation as (revision, name); changes that returned before its call have no higher revision."""
+        """Yield (revision, name) for each operation: no change that returned before the call of this operation has a
+        higher revision.
+        """
         yield from ((change.revision - 1, change.name) for change in self.changes.values())
         yield from ((read.name.revision, read.name) for read in self.reads if not read.at and read.name.revision)
 
@@ -143,8 +148,9 @@ def _revision_of(read: KeyRead) -> int | None:
 
 
 def _cover(low: int, high: int, closed: Collection[_Closed]) -> list[_Closed] | None:
-    """Return intervals that together contain all revisions above `low` up to `high`; None if a revision is in no
-    interval."""
+    """Return intervals that together contain all revisions above `low` and up to `high`; None if there are no such
+    intervals.
+    """
     used: list[_Closed] = []
     ordered = sorted(closed, key=lambda each: (each.after, each.upto, each.shown.op_id))
     place = 0

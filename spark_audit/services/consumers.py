@@ -65,10 +65,10 @@ def commit_of(row: Mapping[str, Any]) -> Commit | None:
 def consumer_findings(commits: Iterable[Commit], appends: Iterable[Append]) -> Iterator[Finding]:
     """Yield a finding for each commit that a sound group cannot make, and for each record that a group left out.
 
-    The acknowledged commits of a group are judged in the order of their revisions. Each position is above all earlier
-    positions, and below the revision of its commit. No fence is below an earlier fence. Each acknowledged append to the
-    log, from the first revision of the group up to its last position, must be the record of some commit. The outcome of
-    this commit may be unknown.
+    The acknowledged commits of a group are judged in the order of their revisions. The position of each commit must be
+    above the positions of all earlier commits, and below the revision of the commit. Its fence must not be below an
+    earlier fence. Each acknowledged append to the log, from the first revision of the group up to its last position,
+    must be the record of some commit, possibly of a commit of unknown outcome.
     """
     by_group: dict[Group, list[Commit]] = {}
     for commit in commits:
@@ -105,7 +105,7 @@ def _out_of_order(certain: Sequence[Commit]) -> Iterator[Finding]:
 def _left_out(group: Group, certain: Sequence[Commit], records: Mapping[int, Append]) -> Iterator[Finding]:
     """Yield a finding for each of these records that lies below the position of an acknowledged commit.
 
-    `records`: revision → the record, without the records that some commit names.
+    `records`: revision → the record, for the records that no commit names.
     """
     ascending = sorted(certain, key=lambda one: (one.position, one.name.op_id))
     place = 0

@@ -76,8 +76,9 @@ class Summary:
     held: list[HeldWrite] = field(default_factory=list)
 
     def note(self, row: Row) -> None:
-        """Add a well-formed row. Ignore the row unless it is of a service, has a level, or is an unknown
-        transaction."""
+        """Add a well-formed row. Rows other than rows of services, rows with a level, and unknown transactions are
+        ignored.
+        """
         if row.get("acknowledge") is not None:
             self.levels += 1
             self._note_level(row)
@@ -230,7 +231,7 @@ class Plan:
         return found, checked, settled
 
     def _order_findings(self, listed: Iterable[Listed], settled: Settled) -> Iterator[Finding]:
-        """Yield a finding for each message that has the events of a revision in a wrong order.
+        """Yield a finding for each message in which the events of a revision are in a wrong order.
 
         A revision is left out if an acknowledged operation with several changes made it. The messages about any other
         revision are compared with the operations that may have made it. Such an operation is an unknown operation, or

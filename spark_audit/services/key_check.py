@@ -35,9 +35,9 @@ class KeyResult:
     `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
     number of judgements. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag. The lag of an
     event is the time from the return of the write to the arrival of the event. `ends`: the ends of leases that events
-    show. `opened`: the events whose unknown write only the check of the whole run can find. `listed`: the messages
-    about revisions that no acknowledged operation of several changes made. `sightings`: sightings of records that
-    appends of unknown outcome may have made.
+    show. `opened`: events that an unknown write made, if only the check of the whole run can find this write. `listed`:
+    the messages about revisions that were not made by an acknowledged operation with several changes. `sightings`:
+    sightings of records that appends of unknown outcome may have made.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -141,9 +141,9 @@ class _Key:
     def _note_sightings(self, sightings: Iterable[Sighting]) -> None:
         """Keep the earliest sighting of each kind, if an append of unknown outcome may have made the record.
 
-        A sighting that another operation explains is not kept. A known change at the revision of the record explains
-        the sighting. A sighting without a revision is also explained by a known put of the key, and by a write of
-        unknown outcome that may have changed the key.
+        A sighting is not kept if another operation explains it. This is the case if a known change has the revision of
+        the record. If the sighting has no revision, it is also the case if a put of the key is known, or if another
+        write of unknown outcome may have changed the key.
         """
         revision = prefix_and_revision(self.key)[1]
         has_writer = bool(self.candidates) or any(change.kind == "put" for change in self.changes.values())
@@ -262,7 +262,8 @@ class _Key:
                     self._judge_end(self.events[revision][0], mine)
 
     def _judge_told(self) -> None:
-        """Judge the writes that answers report as lost or committed; settle committed writes of known revision.
+        """Judge the writes that answers report as lost or committed. Settle each committed write whose revision is
+        known.
 
         A committed write had taken effect before the answer returned.
         """
@@ -294,7 +295,7 @@ class _Key:
         return one.value not in values and all(read.value != one.value for read in self.reads)
 
     def _open(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
-        """Leave an event to the check of the whole run.
+        """Pass an event on to the check of the whole run.
 
         That check uses the other events of the same revision to find the candidate that made the event.
         """
@@ -341,8 +342,8 @@ class _Key:
     def _by_lease(self, candidates: list[Candidate], revisions: Sequence[int]) -> list[Candidate]:
         """Assign a deletion to each of these revisions; return the deletions in the order of the revisions.
 
-        If the record deleted at a revision is known to have been attached to a lease, the deletion by this lease is
-        assigned to the revision.
+        If it is known that the record deleted at a revision was attached to a lease, the revision gets the deletion by
+        this lease.
         """
         if len(revisions) >= len(candidates) or any(one.op == "txn" for one in candidates):
             return candidates
@@ -378,7 +379,9 @@ class _Key:
         self._wrong(SOURCE, f"{self._words(event)} before {candidate.name.words} was called", event, also=(late,))
 
     def _judge_end(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
-        """Report a deletion by a lease if the lease cannot have expired before the deletion."""
+        """Record the end of the lease that made this deletion. Report the deletion if the lease cannot have expired
+        before it.
+        """
         ids = {one.lease_id for one in candidates if not self._is_late(one, event)}
         lease_id = self._lease_before(event.revision)
         if lease_id:
@@ -489,10 +492,10 @@ class _Key:
             self._wrong(PREVIOUS, f"{self._words(event)} {told}, {problem}", event, also=also)
 
     def _record_problem(self, seen: _Seen, known: _Known | None, may_be: Callable[[Candidate], bool]) -> str | None:
-        """Return why a reported record cannot have been the record of the key; None if it can.
+        """Return the reason why the key cannot have had the reported record; None if it can have had the record.
 
-        `known`: the last known change that the report may show. `may_be`: returns whether an unknown write was called
-        in time to have made the record.
+        `known`: the last known change that the report may show. `may_be`: a function that returns whether an unknown
+        write was called early enough to have made the record.
         """
         value, create, revision, version = seen
         if create is not None and version is not None:

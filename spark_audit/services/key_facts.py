@@ -104,8 +104,8 @@ Subject: TypeAlias = str | int  # The subject of a fact: a key or a revision.
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """The keys about which facts are collected: the keys in the ranges of watches, in `keys`, in `leased` and in
-    `told`, and the keys that an append of unknown outcome may have made.
+    """The keys about which facts are collected. These are the keys in the ranges of watches, in `keys`, in `leased` and
+    in `told`, and the keys that an append of unknown outcome may have made.
 
     `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
     that were attached to a lease. `prefixes`: the prefixes of appends of unknown outcome. `told`: the keys of accepted
@@ -170,7 +170,7 @@ class Interest:
 
 
 def prefix_and_revision(key: str) -> tuple[bytes, int]:
-    """Return the prefix and the revision of which this key consists, if an append made the key."""
+    """Split a key that an append made into its prefix and its revision."""
     data = as_bytes(key)
     return data[:-APPENDED_BYTES], int.from_bytes(data[-APPENDED_BYTES:], "big")
 
@@ -286,7 +286,7 @@ def _writes(plain: Row, row: Row) -> Iterator[tuple[str, KeyFact]]:
     else:
         revision = plain.get("revision")
         for key, kind, value in _did_write(plain):
-            if revision is None:  # A write without a revision has no known place in the order, like an unknown write.
+            if revision is None:  # Without a revision, a write has no known place in the order, like an unknown one.
                 yield key, Candidate(kind, value, "txn", 0, plain["op_id"], name)
             else:
                 yield key, Change(revision, kind, value, name._replace(revision=revision))

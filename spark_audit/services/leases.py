@@ -1,9 +1,9 @@
-"""Judges leases. Computes the time until which a lease certainly lived, and the time since which it has certainly
-ended. Finds the operations that contradict these times.
+"""Judges leases. Computes until when a lease certainly existed, and from when on it had certainly ended. Finds the
+operations that contradict these times.
 
-A renewal that was answered with a time to live found the lease alive, at the call of the renewal or later. So the lease
-cannot expire until this time to live has passed since the call. The possible drift of the clocks is first subtracted
-from the time to live. A revocation may end the lease earlier.
+If the answer to a renewal has a time to live, the lease existed when the renewal took effect. So the lease cannot
+expire before this time to live has passed since the call of the renewal. The possible drift of the clocks is first
+subtracted from the time to live. A revocation may end the lease earlier.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from spark_audit.verdict.words import span
 
 LEASES = "leases"
 DRIFT_SHARE_MAX = 0.02
-"""The clocks of the owner and of the leader may differ by this share of a time to live, because each of them drifts by
-at most 1 % (docs/reference/specification.md#815-leases)."""
+"""While a time to live passes, the clocks of the owner and of the leader may drift apart by this share of it, because
+each of them drifts by at most 1 % (docs/reference/specification.md#815-leases).
+"""
 
 
 class LeaseCall(NamedTuple):

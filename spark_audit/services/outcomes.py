@@ -1,8 +1,8 @@
 """Collects the writes that a leader accepted, and the later answers about the outcomes of their entries.
 
 See docs/reference/specification.md#1011-acknowledgement-levels. In the history, an accepted write has an unknown
-outcome. If its entry was lost, the write has no effect. If its entry was committed, and the store cannot have refused
-the write, the write took effect between its call and the return of the answer.
+outcome. If its entry was lost, the write has no effect. If its entry was committed, the write took effect between its
+call and the return of the answer, unless the store may have refused it.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _contradiction(entry: Entry, names: Mapping[str, RowName], writes: Iterable[
 
 
 def _disproved(write: AcceptedWrite, outcome: str, told: RowName) -> Finding | None:
-    """Return a finding if the status of the write contradicts the answer."""
+    """Return a finding if the status of the write contradicts the answer about its entry."""
     key = write.row.get("key")
     if write.status == "ok" and outcome == LOST:
         text = f"{write.name.words} was acknowledged, and {told.words} says that its entry is lost"

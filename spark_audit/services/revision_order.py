@@ -1,9 +1,8 @@
 """Checks that the events of a revision are in the order in which its operation made the changes.
 
 The facts about a revision are the operation that made it and the messages that delivered its events. Only revisions
-with several changes have such facts. Perhaps no acknowledged operation made the revision. In this case, its messages
-are compared with the unknown operations that may have made it, or with the end of a lease, which deletes keys in the
-order of their bytes.
+with several changes have such facts. If no acknowledged operation made the revision, its messages are compared with the
+unknown operations that may have made it, or with the end of a lease, which deletes keys in the order of their bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ def judge_order(listed: Iterable[Listed], sources: Sequence[Steps], parts: Mappi
 
 
 def _fault(message: Listed, source: Steps) -> tuple[KindAndKey, KindAndKey] | None:
-    """Return the first two events that are not in the order of the operation; None if all events are in this order."""
+    """Return the first two successive events whose order differs from the order of the operation; None if there are
+    none.
+    """
     place = {key: number for number, key in enumerate(source.keys)}
     known = [(kind, key) for kind, key in message.events if key in place]
     return next(((one, other) for one, other in pairwise(known) if place[one[1]] > place[other[1]]), None)

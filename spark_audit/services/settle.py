@@ -95,8 +95,9 @@ def _changes(steps: Sequence[Step]) -> Row:
 
 
 def _stamps(plain_id: int, name: RowName, client: str, seen_ns: int, revision: int) -> Row:
-    """Return fields of an acknowledged row: its call is the call of `name`, and its return is the arrival of an
-    event."""
+    """Return some fields of an acknowledged row. Its call is the call of `name`, and its return is the arrival of an
+    event.
+    """
     return {
         "op_id": plain_id,
         "client": client,

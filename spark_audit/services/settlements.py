@@ -51,9 +51,9 @@ class OpenEvent(NamedTuple):
 def all_visible(
     members: Sequence[Candidate], revisions: Sequence[int], segments: Iterable[WatchSegment], clocks: Clocks
 ) -> bool:
-    """Return whether events show every deletion of `members` that took effect up to the last of these revisions.
+    """Return whether events show all those deletions of `members` that took effect up to the last of these revisions.
 
-    If there are no more deletions than revisions, the result is True, because each deletion then made one of the
+    If there are at most as many deletions as revisions, the result is True, because each deletion then made one of the
     revisions. The result is also True if one watch had to deliver all deletions from some revision on, and the store
     had reached this revision before any of `members` was called. `segments`: the watches that cover all keys that the
     deletions may have deleted.

@@ -133,9 +133,10 @@ class _Settling:
         return self.unknown.get(source[1]) if source[0] == "row" else None
 
     def _exclude(self) -> None:
-        """If only one operation can have made a revision, remove this operation from the candidates of all others.
+        """If only one operation can have made a revision, it made no other one: remove it from the candidates of all
+        other revisions.
 
-        The end of a lease is not excluded, because the audit does not require that a lease deletes its keys together.
+        The end of a lease is not removed, because the audit allows a lease to delete its keys at several revisions.
         """
         revisions: dict[_SourceId, list[int]] = {}
         for revision, sources in self.possible.items():
@@ -196,7 +197,7 @@ class _Settling:
             self.result.rows[source[1]] = batch_row(source[1], batch.name, steps, revision, min(seen))
 
     def _missed(self, branch: Sequence[Step], told: set[Step], revision: int) -> list[tuple[Step, WatchSegment]]:
-        """Return the puts that no watch delivered, each with a watch that had to deliver it."""
+        """Return the puts that no watch delivered although one had to, each with a watch that had to deliver it."""
         puts = [step for step in branch if step[0] == "put" and step not in told]
         found = [(step, self._covering(step, revision)) for step in puts]
         return [(step, segment) for step, segment in found if segment is not None]
@@ -214,8 +215,9 @@ class _Settling:
     # -- findings
 
     def _impossible(self, revision: int, source: _SourceId | None = None) -> None:
-        """Report a revision that no operation can have made. `source`: the last candidate of this revision, if the
-        candidate made another revision."""
+        """Report a revision that no operation can have made. `source`: the last candidate of this revision, if it was
+        removed because it made another revision.
+        """
         first, *others = self.events[revision]
         told = self._told(first)
         text = f"{self.parts[first.watch].name.words} {told}"

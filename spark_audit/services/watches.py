@@ -1,5 +1,5 @@
-"""Judges each watch by itself: the order of its events, its bookmarks, and whether its parts resume each other
-correctly.
+"""Judges each watch by itself: the order of its events, its bookmarks, and whether each part correctly resumes the part
+before it.
 
 A watch is recorded in parts, and each part is a row. A segment is a chain of parts, each of which resumes the part
 before it without a gap. All events in the interval of revisions of a segment were delivered.
@@ -28,8 +28,8 @@ class WatchPart:
 
     `only`: the kind of events that the watch asked for; None for all kinds. `previous`: whether the watch asked for
     previous records. `resumes`: the op_id of the part that this part resumes; None if there is none. `events`,
-    `bookmarks`: the number of events and of bookmarks that were delivered. `reached_ns`: the first arrival of a message
-    that shows that the store had reached the revision before `first`; None if there was none.
+    `bookmarks`: the number of events and of bookmarks that were delivered. `reached_ns`: when the first message arrived
+    that shows that the store had reached the revision before `first`; None if there was no such message.
     """
 
     name: RowName
@@ -152,7 +152,8 @@ def order_findings(part: WatchPart, messages: Sequence[Message]) -> Iterator[Fin
 class _WhenDelivered:
     """The message with the first event of the latest revision.
 
-    Earlier revisions need not be remembered, because a later event of such a revision is out of order anyway.
+    Messages of earlier revisions need not be remembered, because another event of an earlier revision is a violation
+    anyway.
     """
 
     def __init__(self) -> None:

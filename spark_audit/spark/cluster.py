@@ -1,6 +1,6 @@
 """Checks a Spark that runs on other machines: it must answer, accept a task, and have a Python that runs this package.
 
-If a check fails, the reason is one line.
+If a check fails, the error gives the reason in one line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REMOTE = r"sc://[^/;\s]+(/(;[^;=\s]+=[^;\s]*)*;?)?"
 class NotUsable(JobFailed):
     """The remote Spark cannot be reached, or cannot run the job.
 
-    The reason is complete, so the message does not refer to the output of Spark.
+    The message states the whole reason, so it does not refer to the output of Spark.
     """
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ class _RunTotals:
 class _LazyRows:
     """All rows as a DataFrame, which is loaded and cached when it is first used. Many audits never need the DataFrame.
 
-    `loaded` has the rows as they were read. A call of the object returns the plain rows (`plain_rows`). `settled`: None
+    `loaded` has the rows as they were read. Calling the object returns the plain rows (`plain_rows`). `settled`: None
     if there are no rows of services.
     """
 
@@ -129,7 +129,7 @@ def audit(
         services = _services(scan, runs, clocks, limits, say)
         if services:
             rows.settled = {one.run_id: one.settled for one in services if one.settled}
-        if rows.settled:  # Keys are decided again, with the revisions that events show for unknown writes.
+        if rows.settled:  # Keys are decided again, because events show the revisions of unknown writes.
             results.unpersist()
             scan = replace(scan, settled=rows.settled)
             results = scan.results().persist(StorageLevel.MEMORY_AND_DISK)

@@ -23,8 +23,7 @@ from spark_audit.tables.parquet import check_footers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# This number is added to the `_at` of each row from a Parquet file. So the `_at` of such a row differs from the `_at`
-# of every JSON line.
+# This number is added to the `_at` of each row of a Parquet file, so that no JSON line has the same `_at`.
 PARQUET_AT = 1 << 60
 _ATOMS: dict[str, spark.DataType] = {
     "string": spark.StringType(),
@@ -36,7 +35,7 @@ _ATOMS: dict[str, spark.DataType] = {
 def row_schema() -> spark.StructType:
     """Return the fields of a row as a Spark schema. All fields are nullable.
 
-    RULES, not this schema, check which fields are required, because the errors of RULES name the line. See
+    RULES check which fields are required, because their errors name the line. The schema does not check it. See
     docs/reference/specification.md#103-row.
     """
     made = _data_type(FIELDS)
@@ -96,7 +95,7 @@ def _placed(scan: DataFrame, base: int) -> DataFrame:
 
 
 def _parsed(text: DataFrame) -> DataFrame:
-    """Parse the lines. Each line is put into an enclosing object first, so that text after the row is an error."""
+    """Parse the lines. Each line is first enclosed in another JSON object, so that text after the row is an error."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
     )

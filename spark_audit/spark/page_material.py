@@ -90,8 +90,9 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """Return (number of the violation, neighbour) for the violations with a key if `keyed` is true, otherwise for the
-    violations without a key."""
+    """Return (number of the violation, neighbour), either for the violations with a key (`keyed`) or for those without
+    a key.
+    """
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)

@@ -1,8 +1,8 @@
 """Implements `RunRows` on Spark: searches the files again for rows that findings show or that new decisions need.
 
-Requests for rows near unknown writes are frequent. Tasks answer all windows of such a request from Arrow tables, in one
-pass over the files. The driver holds the rows that were found. Mostly there are few such rows; at most, there are about
-ROWS_MAX per window and source.
+Most requests are for rows near unknown writes. Tasks find the rows for all windows of such a request in Arrow tables,
+in one pass over the files. The driver holds the rows that were found. Mostly there are few such rows; at most, there
+are about ROWS_MAX per window and source.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ class RowsOfSpark:
         return found.rows_in(windows)
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-        """Return the unknown writes of these keys. A pass over the files finds the writes that no earlier pass
-        found."""
+        """Return the unknown writes of these keys. If some of these keys have not been requested before, a pass over
+        the files finds their writes.
+        """
         if fresh := frozenset(keys) - self._unknown.keys():
             self._unknown |= self._gathered(_RowRequest((), fresh)).unknown_writes(sorted(fresh))
         return {key: self._unknown[key] for key in keys}

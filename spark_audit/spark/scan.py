@@ -60,7 +60,7 @@ TASK_ROWS = 1 << 20
 LINES_TASK_BYTES = 1 << 27
 # A Parquet source is sampled only if it has at least HOT_ROWS / (_UNTOLD * number of sources) rows of some key.
 _UNTOLD = 4
-PARTITION_ROWS = 250_000  # The rows of a partition, which is decided at once and takes about 100 MB.
+PARTITION_ROWS = 250_000  # The number of rows of a partition. A partition is decided at once, which takes about 100 MB.
 PIECES_AT_ONCE = 32  # Spark passes at most this many pieces to Python at once.
 SMALL_ROWS = 5_000  # Up to this number of rows, there is only one partition: more tasks would cost more than they save.
 JSON_ROW_BYTES = 300  # An estimate, which is used only to choose the number of partitions.
@@ -231,8 +231,8 @@ def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey], settled: Se
 def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
     """Yield tables of at most CHUNK_ROWS; None for malformed lines.
 
-    `order_only`: whether to leave out, where possible, the columns that only decisions about single keys use. The
-    columns that may be left out have most of the bytes.
+    `order_only`: whether to leave out, where possible, the columns that are used only to decide single keys. These
+    columns have most of the bytes.
     """
     if source.lines:
         for piece in pieces_of(source.path, source.first, source.last):

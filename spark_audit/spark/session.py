@@ -143,7 +143,7 @@ def _join(short: bool, verbose: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
     try:
-        SparkContext._ensure_initialized()  # A SparkConf would be empty before this call.
+        SparkContext._ensure_initialized()  # Without this call, a SparkConf would be empty.
         conf = SparkConf()
         builder = SparkSession.builder
         elsewhere = short and not is_local(conf.get("spark.master", "") or "")

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 Steps = Iterator[int]  # A process. At each step, it yields how long it waits before its next step (ns).
 
 _MS = 1_000_000
-_LOG, _DONE = "kq/", "kr/"  # The prefixes of the records of the group, and of the records that its consumers append.
+_LOG, _DONE = "kq/", "kr/"  # Prefixes: of the records that the group consumes, and of those that its consumers append.
 _NULLS: Row = dict.fromkeys(
     [
         *("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error"),

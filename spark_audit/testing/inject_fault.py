@@ -1,8 +1,7 @@
 """Injects one fault into a linearizable history. Tests then check that the audit finds the fault.
 
-Written values must be unique, as they are in generated and recorded histories. If they are unique, no order explains
-the changed rows, no matter which operations of unknown outcome took effect. If the changed rows are restored, no
-violation is left.
+Written values must be unique, as they are in generated and recorded histories. Then no order explains the changed rows,
+no matter which operations of unknown outcome took effect. Without the changes, the history has no violation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from spark_audit.testing.inject_service_fault import SERVICE_FAULTS, inject_serv
 
 Row = dict[str, Any]
 
-# The faults that need nothing but puts and reads in a history.
+# The faults that can be injected into a history of only puts and reads.
 FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")
 
 
@@ -66,7 +65,7 @@ class _History:
         return next((p for d in reversed(gone) for p in reversed(put) if p["return_ns"] < d["call_ns"]), None)
 
     def surely_there(self, key: str, row: Row) -> bool:
-        """Return whether the key must have been present while `row` was open.
+        """Return whether the key must have been present from the call to the return of `row`.
 
         The key must have been present if a put had returned before the call of `row`, and no deletion can have followed
         that put.
@@ -144,8 +143,8 @@ def _lost_write(history: _History) -> Row | None:
 def _lose(history: _History, key: str) -> Row | None:
     """Remove the effect of the last write of this key, and return a read that shows the fault.
 
-    In three cases the result is None, and nothing is changed: another write may have followed the lost write, an
-    operation that saw the lost write cannot see the older write instead, or no read shows the fault.
+    In three cases the result is None, and nothing is changed: if another write may have followed the lost write, if an
+    operation that saw the lost write cannot see the older write instead, or if no read shows the fault.
     """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:

@@ -98,8 +98,8 @@ def check_across_keys(
     """Record the contradictions between the claims and the rows; return the keys that need a replay.
 
     `open_keys`: keys without a known order by revisions. Such a key needs a replay if `reassign` finds no order for it.
-    For any other key, the parts around unplaced writes without a possible revision are decided again. The key needs a
-    replay if one of its unplaced writes has no possible revision even then.
+    If a key is not in `open_keys` and has unplaced writes without a possible revision, the parts around these writes
+    are decided again. The key needs a replay if even then one of its unplaced writes has no possible revision.
     """
     placed = [claim for claim in traces.claims if claim.by is not None]
     _note_twice(run_id, traces.claims, rows, facts.taken, verdict)

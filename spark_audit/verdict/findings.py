@@ -37,8 +37,8 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See `Decision.needs_replay`.
     operations: int = 0
-    # The revision claims and the unplaced writes of this key, for the checks over all keys. There are none if the key
-    # is a violation by itself, because one finding about the key is enough.
+    # The revision claims and the unplaced writes of this key, for the checks over all keys. Empty if the key is a
+    # violation by itself, because one finding about the key is enough.
     traces: Traces = field(default_factory=Traces)
 
 
@@ -153,7 +153,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """Return the violation for an unknown write with too low a revision: `late` returned before the write's call."""
+    """Return the violation for an unknown write with too low a revision: `late` returned before the write was called."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "

@@ -1,7 +1,7 @@
 """The verdict of an audit.
 
-Each property has a status of its own. An undecided property does not hide the status of any other property, and does
-not count as a success.
+Each property has a status of its own. If one property is undecided, the verdict still shows the status of all others,
+and is not a success.
 """
 
 from __future__ import annotations

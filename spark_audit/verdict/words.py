@@ -160,7 +160,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Return words that name a read which shows the result of this append; empty if there is no such read."""
+    """Return words that name a read which shows the result of this append; empty if no read shows it."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
