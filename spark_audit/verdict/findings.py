@@ -153,7 +153,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """Return the violation for an unknown write with too low a revision: `late` returned before the write was called."""
+    """Return the violation for an unknown write with too low a revision: `late` returned before its call."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
