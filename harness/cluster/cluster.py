@@ -234,7 +234,7 @@ async def running_cluster(
                     cluster.kill_all()
                     await cluster.close_volumes()
             nursery.cancel_scope.cancel()
-        if was_up:  # A cluster that was never up has lost a port to another process: try again with other ports.
+        if was_up:  # Otherwise another process has taken a port of the cluster: try other ports.
             return
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _FREEZE, _THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
-_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0 writes cached data to the disk first; 2 (NOLOGFLUSH) drops the cached data.
+_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0: cached data is first written to the disk. 2 (NOLOGFLUSH): it is dropped.
 _NEW_MOUNTS, _NEW_TIME = 0x00020000, 0x00000080  # CLONE_NEWNS, CLONE_NEWTIME
 _RECURSIVELY_PRIVATE = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _OFFSETS = Path("/proc/self/timens_offsets")
@@ -36,9 +36,9 @@ def thaw(folder: int) -> None:
 def shut_down(folder: int, *, lose_unsynced: bool) -> None:
     """Detach the ext4 file system of the open `folder` from its disk: from now on every operation fails with EIO.
 
-    `lose_unsynced`: unsynced data is lost, as in a power failure. Without this option, all data is written to the disk
-    first. To use the file system again, unmount it and mount it again. Raises OSError if the file system cannot be shut
-    down.
+    `lose_unsynced`: if it is true, unsynced data is lost, as in a power failure; otherwise all data is written to the
+    disk first. To use the file system again, unmount it and mount it again. Raises OSError if the file system cannot be
+    shut down.
     """
     fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOSE_UNSYNCED if lose_unsynced else _KEEP_ALL))
 

@@ -46,8 +46,8 @@ NO_LEADER_LOSS_HINT = "--no-leader-loss-hint"
 
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
-"""Small limits, with which members delete segments and write snapshots within seconds. They send the
-snapshots to members that fell behind.
+"""Small limits, so that within seconds members write snapshots and delete segments, and send snapshots to members that
+fell behind.
 """
 
 

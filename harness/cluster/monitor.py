@@ -14,7 +14,7 @@ POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 0.4  # A member that does not answer within this time counts as silent.
 # The time for an answer with the state hash. The member needs more time, because it hashes its whole state.
 _HASH_SECONDS = 5.0
-_FRESH_SECONDS = 1.0  # A member's claim to lead is believed for this long.
+_FRESH_SECONDS = 1.0  # An answer that claims to lead is valid for this long.
 
 
 class Probe(Protocol):

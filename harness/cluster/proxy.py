@@ -77,8 +77,8 @@ class MemberProxy:
     """Listens in place of `member`, and passes frames on in both directions.
 
     The first frame of a connection names the member that dialled. `flow(source, target)` returns the `Flow` of the
-    frames from member `source` to member `target`. If the members have TLS, `credentials_of` returns the credentials of
-    a member: the proxy speaks TLS on both sides, with the certificate of the member for which it stands there.
+    frames from member `source` to member `target`. If the members have TLS, the proxy speaks TLS on both sides. On each
+    side it uses the certificate of the member that it replaces there, which `credentials_of` returns.
 
     See docs/reference/specification.md#74-hello.
     """
@@ -216,7 +216,7 @@ class _DelayLine:
             try:
                 await self._target.send_all(first.data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # The connection has ended. The task that reads from it notices this too, and closes both sides.
+                return  # The connection has ended. The task that reads from it also notices, and closes both sides.
             async with self._changed:
                 self._held.popleft()
                 self.pending_bytes -= len(first.data)

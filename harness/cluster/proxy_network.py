@@ -76,7 +76,9 @@ class ProxyNetwork:
         return self.flows.setdefault((source, target), Flow(source, target))
 
     def between(self, group: Iterable[str], direction: Direction) -> list[Flow]:
-        """Return the flows between `group` and all others: into `group`, out of `group`, or (also for `slow`) both."""
+        """Return the flows between `group` and all other members: those into `group`, those out of it, or (for `both`
+        and `slow`) all.
+        """
         inside = set(group) & self._node_ids
         pairs = sorted((a, b) for a in inside for b in self._node_ids - inside)
         into = [self.flow(other, member) for member, other in pairs]

@@ -104,7 +104,7 @@ class RunWriter:
         self._write_about()
 
     def call(self, row: Row) -> int:
-        """Note that an operation is about to be sent. `row`: all fields that are known so far. Returns its op_id."""
+        """Record that an operation is about to be sent. `row`: all fields that are known so far. Returns its op_id."""
         op_id = self._next_op_id
         self._next_op_id += 1
         row |= {"run_id": self.run_id, "op_id": op_id, "clock_id": self.clock.clock_id}

@@ -38,12 +38,12 @@ from raft import Configuration, Effects, Entry, LevelRange, Node
 from raft import Member as Voter
 
 SYNC_LAGS_MAX = 4
-"""How long a voter that works may stay out of sync, in multiples of the greatest lag, in addition to the limit of other
-liveness checks."""
+"""A working voter must be in sync by the time limit of the other liveness checks plus this many times the greatest lag.
+"""
 
 BACKLOG_LIMITS_MAX = 20
-"""The most time limits, one after the other, in which a liveness check may wait while a backlog shrinks. A backlog can
-shrink slowly, because a bound of the plan may allow only one entry per sync.
+"""While a backlog shrinks, the time limit of a liveness check may start again, up to this many times in total. A
+backlog can shrink slowly, because a bound of the plan may allow only one entry per sync.
 """
 
 EVENTS_MAX = 500_000
@@ -314,7 +314,7 @@ class Simulation:
     # -- what parts ask
 
     def cover(self, name: str) -> None:
-        """Note that a coverage point is reached."""
+        """Record that the run has reached a coverage point."""
         self.covered.add(name)
 
     def living(self) -> list[MachineView]:
@@ -328,7 +328,9 @@ class Simulation:
     # -- what machines report
 
     def process_starts(self, member: MachineView) -> LevelRange:
-        """Note that a process starts. Returns the feature levels that its build knows; `upgrades` chooses the build."""
+        """Handle the start of a process. `upgrades` chooses its build. Returns the feature levels that this build
+        knows.
+        """
         return self.upgrades.starts(member)
 
     def on_up(self, member: MachineView) -> None:
@@ -411,15 +413,15 @@ class Simulation:
         )
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """Note that the node of `member` has been informed of the end of a connection."""
+        """Handle the end of a connection, of which the node of `member` has been informed."""
         self.upgrades.connection_lost(member, peer_id)
 
     def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """Note that `peer_id` has refused the hello of `caller`. The caller learns of the refusal a little later."""
+        """Handle a refusal by `peer_id` of the hello of `caller`. The caller learns of the refusal a little later."""
         self.refusals.tell(caller, peer_id, code)
 
     def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
-        """Note that the node of `member` has received a refusal by `peer_id`."""
+        """Handle a refusal by `peer_id` that the node of `member` has received."""
         self.refusals.told(member, node, peer_id, code)
 
     def deliver_to_stand_in(self, stand_in: MachineView, sender: str, frame: bytes) -> None:

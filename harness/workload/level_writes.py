@@ -55,7 +55,7 @@ class AcceptedWrites:
     open: deque[Accepted] = field(default_factory=lambda: deque(maxlen=ACCEPTED_KEPT_MAX))
 
     def decided(self, entry: Accepted) -> None:
-        """Note that the outcome of the writes in this entry is known."""
+        """Record that the outcome of the writes in this entry is known."""
         left = [one for one in self.open if one != entry]
         self.open.clear()
         self.open.extend(left)

@@ -117,13 +117,13 @@ class _Part:
         self.events = 0
 
     def deliver(self, changes: tuple[Change, ...], previous: bool) -> None:
-        """Note the changes of one revision."""
+        """Add the changes of one revision."""
         events = [_event(change, previous) for change in changes]
         self._messages.append([self._writer.clock.now_ns(), changes[-1].revision, events])
         self.events += len(events)
 
     def bookmark(self, revision: int) -> None:
-        """Note that all changes up to this revision were delivered."""
+        """Record that all changes up to this revision were delivered."""
         self._messages.append([self._writer.clock.now_ns(), revision, []])
 
     def finish(self, end: str) -> int:

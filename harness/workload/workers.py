@@ -287,7 +287,7 @@ class Workload:
         )
 
     def _learn(self, planned: Planned, result: Result) -> None:
-        """Note the records in a result, so that the next compare-and-set of any worker expects them."""
+        """Remember the records in a result, so that the next compare-and-set of any worker expects them."""
         command = planned.command
         match command:
             case Put(key, value):

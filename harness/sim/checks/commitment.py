@@ -39,7 +39,7 @@ class CommitmentChecker:
         self._advances, self._next_check = 0, TRUE_CHECK_EVERY_COMMITS
 
     def reached(self, member: MachineView, index: int) -> None:
-        """Note that `member` has committed up to `index`, and check that the newly committed entries are durable on a
+        """Record that `member` has committed up to `index`. Check that the newly committed entries are durable on a
         majority.
         """
         safety = self._world.safety

@@ -16,7 +16,7 @@ class CheckedWorld(World, Protocol):
     safety: SafetyChecker
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """Note that a machine has applied an entry. `is_first`: True if no machine had applied the entry before."""
+        """Handle an entry that a machine has applied. `is_first`: True if no machine had applied the entry before."""
 
     def living(self) -> list[MachineView]:
         """Return the machines that must make progress: the members that are neither lost nor selected to stay dead."""

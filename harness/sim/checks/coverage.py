@@ -245,7 +245,7 @@ class CoverageTracker:
                     cover(INTERRUPTED)
 
     def _stand(self, node_id: str, term: int) -> None:
-        """Note a candidate, and cover a split election (Raft §5.2).
+        """Record a candidate, and cover a split election (Raft §5.2).
 
         An election was split if its term never had a leader, two members were candidates in this term, and a candidate
         of a later term appears.

@@ -53,7 +53,7 @@ BODY_ITEMS = {
     CommandKind.COMPARE_AND_SET: (3,),
     CommandKind.TXN: (3,),
 }
-"""How many items may follow the kind of a command in the log, without and with options, for each kind."""
+"""For each kind of command: how many items may follow the kind in the log, for a command without and with options."""
 
 NOT_CARRIED_OUT = {
     ResultCode.BUSY,
@@ -121,7 +121,7 @@ class HistoryChecker:
             self._failed[value] = self._op_of[value]
 
     def lost(self, command: Command) -> None:
-        """Note a member's answer that an accepted write is lost, so that the write certainly has no effect."""
+        """Record a member's answer that an accepted write is lost, so that the write certainly has no effect."""
         for value in values_of(command):
             require(
                 value not in self._written,
@@ -254,8 +254,9 @@ class HistoryChecker:
 
 
 class Mark(NamedTuple):
-    """The items that the member which has judged a command has added to it: the auth revision under which it has judged
-    the command, and the user. The user of a command of a member's own is empty."""
+    """The items that a member adds to a command when it judges the command: the auth revision under which it judges,
+    and the user. The user is empty if the command is the member's own.
+    """
 
     auth_revision: int
     user: str

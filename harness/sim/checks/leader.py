@@ -49,7 +49,7 @@ class LeaderChecker:
         self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
         self._term = 0
         self._heard_at: dict[str, int] = {}
-        self._silent_at = 0  # The earliest time at which a majority can have been silent for too long.
+        self._silent_at = 0  # Before this time, no majority can have been silent for too long.
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
         self._matched: dict[str, int] = {}  # The index that each peer has acknowledged in this term.
         self._round = 0
@@ -70,7 +70,7 @@ class LeaderChecker:
         self._transfer_began_at = -1
         # The time of the first step with the present sync of the log; None if no sync is under way.
         self._sync_since: int | None = None
-        # During a sync: the time since which a peer can take over from the leader; None if no peer can take over now.
+        # During a sync: since when a peer can take over from the leader; None if no peer can take over now.
         self._successor_since: int | None = None
 
     @property
@@ -84,7 +84,7 @@ class LeaderChecker:
         return self._term
 
     def seen(self, core: RaftCore, now: int) -> None:
-        """Note the term of the leader after an event.
+        """Record the term of the leader after an event.
 
         At the start of a term, all peers count as heard, and no round has begun.
         """
@@ -100,7 +100,7 @@ class LeaderChecker:
         self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """Note a message that the node has received.
+        """Record a message that the node has received.
 
         The node must lead, or must have led earlier in its present term.
         """
@@ -175,7 +175,7 @@ class LeaderChecker:
     # Handing over
 
     def transfer_began(self) -> None:
-        """Note that a leadership transfer begins (thesis §3.10)."""
+        """Record that a leadership transfer begins (thesis §3.10)."""
         self._transfer_began_at = self._now
 
     def transfer_given_up(self) -> None:
@@ -185,7 +185,7 @@ class LeaderChecker:
             broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
 
     def sync_ended(self) -> None:
-        """Note that the disk has reported the end of a sync of the log.
+        """Record that the disk has reported the end of a sync of the log.
 
         The time of the next sync is measured from its start.
         """
@@ -209,7 +209,7 @@ class LeaderChecker:
             self._check_hang()
 
     def _look_for_a_successor(self, core: RaftCore) -> None:
-        """Note, at each tick during a sync, the time since which a peer could take over."""
+        """At each tick during a sync, record since when a peer could take over."""
         if core.successor_id is not None or core.term != self._term or not self._can_somebody_lead(core):
             self._successor_since = None
         elif self._successor_since is None:
@@ -218,9 +218,9 @@ class LeaderChecker:
     def _check_hang(self) -> None:
         """Check that the leader asks a peer to take over once a sync has lasted too long.
 
-        The leader must ask within HANG_TIMEOUTS_MAX election time-outs. If no peer could take over when the sync began,
-        the leader gets the same time again. This second period begins at the end of the first period. If no peer can
-        take over at that moment, the second period begins only when a peer can take over.
+        The leader must ask within HANG_TIMEOUTS_MAX election time-outs after the start of the sync. If no peer could
+        take over at first, the leader gets the same time again. This second period begins at the end of the first
+        period, or later, when a peer can take over.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -247,11 +247,11 @@ class LeaderChecker:
     # Reads
 
     def read_asked(self, ticket: int) -> None:
-        """Note a read that the node has accepted. Rounds that began earlier do not confirm the read."""
+        """Record a read that the node has accepted. Rounds that began earlier do not confirm the read."""
         self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
-        """Note that a round of reads begins, and check that the counter of the round is new."""
+        """Record that a round of reads begins, and check that the counter of the round is new."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
         self._began.append((counter, self._now))
@@ -280,18 +280,18 @@ class LeaderChecker:
             )
 
     def read_refused(self, ticket: int) -> None:
-        """Note that the read or command with this ticket has ended."""
+        """Record that the read or command with this ticket has ended."""
         self._reads.pop(ticket, None)
         self._by_lease.pop(ticket, None)
 
     # Leases
 
     def lease_asked(self, ticket: int) -> None:
-        """Note an accepted read that may be answered by lease."""
+        """Record an accepted read that may be answered by lease."""
         self._by_lease[ticket] = self._now
 
     def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
-        """Note that the leader asks a peer to campaign. The request is void once the peer has acknowledged an entry
+        """Record that the leader asks a peer to campaign. The request is void once the peer has acknowledged an entry
         after `last_index`.
         """
         self._asked[peer_id] = (last_index, self._now)

@@ -52,11 +52,11 @@ class LeaderLossChecker:
         self._granted: dict[int, set[str]] = {}  # The peers that granted a pre-vote, by next_term.
 
     def connections_ended(self, peer_id: str) -> None:
-        """Note that both connections with a peer have ended, before the node is informed."""
+        """Record that both connections with a peer have ended. The node is informed of this only afterwards."""
         self._ended = peer_id
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
-        """Note a message that the node has received."""
+        """Record a message that the node has received."""
         match message:
             case AppendEntries(term=term) | InstallSnapshot(term=term):
                 if (core.leader_id, core.term) == (sender, term):
@@ -96,7 +96,7 @@ class LeaderLossChecker:
                 pass
 
     def step_is_over(self) -> None:
-        """Note that a step and its events are over."""
+        """Record that a step and its events are over."""
         self._ended = None
 
     def _leader_spoke(self, leader_id: str, term: int, now: int) -> None:

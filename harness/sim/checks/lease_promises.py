@@ -22,7 +22,7 @@ class LeasePromiseChecker:
         self._asked_to_campaign_in: int | None = None  # The term of the campaign that a leader requested.
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
-        """Note a message that the member has received. A message from the member's leader renews the promise.
+        """Record a message that the member has received. A message from the member's leader renews the promise.
 
         A late message from a leader does not renew the promise if the member knows that this leader is removed.
         """

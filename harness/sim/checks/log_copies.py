@@ -29,7 +29,7 @@ class ShadowLogs:
         self.waiting: list[LogWrite] = []
 
     def append(self, write: LogWrite) -> None:
-        """Note a write that the node submits to its log."""
+        """Check and record a write that the node submits to its log."""
         memory, safety = self.memory, self._safety
         self._check_hard_state(write.hard_state)
         self._check_cut(write)
@@ -82,7 +82,7 @@ class ShadowLogs:
         )
 
     def synced(self, count: int) -> None:
-        """Note that the disk has synced the oldest `count` of the waiting writes."""
+        """Record that the disk has synced the oldest `count` of the waiting writes."""
         for write in self.waiting[:count]:
             self.durable.carry_out(write)
         del self.waiting[:count]

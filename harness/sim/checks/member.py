@@ -102,7 +102,7 @@ class MemberChecker:
             check_refuses_others(self._member, node, sender)
 
     def read_asked(self, ticket: int) -> None:
-        """Note a read that the node has accepted."""
+        """Record a read that the node has accepted."""
         self._reads.asked(ticket)
         # Both checks follow every read, because a read may be answered in another mode than the requested mode.
         self.leader.read_asked(ticket)
@@ -114,16 +114,16 @@ class MemberChecker:
         return self.leader.now
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """Note that the clock of the node has advanced."""
+        """Record that the clock of the node has advanced."""
         self.leader.ticked(core, now)
         self._levels.ticked(now)
 
     def sync_ended(self) -> None:
-        """Note that the disk has reported the end of a sync of the log."""
+        """Record that the disk has reported the end of a sync of the log."""
         self.leader.sync_ended()
 
     def connections_ended(self, peer_id: str) -> None:
-        """Note that both connections with a peer have ended, before the node is informed."""
+        """Record that both connections with a peer have ended. The node is informed of this only afterwards."""
         self.leader_loss.connections_ended(peer_id)
 
     def sends(self, node: Node, receiver: str, message: Message) -> None:
@@ -131,7 +131,7 @@ class MemberChecker:
         check_promise(self._world, self._member, node, receiver, message)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
-        """Note a message that the node has received."""
+        """Record a message that the node has received."""
         now = self._member.now()
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
@@ -362,14 +362,14 @@ class MemberChecker:
             self._hash_state()
 
     def snapshot_taken(self) -> None:
-        """Note that the node takes a snapshot of its state.
+        """Record the state of the node, of which the node takes a snapshot.
 
         A member that installs the snapshot must then be in this state.
         """
         self._hash_state()
 
     def restored(self) -> None:
-        """Note that the newest snapshot has replaced the state."""
+        """Handle the replacement of the state by the newest snapshot."""
         node = self._member.node
         if node is not None and node.core.commit_index > self._applied_index:
             self._world.cover("a snapshot overtook entries that waited to be applied")
@@ -379,8 +379,8 @@ class MemberChecker:
             self._hash_state()
 
     def restore_given_up(self) -> None:
-        """Note that the state was not replaced, because the log went beyond the snapshot while the snapshot was being
-        read.
+        """Handle the end of a restore that did not replace the state, because the log went beyond the snapshot while
+        the snapshot was being read.
         """
         self._world.cover("a snapshot that was being installed was overtaken by the log")
 

@@ -45,7 +45,7 @@ class ConfigurationHistory:
         return bool(self._written)
 
     def wrote(self, node_id: str, entry: Entry) -> None:
-        """Note an entry that the leader of its term writes for the first time."""
+        """Record an entry that the leader of its term writes for the first time."""
         if entry.kind is EntryKind.CONFIGURATION:
             self._written[entry.index, entry.term] = Configuration.decode(entry.payload)
             self._newest_first = sorted(self._written, reverse=True)
@@ -99,7 +99,7 @@ class ConfigurationHistory:
         self.fresh = [each for each in self.fresh if each[0] != node_id]
 
     def reached(self, index: int, term: int) -> None:
-        """Note that the entry (index, term) is committed. If it is a configuration, check it against the previous
+        """Record that the entry (index, term) is committed. If it is a configuration, check it against the previous
         configuration.
 
         Configurations that follow each other share majorities (Raft §6).

@@ -22,12 +22,12 @@ class NodeEventChecker:
         self._append: AppendEntries | None = None  # The append that the node has received in this step.
 
     def received(self, message: Message) -> None:
-        """Note a message that the node has received."""
+        """Record a message that the node has received."""
         if isinstance(message, AppendEntries):
             self._append = message
 
     def step_is_over(self) -> None:
-        """Note that all events of one step have been reported."""
+        """Record that all events of one step have been reported."""
         self._append = None
 
     def told(self, event: TraceEvent) -> None:

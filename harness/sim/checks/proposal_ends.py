@@ -22,17 +22,19 @@ class ProposalChecker:
         self._left: deque[tuple[int, set[int]]] = deque()
 
     def opened(self, tickets: Sequence[int]) -> None:
-        """Note proposals that the node has accepted."""
+        """Record proposals that the node has accepted."""
         self._open.update(tickets)
 
     def ended(self, ticket: int) -> None:
-        """Note that the proposal or other call with this ticket has ended."""
+        """Record that the proposal or other call with this ticket has ended."""
         self._open.discard(ticket)
         for _, tickets in self._left:
             tickets.discard(ticket)
 
     def step_is_over(self, leading_term: int | None, now: int) -> None:
-        """Note the end of a step and its events, and check deadlines. `now`: the time at the node's last tick."""
+        """Handle the end of a step and its events, and check the deadlines of proposals. `now`: the time at the node's
+        last tick.
+        """
         if leading_term != self._leading_term:
             self._leading_term = leading_term
             if self._open:

@@ -25,7 +25,7 @@ class CommitTimeline:
         self._marks: list[int] = []  # The new commit index at each of these times.
 
     def committed(self, index: int) -> None:
-        """Note that the commit index of the cluster has risen."""
+        """Record that the commit index of the cluster has risen."""
         self._times.append(self._queue.now)
         self._marks.append(index)
 
@@ -43,7 +43,7 @@ class ReadChecker:
         self._marks: dict[int, int] = {}  # The cluster's commit index when each read was requested, by ticket.
 
     def asked(self, ticket: int) -> None:
-        """Note a read that the node has accepted."""
+        """Record a read that the node has accepted."""
         self._marks[ticket] = self._world.safety.commit_index
 
     def ready(self, ticket: int, mode: ReadMode) -> None:
@@ -70,5 +70,5 @@ class ReadChecker:
             )
 
     def refused(self, ticket: int) -> None:
-        """Note that the read or command with this ticket has ended."""
+        """Record that the read or command with this ticket has ended."""
         self._marks.pop(ticket, None)

@@ -30,7 +30,7 @@ class FaultyLoad(Protocol):
         """
 
     def on_down(self, member: MachineView) -> None:
-        """Note that the process of a member is gone."""
+        """Handle the end of a member's process."""
 
 
 class FaultyWorld(CheckedWorld, Protocol):

@@ -154,7 +154,7 @@ class DiskLoss:
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
-        """Note that a member has refused the second incarnation, `ghost`."""
+        """Handle the refusal of the second incarnation, `ghost`, by a member."""
         if self._reborn is not ghost:
             return
         self._is_refused = True
@@ -164,7 +164,9 @@ class DiskLoss:
             self._replace(self._world.members[ghost.node_id])
 
     def ghost_ended(self, ghost: MachineView) -> None:
-        """Note that the process of the second incarnation has ended before the operator noticed this incarnation."""
+        """Handle the end of the second incarnation's process, if it ends before the operator has noticed this
+        incarnation.
+        """
         if self._reborn is ghost:
             self._end_reborn()
 
@@ -194,7 +196,7 @@ class DiskLoss:
         reborn.deliver(sender, frame)
 
     def greeted(self, member: MachineView, peer_id: str) -> None:
-        """Note that `member` has accepted the hello of `peer_id`."""
+        """Check a hello of `peer_id` that `member` has accepted: it must not be the hello of a second incarnation."""
         peer = self._world.members[peer_id]
         require(
             peer.says_it_is == peer.identity,

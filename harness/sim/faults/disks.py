@@ -122,7 +122,7 @@ class DiskFaults:
                 self._restart(member, "kill")
 
     def has_failed(self, member: MachineView) -> None:
-        """Note that a process ends because of a failed sync or read. The machine may lose power at the same time."""
+        """Handle the end of a process because of a failed sync or read. The machine may lose power at the same time."""
         self._world.queue.after(0, self._take_down_failed, member, member.life)
 
     def _take_down_failed(self, member: MachineView, life: int) -> None:

@@ -70,7 +70,7 @@ class ProcessFaults:
                 raise AssertionError(fault.kind)
 
     def has_stopped(self, member: MachineView) -> None:
-        """Note that the member has stopped in response to a request, and start it again after the fault's duration."""
+        """Handle the end of a member that was asked to stop: start it again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
@@ -81,7 +81,7 @@ class ProcessFaults:
         return member.node_id in self._stopping
 
     def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
-        """Note that a removed member is stopping.
+        """Handle a removed member that begins to stop.
 
         The member is started again after `restart_ns`, or never if it is None.
         """

@@ -43,8 +43,9 @@ ANSWER_NS = 1_000 * MILLISECOND_NS
 """How long a client waits for an answer in addition to the wait that its request names."""
 
 SETTLED_MAX = 20
-"""The most entries whose outcomes are asked for at the end of a run. First come the lost entries, because there are few
-of them, and then the newest entries."""
+"""The most entries whose outcomes are asked for at the end of a run. The lost entries come first, because there are few
+of them. Then come the newest entries.
+"""
 
 LEVELS = tuple(Acknowledge)
 CONFIRMED = (Acknowledge.MAJORITY, Acknowledge.IN_SYNC)
@@ -102,7 +103,7 @@ class AcknowledgedWrites:
         return response._replace(fields=response.fields[:-1])
 
     def accepted(self, client: SimClient, command: Command, response: Response) -> None:
-        """Note an accepted write, and in some cases ask later for its outcome."""
+        """Record an accepted write, and in some cases ask later for its outcome."""
         index, term = response.fields[:2]
         self.fates.accepted.add((index, term))
         self._accepted.append((index, term, command))

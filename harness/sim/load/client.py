@@ -14,7 +14,7 @@ from kvstore import CallEnded, ClientLimits, ClientStateMachine, Credentials, Re
 Ended = Callable[[CallEnded], None]
 
 FLUSHES_IN_PLACE_MAX = 1_000
-"""A client state machine is stuck if it needs this many flushes in a row while no time passes."""
+"""A client state machine that needs this many flushes in a row, while no time passes, is stuck."""
 
 CONNECTIONS_MAX = 1 << 20
 """The most connections that one process may open.
@@ -124,7 +124,7 @@ class SimClient:
     # -- what connections report
 
     def connected(self, connection_id: int) -> None:
-        """Note that a dialed connection is open."""
+        """Handle the opening of a connection that the client has dialed."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.connected(connection_id - self._first_id)
@@ -139,7 +139,7 @@ class SimClient:
             self.flush()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """Note that a connection is gone."""
+        """Handle the end of a connection."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.disconnected(connection_id - self._first_id, reason)

@@ -39,8 +39,8 @@ TOLD_SHARE = 0.3
 """Share of the ending programs that close their sessions."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 4, 40
-"""The bounds on the wait for the end of all leases: how many seconds leaders may be late, and how long an election may
-take, in multiples of the longest election time-out.
+"""The wait for the end of all leases includes the seconds by which leaders may be late, and the time of an election, in
+multiples of the longest election time-out.
 """
 
 SESSION_TTL_NS = 60 * SECOND_NS
@@ -79,7 +79,7 @@ class CoordinationLoad:
         endpoints = [f"{machine}:1" for machine in world.plan.members]
         limits = world.plan.load.client_limits
         self._session_ttl_ns = world.plan.load.session_ttl_ns or SESSION_TTL_NS
-        self._bounded: set[tuple[str, int]] = set()  # The hubs that have the bounds of the plan, as (member, life).
+        self._bounded: set[tuple[str, int]] = set()  # The hubs that have got the bounds of the plan: (member, life).
         self._clients = [
             SimClient(world, connections, f"k{number}", endpoints, limits, self._session_ttl_ns)
             for number in range(self._plan.clients)

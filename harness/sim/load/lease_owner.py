@@ -83,7 +83,7 @@ class LeaseHolder(SequentialProgram):
         self.ask(LeaseRenew((term.lease_id,)), renewed)
 
     def lost(self) -> None:
-        """Note that the lease has ended."""
+        """Handle the end of the lease."""
         self.term = None
 
     def leave(self, term: Term) -> None:

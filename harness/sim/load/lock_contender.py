@@ -55,7 +55,7 @@ class LockContender(LeaseHolder):
         self._forget()
 
     def lost(self) -> None:
-        """Note the end of the lease, which is also the end of the lock."""
+        """Handle the end of the lease, which is also the end of the lock."""
         super().lost()
         self._forget()
 

@@ -61,8 +61,8 @@ SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
 """The end of a run waits for sessions to expire only if their time to live is at most this."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
-"""The bounds on the wait for expired sessions at the end of a run: how many intervals EXPIRY_NS may pass, and how long
-an election may take, in multiples of the longest election time-out.
+"""At the end of a run, the wait for sessions to expire takes at most this many intervals EXPIRY_NS, plus the time of an
+election, in multiples of the longest election time-out.
 """
 
 TOLD_SHARE = 0.7
@@ -357,7 +357,7 @@ class ServiceLoad:
                 check_store(member.machine)
 
     def on_down(self, member: MachineView) -> None:
-        """Note the end of a member's process and its connections."""
+        """Handle the end of a member's process and of its connections."""
         self.connections.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:

@@ -64,7 +64,7 @@ ASK_SHARE = 0.15
 """Share of the messages with changes after which a watch asks for progress at once."""
 
 ACT_THINKS = 4
-"""How many times longer a watch pauses between two actions than the other programs do."""
+"""The pause of a watch between two actions is this many times as long as the pause of the other programs."""
 
 _WEIGHTS = {"leave": 3, "pause": 3, "progress": 6, "unwatch": 1}
 
@@ -154,14 +154,14 @@ class WatchClient:
         self._dial()
 
     def connected(self, connection_id: int) -> None:
-        """Note that a dialed connection is open."""
+        """Handle the opening of a connection that the program has dialed."""
         if connection_id == self._connection_id:
             self._is_connected = True
             self._send_frame(HELLO.encode())
             self._request()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """Note the end of a connection, and continue at another member after a pause."""
+        """Handle the end of a connection: continue at another member after a pause."""
         require(reason != "closed by the member", UNDERSTOOD, self.words(), reason)
         if connection_id == self._connection_id:
             self._is_connected = False

@@ -33,20 +33,20 @@ class ClientEnd(Protocol):
     name: str
 
     def connected(self, connection_id: int) -> None:
-        """Note that a dialed connection is open."""
+        """Handle the opening of a connection that the client has dialed."""
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Receive bytes that a member has sent."""
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """Note that a connection is gone."""
+        """Handle the end of a connection."""
 
 
 class BytesWatcher(Protocol):
     """Checks the bytes of all connections at the members. The id of a connection is the id that its member uses."""
 
     def received(self, connection_id: int, data: bytes) -> None:
-        """Note bytes that a member receives."""
+        """Check bytes that a member receives."""
 
     def sent(self, member: MachineView, connection_id: int, data: bytes) -> None:
         """Check bytes that a member sends."""

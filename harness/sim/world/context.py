@@ -71,10 +71,10 @@ class ProcessChecks(MachineWatcher, Protocol):
         """Begin to check the node of this process."""
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """Note that the clock of the node has advanced."""
+        """Record that the clock of the node has advanced."""
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
-        """Note a message that the node has received."""
+        """Record a message that the node has received."""
 
     def check(self, node: Node) -> None:
         """Check the state of the node after an event."""
@@ -92,10 +92,10 @@ class ProcessChecks(MachineWatcher, Protocol):
         """Check that the log may forget entries below `index`."""
 
     def sync_ended(self) -> None:
-        """Note that the disk has reported the end of a sync of the log."""
+        """Record that the disk has reported the end of a sync of the log."""
 
     def connections_ended(self, peer_id: str) -> None:
-        """Note that both connections with a peer have ended, before the node is informed."""
+        """Record that both connections with a peer have ended. The node is informed of this only afterwards."""
 
     def stopped(self, core: RaftCore) -> None:
         """Check the last step of a node that ended in the middle of an event."""
@@ -132,15 +132,15 @@ class PeerConnectionsView(Protocol):
         """Return True during the pause before the next call to this peer, which has refused the last call."""
 
     def was_taken_by(self, peer_id: str) -> None:
-        """Note that this peer has accepted the machine's hello."""
+        """Record that this peer has accepted the machine's hello."""
 
     def was_refused_by(self, peer_id: str) -> None:
-        """Note that this peer has refused the machine's hello. The pause before the next call doubles with each
+        """Record that this peer has refused the machine's hello. The pause before the next call doubles with each
         refusal.
         """
 
     def hung_up(self, peer_id: str) -> None:
-        """Note that the connection of this peer to the machine is gone."""
+        """Handle the end of the connection from this peer to the machine."""
 
     def lose(self, peer_id: str) -> None:
         """End both connections with a peer."""
@@ -214,7 +214,7 @@ class MachineView(Protocol):
         """Change one bit of the machine's files. The machine must be down."""
 
     def clock_changed(self) -> None:
-        """Note that the machine's clock has jumped, or runs at another rate."""
+        """Handle a jump of the machine's clock, or a change of its rate."""
 
     def deliver(self, sender: str, frame: bytes) -> None:
         """Receive a frame from a peer."""
@@ -250,7 +250,7 @@ class World(Protocol):
     # What is recorded.
 
     def cover(self, name: str) -> None:
-        """Note that a coverage point is reached."""
+        """Record that the run has reached a coverage point."""
 
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
@@ -266,28 +266,30 @@ class World(Protocol):
     # Machines report to the methods below, and other parts handle the reports.
 
     def process_starts(self, member: MachineView) -> LevelRange:
-        """Note that a process starts. Returns the feature levels that the build of this process knows."""
+        """Handle the start of a process. Returns the feature levels that the build of this process knows."""
 
     def on_up(self, member: MachineView) -> None:
-        """Note that the node of a machine has started."""
+        """Handle the start of a machine's node."""
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """Note that the effects of a node are being carried out. Other parts take the results of their requests."""
+        """Handle the effects of a node: parts of the run take the results of their own requests."""
 
     def disk_failed(self, member: MachineView) -> None:
-        """Note that a process ends because a sync or a read has failed."""
+        """Handle a process that ends because a sync or a read has failed."""
 
     def install_began(self, member: MachineView) -> None:
-        """Note that a received snapshot is durable, but the log that replaces the old log is not durable yet."""
+        """Handle the moment of an install at which the received snapshot is durable, but the new log is not yet
+        durable.
+        """
 
     def process_stopped(self, member: MachineView) -> None:
-        """Note that a process that was asked to stop has stopped."""
+        """Handle the end of a process that was asked to stop."""
 
     def level_unknown(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
-        """Note that a process ends because its build does not know the feature level in force."""
+        """Handle a process that ends because its build does not know the feature level in force."""
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """Note that a process ends because other members know another data folder under its member id."""
+        """Handle a process that ends because other members know another data folder under its member id."""
 
     # Connections between machines.
 
@@ -301,13 +303,13 @@ class World(Protocol):
         """Return True if `by` has a reason to refuse the hello of `sender` with this code."""
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """Note that the node of `member` has been informed of the end of a connection."""
+        """Handle the end of a connection, of which the node of `member` has been informed."""
 
     def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """Note that `peer_id` has refused the hello of `caller`. The caller learns of the refusal a little later."""
+        """Handle a refusal by `peer_id` of the hello of `caller`. The caller learns of the refusal a little later."""
 
     def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
-        """Note that the node of `member` has received a refusal by `peer_id`."""
+        """Handle a refusal by `peer_id` that the node of `member` has received."""
 
     def deliver_to_stand_in(self, stand_in: MachineView, sender: str, frame: bytes) -> None:
         """Deliver a frame to the process that runs in place of a machine that has lost its disk."""

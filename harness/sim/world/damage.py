@@ -55,7 +55,7 @@ class ProvenBytes:
         self._rotten: tuple[str, Inode] | None = None
 
     def log_synced(self) -> None:
-        """Note that a sync of the log has succeeded."""
+        """Record that a sync of the log has succeeded."""
         start, before = f"{LOG_FOLDER}/", self._synced
         segments = sorted(path for path, inode in self._image.names.items() if inode and path.startswith(start))
         self._proven, self._synced = before, {}
@@ -66,7 +66,7 @@ class ProvenBytes:
             self._syncs_since_lie += 1
 
     def lied(self) -> None:
-        """Note that the disk lies about the sync of the log that is under way."""
+        """Record that the disk lies about the sync of the log that is under way."""
         self._syncs_since_lie = 0
 
     @property

@@ -41,7 +41,7 @@ PASSWORD_NS = 1_000_000
 """How long a member takes to check a password. The simulator uses the cheapest parameters of scrypt."""
 
 TICKS_IN_PLACE_MAX = 1_000
-"""A node is stuck if it asks for this many ticks although no time passes and nothing is applied."""
+"""A node that asks for this many ticks, although no time passes and nothing is applied, is stuck."""
 
 
 class SimMember:
@@ -262,7 +262,7 @@ class SimMember:
             self.world.cover("a bit rotted")
 
     def _is_synced(self, folder: str) -> bool:
-        """Note that the disk reports a successful sync of the log. Returns True if the folder really is synced."""
+        """Handle a sync of the log that the disk reports as successful. Returns True if the folder really is synced."""
         assert self.files is not None
         self.checker.sync_ended()
         is_synced = self.files.is_synced(folder)

@@ -56,8 +56,8 @@ class SimNetwork:
         self._random: dict[Link, Random] = {}
         self._last_arrival: dict[Link, int] = {}
         self._blocked = BlockedLinks()  # The number of partitions that cut each direction now.
-        self._extra_ns: dict[Link, int] = {}  # By slow link: the extra delay.
-        self._connections: dict[Link, int] = {}  # By link: the number of times that its connection was replaced.
+        self._extra_ns: dict[Link, int] = {}  # For each slow link, its extra delay.
+        self._connections: dict[Link, int] = {}  # How often the connection of each link was replaced.
         self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:

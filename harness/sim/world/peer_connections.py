@@ -31,7 +31,7 @@ class PeerConnections:
         """Begin with a new process, which has no connections."""
         self._wanted: frozenset[str] = frozenset()
         self._callers: set[str] = set()  # The members that have an open connection to this member.
-        # By called peer: the end of the present pause and the length of the next pause, in ns.
+        # For each called peer: the end of the present pause, and the length of the next pause, in ns.
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def lead_to(self, peer_id: str) -> bool:
@@ -68,7 +68,7 @@ class PeerConnections:
         return True
 
     def hung_up(self, peer_id: str) -> None:
-        """Note the end of the connection from this peer. The peer's next connection begins with a hello."""
+        """Handle the end of the connection from this peer. The peer's next connection begins with a hello."""
         self._callers.discard(peer_id)
 
     def lose(self, peer_id: str) -> None:
@@ -84,7 +84,7 @@ class PeerConnections:
             member.call(f"lost both of {peer_id}", tell)
 
     def want(self, node: Node) -> None:
-        """Note that the node wants other peers than before, or the same peers at other addresses."""
+        """Handle a change of the peers that the node wants, or of their addresses."""
         world, own_id = self._world, self._member.node_id
         wanted = frozenset(peer.node_id for peer in node.peers)
         gone, self._wanted = self._wanted - wanted, wanted
@@ -109,11 +109,11 @@ class PeerConnections:
         return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
     def was_taken_by(self, peer_id: str) -> None:
-        """Note that this peer has accepted this member's hello."""
+        """Record that this peer has accepted this member's hello."""
         self._pauses.pop(peer_id, None)
 
     def was_refused_by(self, peer_id: str) -> None:
-        """Note that this peer has refused this member's hello. The pause before the next call doubles with each
+        """Record that this peer has refused this member's hello. The pause before the next call doubles with each
         refusal.
         """
         _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))

@@ -35,10 +35,10 @@ class LogWatcher(Protocol):
     waiting: list[LogWrite]
 
     def append(self, write: LogWrite) -> None:
-        """Note a write that the node submits to its log."""
+        """Record a write that the node submits to its log."""
 
     def synced(self, count: int) -> None:
-        """Note that the disk has synced the oldest `count` of the waiting writes."""
+        """Record that the disk has synced the oldest `count` of the waiting writes."""
 
     def was_read(self, entries: Sequence[Entry]) -> None:
         """Check entries that the node has read from its log."""
@@ -189,16 +189,16 @@ class MachineWatcher(Protocol):
         """Check an entry that is about to be applied."""
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """Note that this entry was applied."""
+        """Check this entry after it was applied."""
 
     def snapshot_taken(self) -> None:
-        """Note that a snapshot of the state was taken."""
+        """Handle a snapshot that was taken of the state."""
 
     def restored(self) -> None:
-        """Note that a snapshot has replaced the state."""
+        """Handle the replacement of the state by a snapshot."""
 
     def restore_given_up(self) -> None:
-        """Note that a restore ended without replacing the state."""
+        """Handle the end of a restore that has not replaced the state."""
 
 
 class RestoreProbe:

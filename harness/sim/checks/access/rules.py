@@ -1,6 +1,6 @@
 """Checks that members serve only users who have the right.
 
-A command is judged by the state of users and roles at its own place in the log. The log decides this exactly. A read or
+A command is judged by the state of users and roles at its own place in the log. This state is known exactly. A read or
 an event of a watch is judged by the states that the member may have had when it sent the answer.
 
 See docs/reference/specification.md#816-users-and-roles.
@@ -123,7 +123,9 @@ class AccessChecker:
         self.failed(values, error)
 
     def failed(self, values: Sequence[bytes], error: Exception) -> None:
-        """Note that a request certainly had no effect, and can have no effect later."""
+        """Check a request that certainly had no effect, and can have no effect later. `values`: the values that it
+        would have written.
+        """
         for value in values:
             require(value not in self._written, NO_EFFECT, f"{value!r} at {self._written.get(value)}: {error}")
             self._refused[value] = str(error)
@@ -150,13 +152,16 @@ class AccessChecker:
         ]
 
     def event(self, visit: Visit, revision: int) -> None:
-        """Check an event of a watch. A member sends it in the state in which it has applied the change, or in a later
-        state."""
+        """Check an event of a watch. The member has sent the event in the state directly after the change, or in a
+        later state.
+        """
         later = [state.store_revision for state in self.states[1:]]
         states = [state for state, last in zip(self.states, [*later, revision], strict=True) if last >= revision]
         require(any(map(visit.is_allowed_by, states)), EVENT_ALLOWED, f"revision {revision}: {visit}")
 
     def watched(self, auth_revision: int, visit: Visit) -> None:
-        """Check a watch that a member still serves. `auth_revision`: of the state that the member has applied."""
+        """Check a watch that a member still serves. `auth_revision`: the auth revision of the state that the member has
+        applied.
+        """
         state = self.states[auth_revision - 1]
         require(visit.is_allowed_by(state), WATCH_ENDS, f"{visit} under auth revision {auth_revision}")

@@ -16,7 +16,7 @@ READ, WRITE = 1, 2
 ROOT = "root"
 
 KeyRange = tuple[bytes, bytes | None]
-"""The keys from the first item to before the second; None: to the last key."""
+"""(start, end): the keys from `start` on and before `end`. If `end` is None, all keys from `start` on."""
 
 Need = tuple[int, bytes, bytes | None]
 """The right (READ or WRITE) that a request needs on a range of keys."""
@@ -36,7 +36,7 @@ TICK = [CommandKind.TXN, [], [], []]
 
 @dataclass(frozen=True, slots=True)
 class FollowedUser:
-    """A user. `verifier`: of the password."""
+    """A user. `verifier`: the verifier of its password."""
 
     verifier: bytes
     roles: frozenset[str] = frozenset()
@@ -44,7 +44,9 @@ class FollowedUser:
 
 @dataclass(frozen=True, slots=True)
 class AccessAt:
-    """Users, roles and switch at one auth revision. `store_revision`: of the store when this state came into force."""
+    """Users, roles and the switch of authentication at one auth revision. `store_revision`: the revision of the store
+    when this state came into force.
+    """
 
     revision: int = 1
     store_revision: int = 0

@@ -28,8 +28,9 @@ from raft import (
 )
 
 WAIT_HEARTBEATS = 4
-"""A write waits for members in sync for at most the lag and this many heartbeat intervals. The lag is measured at
-heartbeats, so a member may leave the set only at the next heartbeat after its lag has reached the bound."""
+"""A write waits for slow members in sync at most as long as the greatest lag and this many heartbeat intervals. The lag
+is measured at heartbeats, so a member may leave the set only at the next heartbeat after its lag has reached the bound.
+"""
 
 OWN_END = "a write ends as its level says"
 
@@ -68,15 +69,15 @@ class LevelChecker:
         self._unapplied: dict[int, _Write] = {}  # Proposals of every level by ticket, in the order of the log.
         self._term: int | None = None  # The term in which the node leads.
         self._led_since = 0
-        self._voters: frozenset[str] = frozenset()  # The voters when the node began to lead,
-        self._known: frozenset[str] = frozenset()  # and all voters since then.
+        self._voters: frozenset[str] = frozenset()  # The voters when the node began to lead.
+        self._known: frozenset[str] = frozenset()  # All voters since the node began to lead.
         self._ticked_at: int | None = None
         self._slack_ns = 0  # The total time for which the process did not run although an event was due.
 
     # -- proposals and applied entries
 
     def proposed(self, node: Node, ticket: int, command: bytes, level: Acknowledge) -> None:
-        """Note a proposal that the node has accepted, and check that enough members were in sync for level IN_SYNC."""
+        """Record a proposal that the node has accepted. For level IN_SYNC, check that enough members were in sync."""
         write = self._unapplied[ticket] = _Write(level, command, node.core.leading_term)
         if level is Acknowledge.MAJORITY:
             return
@@ -93,15 +94,16 @@ class LevelChecker:
             )
 
     def ticked(self, now: int) -> None:
-        """Note that the clock of the node has advanced to `now`."""
+        """Record that the clock of the node has advanced to `now`."""
         if self._ticked_at is not None and now - self._ticked_at > self._config.heartbeat_interval_ns:
             self._slack_ns += now - self._ticked_at
         self._ticked_at = now
 
     def applied(self, entry: Entry, now: int) -> None:
-        """Note an entry that the node has applied. The same command may be in several entries, or several times in one
-        entry, because a client may repeat its request, and two clients may send equal requests. Of several proposals
-        with the same command, the earliest proposals are applied first, whatever their level."""
+        """Record an entry that the node has applied. The same command may be in several entries, or several times in
+        one entry, because a client may repeat its request, and two clients may send equal requests. Of several
+        proposals with the same command, the earliest proposals are applied first, whatever their level.
+        """
         ended: Counter[bytes] = Counter()
         for ticket, write in list(self._unapplied.items()):
             if write.term is None or write.term < entry.term:  # No later entry can contain this write.
@@ -127,7 +129,7 @@ class LevelChecker:
                 self._unapplied.pop(completion.ticket, None)
         if not self._open:
             return
-        # A node that has stopped or failed may answer with its last knowledge, like a former leader.
+        # A node that has stopped or failed may answer from what it last knew, like a former leader.
         copies = node.copies() if self._in_sync and not node.is_stopped else None
         if copies is not None:
             self._check_copies(copies, now)
@@ -139,7 +141,7 @@ class LevelChecker:
                 broken("a write of level NONE has no answer", f"{self._node_id}: {completion}")
             del self._open[completion.ticket]
             self._in_sync.pop(completion.ticket, None)
-            # The answer to a proposal of an earlier leadership uses the last knowledge of the node.
+            # The answer to a proposal of an earlier leadership uses what the node last knew in that leadership.
             self._check_end(node, write, completion, copies if write.term == term else None)
             has_left = any(event.name == "in_sync_left" for event in events)
             if isinstance(completion, AppliedInSync) and write.has_waited and has_left:

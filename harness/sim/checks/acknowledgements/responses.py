@@ -47,7 +47,7 @@ class ResponseChecker:
         self._levels: dict[tuple[int, int], int] = {}
 
     def received(self, connection_id: int, data: bytes) -> None:
-        """Note bytes that a member receives."""
+        """Record the requests in bytes that a member receives."""
         for request_id, kind, *rest in self._items(connection_id, data, is_response=False):
             if kind == RequestKind.ACKNOWLEDGED:
                 self._levels[connection_id, request_id] = rest[0]

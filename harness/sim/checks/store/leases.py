@@ -46,7 +46,7 @@ class Term:
         return self.now() < self.expires_at
 
     def renewed(self, sent_at: int) -> None:
-        """Note the answer to the renewal that was sent at `sent_at`."""
+        """Record the answer to the renewal that was sent at `sent_at`."""
         self.expires_at = max(self.expires_at, safe_end(sent_at, self.ttl_ns))
 
 
@@ -84,7 +84,7 @@ class LeaseChecker:
     # Leases.
 
     def granted(self, term: Term) -> None:
-        """Note that an owner has learned that its lease was granted."""
+        """Record a lease whose owner has learned that it was granted."""
         self._terms[term.lease_id] = term
         self._check_belief(term)
 
@@ -153,7 +153,7 @@ class LeaseChecker:
         others.append(holding)
 
     def released(self, holding: Holding) -> None:
-        """Note that a program no longer believes that it holds a lock."""
+        """Record that a program no longer believes that it holds a lock."""
         self._holdings[holding.name].remove(holding)
 
     def line_at(self, name: bytes, revision: int) -> list[tuple[bytes, Any]]:

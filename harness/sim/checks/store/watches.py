@@ -138,7 +138,9 @@ class WatchChecker:
         )
 
     def moved(self, watch: FollowedWatch, window_bytes: int) -> None:
-        """Note that the watch continues over another connection, from the first incompletely received revision."""
+        """Record that the watch continues over another connection, from the first revision that it has not completely
+        received.
+        """
         watch.part.clear()
         watch.window_bytes = window_bytes
 

@@ -27,13 +27,13 @@ LOOK_NS = 50 * MILLISECOND_NS
 
 
 class AccessLoad:
-    """All parts of this load."""
+    """The operator, the programs, the watchers and the checker of the access load."""
 
     def __init__(self, world: CheckedWorld, connections: ClientConnections) -> None:
         self._world, self._connections = world, connections
         seed, plan = world.plan.seed, world.plan.access
         self.checker = AccessChecker(lambda key: key in KEYS, world.cover)
-        self._applied_index = 0  # Of the newest entry with commands that any member has applied.
+        self._applied_index = 0  # The index of the newest entry with commands that any member has applied.
         users = [f"u{number}" for number in range(plan.users)]
         passwords = PasswordBook()
         endpoints = [f"{machine}:1" for machine in world.plan.members]

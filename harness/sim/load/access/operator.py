@@ -77,13 +77,15 @@ class AccessOperator:
         self.is_stopped = False
 
     def _of_users(self) -> list[AccessCommand]:
-        """Return the commands that make the first user and role. All others are made while authentication is on."""
+        """Return the commands that make the first user and the first role. All other users and roles are made while
+        authentication is on.
+        """
         user, role = self._users[0], ROLES[0]
         verifier = cheap_verifier(self._passwords.of(user))
         return [RoleAdd(role), RoleGrant(role, BOTH, *SPANS[0]), UserAdd(user, verifier), UserGrant(user, role)]
 
     def begin(self) -> None:
-        """Make the first users and roles one by one, turn authentication on, and then begin to change them."""
+        """Make the first users and roles one by one, turn authentication on, and then begin with random changes."""
         if self.is_stopped:
             return
         if self._to_make:
@@ -109,7 +111,9 @@ class AccessOperator:
         self._client.submit(request, self._world.queue.now + DEADLINE_NS, ended)
 
     def _next(self) -> AccessCommand:
-        """Choose a change. A user or a role that is missing comes back first, and so does authentication."""
+        """Choose a change. If authentication is off, the change usually turns it on. If the chosen user or role is
+        missing, the change adds it again.
+        """
         random, state = self._random, self._checker.present
         user, role, span = random.choice(self._users), random.choice(ROLES), random.choice(SPANS)
         what = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]

@@ -28,7 +28,7 @@ HELLO = Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=H
 AUTHENTICATE_ID, WATCH_ID = 6, 7
 
 WINDOW_BYTES = 1 << 30
-"""A window that no run uses up, because the program never returns window."""
+"""A window that is larger than all messages of a run, because the program never returns bytes of the window."""
 
 EVENTS, CANCELLED = 2, 4
 """Kinds of messages of a watch."""
@@ -59,7 +59,7 @@ class AccessWatcher:
         self._visit, self._password = Visit("", b"", b"", None), ""
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._is_greeted = False
-        self.visits: dict[int, Visit] = {}  # By the connection id, because a member may know of an end later.
+        self.visits: dict[int, Visit] = {}  # By connection id. Ended visits are kept: members learn of ends late.
         self.is_stopped = False
 
     def begin(self) -> None:
@@ -81,11 +81,11 @@ class AccessWatcher:
     def _leave(self, connection_id: int) -> None:
         if connection_id == self._connection_id:
             self._connections.hang_up(self, connection_id)
-            self._connection_id += 1  # Nothing more is heard on the connection.
+            self._connection_id += 1  # Whatever still arrives on the old connection is ignored.
             self._world.queue.after(1 + int(self._random.expovariate(1) * PAUSE_NS), self.begin)
 
     def connected(self, connection_id: int) -> None:
-        """Prove the user, and ask for the watch."""
+        """Authenticate as the user. The watch is requested after the answer."""
         if connection_id == self._connection_id:
             self._send(HELLO.encode())
             proof = (AUTHENTICATE_ID, int(RequestKind.AUTHENTICATE), self._visit.user, self._password)
@@ -95,7 +95,7 @@ class AccessWatcher:
         self._connections.send(self, self._connection_id, frame(body))
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """Go on at another member."""
+        """Continue at another member."""
         require(reason != "closed by the member", "a watch and its member understand each other", self.name, reason)
         self._leave(connection_id)
 
