@@ -14,7 +14,7 @@ from pathlib import Path
 
 _FREEZE, _THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
-_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0: cached data is first written to the disk. 2 (NOLOGFLUSH): it is dropped.
+_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0 first writes cached data to the disk; 2 (NOLOGFLUSH) loses it.
 _NEW_MOUNTS, _NEW_TIME = 0x00020000, 0x00000080  # CLONE_NEWNS, CLONE_NEWTIME
 _RECURSIVELY_PRIVATE = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _OFFSETS = Path("/proc/self/timens_offsets")

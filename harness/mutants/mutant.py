@@ -45,8 +45,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One defect. `property_lost`: the property that no longer holds. `is_named`: one of the classic mistakes. `tests`:
-    the ids of the tests of which at least one must fail; empty if a seed of the simulator must find the defect."""
+    """One defect. `property_lost`: the property that no longer holds. `is_named`: True for a classic mistake. `tests`:
+    the ids of the tests of which at least one must fail; empty if a seed of the simulator must find the defect.
+    """
 
     name: str
     why: str

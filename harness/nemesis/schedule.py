@@ -63,7 +63,7 @@ FIRST_FAULT_SECONDS = 1.5
 # overlap.
 _CALM_SECONDS = 1.0
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
-    "kill": (0.2, 1.5),  # These times are sometimes shorter and sometimes longer than an election.
+    "kill": (0.2, 1.5),  # Some of these times are shorter than an election, and some are longer.
     "pause": (0.6, 2.5),  # Longer than an election time-out, so that a paused leader has a successor when it resumes.
     "partition": (0.8, 3.0),
     "restart": (0.1, 0.8),

@@ -51,7 +51,7 @@ def canonical_json(value: object) -> str:
 
 
 class RowSink(Protocol):
-    """A destination of rows. `flush` writes all complete rows to files of the operating system."""
+    """A destination of rows. `flush` passes all complete rows to the operating system."""
 
     def add(self, row: Row) -> None: ...
     def flush(self) -> None: ...

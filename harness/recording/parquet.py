@@ -60,8 +60,7 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("age_ms", pa.int64()),
 ]
 SCHEMA = pa.schema(_ROW)
-# A file has these columns only if one of its rows has one of these fields. So the schema of all other files has not
-# changed.
+# A file has these columns only if one of its rows has one of these fields. All other files have the schema SCHEMA.
 _LEVEL_COLUMNS: list[tuple[str, pa.DataType]] = [
     ("acknowledge", pa.string()),
     ("acknowledged_by", pa.list_(pa.string())),

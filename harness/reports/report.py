@@ -47,11 +47,12 @@ def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> i
 
 
 def distributions(silences: Iterable[tuple[str, bool, float]]) -> tuple[Unavailability, ...]:
-    """Group silences by the kind of the fault and by whether the fault hit the leader.
+    """Group `silences` by the kind of the fault and by whether the fault hit the leader.
 
     Returns the distribution of each group.
 
-    `silences`: (kind of the fault, whether the fault hit the leader, seconds).
+    `silences`: for each fault, (kind of the fault, whether the fault hit the leader, seconds without an acknowledged
+    write).
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for kind, hit_leader, seconds in silences:

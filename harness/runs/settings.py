@@ -140,7 +140,7 @@ class RunSettings:
             "read_ways": str(self.read_modes),
             "services": str(self.services),
             **self._about_levels(),
-            **({"tls": True} if self.tls else {}),  # Without TLS, run.json is like those of earlier versions.
+            **({"tls": True} if self.tls else {}),  # Without TLS, run.json has no field for it, as in earlier versions.
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "strangers": self.strangers,
@@ -157,6 +157,6 @@ class RunSettings:
 
     def _about_levels(self) -> dict[str, object]:
         if not self.levels:
-            return {}  # Without levels, run.json has no field for levels, like the files of earlier versions.
+            return {}  # Without levels, run.json has no field for levels, as in earlier versions.
         about: dict[str, object] = {"levels": str(self.levels)}
         return about if self.min_in_sync is None else {**about, "min_in_sync": self.min_in_sync}

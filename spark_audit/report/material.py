@@ -146,7 +146,7 @@ class BucketCounts:
 
 
 def buckets_of(axis: Axis, counts: Mapping[int, BucketCounts]) -> tuple[Bucket, ...]:
-    """Return all buckets of an axis, in order. A bucket without counts is empty."""
+    """Return all buckets of an axis, in order. A bucket that is not in `counts` has no operations."""
     made: list[Bucket] = []
     highest = None  # The highest revision in all earlier buckets.
     for number in range(axis.buckets):

@@ -64,7 +64,7 @@ class Loaded:
 
 
 def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
-    """Plan to read `files`, which must not be empty. Only Parquet footers are read now.
+    """Plan to read `files`, which must not be empty. Of the files, only Parquet footers are read now.
 
     Raises MalformedHistory if a Parquet file is damaged, or if its columns have wrong types.
     """

@@ -49,7 +49,7 @@ class Marks:
 
     leader_id: str
     ours: int  # The mark of Raft: the majority median.
-    kafka: int | None  # The minimum over the members in sync; None while the leader does not know all their logs.
+    kafka: int | None  # Kafka's mark: the minimum over the members in sync; None if a log is not known.
     in_sync_ids: tuple[str, ...]
     unconfirmed_ids: tuple[str, ...]  # The members in sync that have not yet confirmed anything to this leader.
     # The limit `min_in_sync` if fewer voters are in sync, else None. Below the limit, the mark of Kafka 4.0 and later

@@ -10,7 +10,9 @@ from typing import NoReturn
 
 
 class Violation(Exception):
-    """A rule does not hold, because of a bug in the product or in the simulator. `rule` is a stable name."""
+    """A rule does not hold, because of a bug in the product or in the simulator. `rule`: the name of the rule, which
+    never varies between runs.
+    """
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(rule, detail)

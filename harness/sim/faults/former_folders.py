@@ -20,18 +20,19 @@ from harness.sim.world.context import MachineView
 from raft import Identity, PeerRefused
 
 FIRST_LIFE = 1
-"""The number of the first process of a machine. This process meets the former folders."""
+"""The number of the first process of a machine. Only this process receives hellos of the former folders."""
 
 
 class FormerFolders:
-    """Introduces the former folders to members, and determines which members may still refuse the new folders."""
+    """Sends hellos of the former folders to members, and determines which members may still refuse the new folders."""
 
     def __init__(self, world: CheckedWorld, upgrades: Upgrades) -> None:
         self._world, self._upgrades = world, upgrades
         self._met = dict(world.plan.former_folders)
 
     def introduce(self, member: MachineView) -> None:
-        """Introduce the former folders to the first process of `member`.
+        """Send hellos of the former folders to the first process of `member`, if the plan says that this member knows
+        them.
 
         This process has no leader yet, so it accepts hellos of machines that it does not know.
         """

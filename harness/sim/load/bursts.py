@@ -17,7 +17,7 @@ EACH_EVERY_NS = 5 * MILLISECOND_NS
 """The least average time per put, in ns. Because of this bound, larger bursts are followed by longer pauses."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
-"""Keys of equal length. Few callers write each key, so the check of a key has few unknown outcomes to combine."""
+"""Keys of equal length. Few callers write each key, so that the check of a key has few unknown outcomes to combine."""
 
 
 class Caller(Protocol):

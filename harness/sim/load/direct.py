@@ -122,7 +122,7 @@ class DirectLoad:
 
     @property
     def is_finished(self) -> bool:
-        """Always True, because only the probe must end before the run."""
+        """Always True, because at its end the run waits only for the probe, not for other operations of this load."""
         return True
 
     def unfinished_words(self) -> str:

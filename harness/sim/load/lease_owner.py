@@ -29,7 +29,7 @@ RENEWALS_PER_TERM = 3
 """A lease is renewed this many times in its time to live."""
 
 PAUSE_TERMS_MAX = 2.0
-"""The longest time for which a program stands still, in multiples of the time to live of its lease."""
+"""The longest pause of a program, in multiples of the time to live of its lease."""
 
 _WEIGHTS = {"put": 8, "read": 4, "list": 2, "delete": 1, "append": 2, "detach": 2, "revoke": 1, "leave": 2, "pause": 2}
 

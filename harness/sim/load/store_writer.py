@@ -54,7 +54,7 @@ _WEIGHTS_OF_BOUNDED_KEYS = _WEIGHTS | {"delete two ranges": 4}
 """The weights in plans with a small limit on keys: the two ranges may exceed the limit only together."""
 
 BURST_SHARE, BURST_PUTS = 0.1, 15
-"""The share of the plain puts after which further puts leave together, and the number of these further puts."""
+"""After this share of the plain puts, this many further puts are sent together."""
 
 READ_WAYS = (Consistency.LINEARIZABLE, Consistency.LOCAL, Consistency.FOLLOWER)
 

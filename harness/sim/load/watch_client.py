@@ -4,8 +4,8 @@ The program implements the protocol of watches itself, so it receives each messa
 
 The program watches at any member, whether this member leads or not. The program leaves the member when the connection
 ends or the member is silent, and sometimes without a reason. The watch then continues at another member, from the first
-revision that is not completely received. For some time the program may return no window to the member, like a program
-that does not read.
+revision that is not completely received. For some time the program may return no bytes of the window to the member,
+like a program that does not read.
 
 See docs/reference/specification.md#messages-of-a-watch.
 """
@@ -314,7 +314,7 @@ class WatchClient:
         self._return_window()
 
     def _return_window(self) -> None:
-        """Return window to the member, but only when no revision is partly received."""
+        """Return the received bytes to the member's window, but only when no revision is partly received."""
         if self._unreturned and not self._watch.part and self._is_created:
             self._watch.window_bytes += self._unreturned
             self._send(WATCH_ID, int(RequestKind.WATCH_WINDOW), self._unreturned)

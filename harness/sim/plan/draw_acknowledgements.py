@@ -28,15 +28,18 @@ LEADER_SHARE = 0.4
 
 LAG_TICKS_MIN = 4.5
 """The least `in_sync_lag_ns_max`, in heartbeat intervals or in grains of the clocks, whichever are longer. A member
-joins the set again only with half of this lag, which must be longer than the time between two measurements."""
+joins the set again only once its lag is at most half of this number. So half of it must be longer than the time between
+two measurements.
+"""
 
 UNTIL_LAGS = 4
 """A run is at least this many times as long as the lag."""
 
 
 def with_acknowledgements(plan: Plan, random: Random) -> Plan:
-    """Mix the acknowledgement levels of the writes in some seeds. The voters then leave the set of members in
-    sync after a shorter lag, and further faults make members lag."""
+    """In some seeds, give the writes mixed acknowledgement levels. In these seeds, voters leave the set of members in
+    sync after a shorter lag, and further faults make members lag.
+    """
     if random.random() >= ACKNOWLEDGEMENT_SHARE:
         return plan
     levels = AcknowledgementPlan(

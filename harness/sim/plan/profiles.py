@@ -6,8 +6,8 @@ of the plan, and does not change the rest. Many runs with a profile are shorter,
 
 Seeds without a profile may get a coincidence instead: a trait that provokes one rare situation of disks, logs or
 sessions. Coincidences use separate random streams, so a new coincidence does not change the seeds without a
-coincidence. Some streams have names that the code uses nowhere else, because new names would change the plans of all
-seeds.
+coincidence. Some names of streams occur nowhere else in the code. They must stay as they are, because other names would
+change the plans of all seeds.
 """
 
 from __future__ import annotations

@@ -474,9 +474,8 @@ class SimMember:
     def _check_failure(self, effects: Effects) -> None:
         """Check that a node stops by itself after a failed sync or a read of rotten bytes, and then sends nothing more.
 
-        A node may also stop by itself after a failed read, after a failed sync of deletions or of the ballast (nothing
-        relies on such a sync), or because its peers know another data folder under its member id. The node must not
-        stop by itself for any other reason.
+        Only three other events may make a node stop by itself: a failed read; a failed sync of deletions or of the
+        ballast, on which nothing relies; or the refusal of peers that know another data folder under its member id.
 
         See docs/reference/specification.md#37-failed-sync.
         """

@@ -30,7 +30,9 @@ STORED = "the store has the effects of the commands that were carried out, and n
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A connection with a watch: its user, the verifier of the password that the user has given, and the range."""
+    """A connection with a watch: the user, the verifier of the password that the user gave, and the watched range of
+    keys.
+    """
 
     user: str
     verifier: bytes

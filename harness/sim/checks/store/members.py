@@ -20,7 +20,9 @@ READ_SHARE = 0.2
 
 
 class _Seen:
-    """The progress of the comparison of one member. `history`: the object whose events below `number` were compared."""
+    """The progress of the comparison of one member. `history`: the history of the member. Its events with numbers below
+    `number` were compared.
+    """
 
     def __init__(self) -> None:
         self.history: Any = None

@@ -29,7 +29,8 @@ EXPIRED_PER_ENTRY = 256
 """An entry ends leases until the number of ended leases, plus the number of their keys, is at least this number."""
 
 EVENT_BYTES = 64
-"""The bytes that an event counts in the history, in addition to its key and the value before the change."""
+"""In the size of the history, an event counts this many bytes, in addition to its key and the value before the change.
+"""
 
 FIRST_REVISION = 1
 
