@@ -1,7 +1,7 @@
 """A TCP proxy in front of a member. To imitate a partition, the proxy drops whole frames, never a part of a frame.
 
 An incomplete frame would end the connection at once, so a run would test only the frame parser. In a real partition the
-connection stays up and is silent. If whole frames are lost, a member sees the same.
+connection stays up and is silent. If whole frames are lost, the connection also seems silent to a member.
 
 See docs/reference/specification.md#71-frames.
 """
@@ -19,7 +19,8 @@ from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, deco
 from raft.runtime import Credentials, Handshakes, MemberStream, call
 
 _READ_BYTES = 256 * 1024
-# The most bytes of one connection that a proxy holds back per direction. Beyond this, the proxy stops reading.
+# For each direction of a connection, at most this many bytes wait in the proxy. If more would wait, the proxy stops
+# reading.
 _DELAYED_BYTES_MAX = 8 * 1024 * 1024
 
 

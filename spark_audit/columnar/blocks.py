@@ -143,7 +143,7 @@ def first_place(token: Int64s, tokens: int) -> Int64s:
 
 
 def places_of(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
-    """Return the places of `column` that hold any token of `wanted`, in ascending order."""
+    """Return the places at which `column` has any token of `wanted`, in ascending order."""
     # NOTHING and PRESENT are negative, so they index the two extra entries at the end, which stay False.
     is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)
     is_wanted[wanted] = True

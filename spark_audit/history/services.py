@@ -318,8 +318,9 @@ def ended_lease(row: Row) -> str | None:
 def plain_rows(row: Row) -> Iterator[Row]:
     """Yield the plain rows (operations on one key, ranges and transactions) that stand for the row.
 
-    A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, queries of outcomes, and the
-    grants, renewals and revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
+    A row that is already plain is yielded unchanged. Watches, compactions, unlocks, reads at a revision, queries of
+    outcomes, and the grants, renewals and revocations of leases yield nothing. `services/key_check.py` judges reads at
+    a revision.
 
     If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the row of this
     operation also yields a deletion of unknown outcome. A deletion of a range becomes a transaction that lists the

@@ -141,7 +141,7 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
 def _values_seen(completed: Iterable[Operation]) -> set[str]:
     """Return the values that completed operations found.
 
-    An unknown write of such a value is reserved for the operation that found the value.
+    An unknown write of such a value is needed before the operation that found the value, so it fills no other gap.
     """
     values: set[str] = set()
     for op in completed:

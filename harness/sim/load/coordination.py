@@ -33,7 +33,7 @@ from kvstore import ChangeLimits, Command, CommandKind, Range, Service, Txn, com
 from raft import Entry, EntryKind
 
 RESTED_NS = 50 * MILLISECOND_NS
-"""The interval at which the load looks whether feature level 2 is in force."""
+"""The interval at which the load checks whether feature level 2 is in force."""
 
 TOLD_SHARE = 0.3
 """Share of the ending programs that close their sessions."""

@@ -23,7 +23,7 @@ from kvstore import ClientLimits, Credentials, Range, command_body, read_result
 from raft import Entry, EntryKind
 
 LOOK_NS = 50 * MILLISECOND_NS
-"""The interval at which the load looks whether feature level 3 is in force."""
+"""The interval at which the load checks whether feature level 3 is in force."""
 
 
 class AccessLoad:
